@@ -1,0 +1,55 @@
+# Everything a contributor runs. `make help` lists it.
+
+BIN := .venv/bin
+# Added to what pytest is called with: make test PYTEST="-k servers -x"
+PYTEST ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo test check lint types unit bench-pipeline lock clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: .venv/.complete  ## .venv with the pinned dependencies and Thermocline itself
+
+# The stamp lies inside: whoever deletes .venv gets it made again.
+.venv/.complete: requirements.lock pyproject.toml tools/setup.sh
+	@tools/setup.sh
+	@touch $@
+
+java: setup  ## find Java 17 or newer, or install it where that is allowed
+	@tools/java.sh
+
+demo: java  ## the shop, from raw files to published gold, in demo/
+	@$(BIN)/thermo demo demo
+
+# One process, because a process has one Spark session and starting it is the dear part.
+test: java  ## all tests
+	@$(BIN)/python -m pytest $(PYTEST) tests
+
+check: setup  ## style, types, import directions and unit tests, in under a minute
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types unit lint
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+
+types: setup
+	@$(BIN)/mypy --strict src
+
+unit: java
+	@$(BIN)/python -m pytest -q tests/unit
+
+bench-pipeline: java  ## 5 million orders: incremental, full, and plain PySpark side by side
+	@$(BIN)/python -m benchmarks.pipeline
+
+lock:  ## pin the newest allowed dependencies anew (needs uv)
+	@command -v uv >/dev/null || { echo "make lock needs uv."; echo "  Install it: python3 -m pip install uv"; exit 1; }
+	uv pip compile pyproject.toml --output-file requirements.lock --quiet --upgrade --all-extras \
+		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+
+clean:  ## remove all that make has made: .venv, demo/ and caches
+	rm -rf .venv demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf spark-warehouse metastore_db derby.log
+	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,20 @@
+"""Thermocline: a lakehouse in Python on Apache Iceberg, with pipelines on Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thermocline.api import Lakehouse, demo, init, open
+
+__version__ = "0.1.0"
+__all__ = ["Lakehouse", "__version__", "demo", "init", "open"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first used, so that `thermo --help` and `import thermocline` cost nothing.
+    if name in {"Lakehouse", "demo", "init", "open"}:
+        from thermocline import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,107 @@
+"""Whether everything a project needs is in place, and what is left over from runs that died."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thermocline.engine import jars, java
+from thermocline.engine.spark import uses_s3
+from thermocline.errors import ThermoclineError
+from thermocline.lake.names import RUN_PREFIX
+
+if TYPE_CHECKING:
+    from thermocline.api.lakehouse import Lakehouse
+
+LOW_DISK = 2 << 30
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at. `status` is ok, warn or fail."""
+
+    status: str
+    what: str
+    detail: str
+    next_step: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return dict(vars(self))
+
+
+def examine(lakehouse: Lakehouse) -> list[Finding]:
+    """Look at the machine, the project and the lake; change nothing."""
+    found: list[Finding] = [Finding("ok", "python", sys.version.split()[0])]
+    for look in (_java, _jars, _project, _disk, _catalog, _leftovers):
+        try:
+            found.extend(look(lakehouse))
+        except ThermoclineError as error:
+            found.append(Finding("fail", look.__name__.strip("_"), error.cause, error.next_step))
+    return found
+
+
+def _java(lakehouse: Lakehouse) -> Iterator[Finding]:
+    del lakehouse
+    yield Finding("ok", "java", str(java.find().version))
+
+
+def _jars(lakehouse: Lakehouse) -> Iterator[Finding]:
+    settings = lakehouse.settings
+    packages = (*jars.BASE, *(jars.S3 if uses_s3(settings) else ()), *settings.spark.packages)
+    yield Finding("ok", "jars", f"{len(jars.resolve(packages))} jars, cached")
+
+
+def _project(lakehouse: Lakehouse) -> Iterator[Finding]:
+    contracts, models, sources = lakehouse.contracts, lakehouse.models, lakehouse.sources
+    counts = f"{len(contracts)} contracts, {len(models)} models, {len(sources)} sources"
+    yield Finding("ok", "project", counts)
+    for warning in lakehouse.settings.warnings:
+        yield Finding("warn", "settings", str(warning))
+
+
+def _disk(lakehouse: Lakehouse) -> Iterator[Finding]:
+    if "://" in lakehouse.settings.warehouse:
+        return
+    folder = Path(lakehouse.settings.warehouse)
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    detail = f"{free / (1 << 30):.1f} GB free"
+    low = free < LOW_DISK
+    yield Finding("warn" if low else "ok", "disk", detail, "Free some space." if low else "")
+
+
+def _catalog(lakehouse: Lakehouse) -> Iterator[Finding]:
+    tables = lakehouse.lake.tables()
+    yield Finding("ok", "catalog", f"{lakehouse.settings.catalog.type}, {len(tables)} tables")
+
+
+def _leftovers(lakehouse: Lakehouse) -> Iterator[Finding]:
+    """Branches and files that no published state needs: of failed runs, and of ones that died."""
+    branches: dict[str, list[str]] = {}
+    orphans = 0
+    size = 0
+    for table in lakehouse.lake.tables():
+        for ref in lakehouse.lake.state(table).refs:
+            if ref.startswith(RUN_PREFIX):
+                branches.setdefault(ref, []).append(table)
+        for _, bytes_ in lakehouse.orphans(table):
+            orphans += 1
+            size += bytes_
+    for branch, tables in branches.items():
+        yield Finding(
+            "warn",
+            "unpublished run",
+            f"{branch} in {', '.join(tables)}",
+            f"Look at it with --at {branch}, or drop it: thermo branch {tables[0]} {branch} --drop",
+        )
+    if orphans:
+        detail = f"{orphans:,} files, {size / (1 << 20):.1f} MB, that no snapshot uses"
+        yield Finding("warn", "orphans", detail, "They are safe to leave; maintenance removes them.")
+    else:
+        yield Finding("ok", "orphans", "none")

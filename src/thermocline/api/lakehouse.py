@@ -1,0 +1,354 @@
+"""A project and its lake, opened: everything that can be done with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thermocline import config
+from thermocline.api.table import Rollback, Table, TableInfo, info
+from thermocline.contract import Contract, load_contracts
+from thermocline.errors import BadInput, NotFound
+from thermocline.lake import Lake, Published
+from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import refs
+from thermocline.lake.atomic import TableChange
+from thermocline.lake.draft import MainMoved, drop_branch_everywhere
+from thermocline.lake.metadata import MAIN
+from thermocline.lake.moments import Moment
+from thermocline.lake.names import env_branch, new_run_id, table_name
+from thermocline.telemetry import SILENT, Progress
+
+if TYPE_CHECKING:
+    from thermocline.api.answer import Result
+    from thermocline.api.health import Finding
+    from thermocline.check.gate import Report
+    from thermocline.config import Settings
+    from thermocline.ingest.source import Source
+    from thermocline.lake.changeset import ChangeSet
+    from thermocline.transform.models import Model
+    from thermocline.transform.plan import Plan
+    from thermocline.transform.runner import RunReport
+
+
+@dataclass(frozen=True)
+class IngestTarget:
+    """What one source put into its table."""
+
+    source: str
+    table: str
+    files: int
+    rows: int
+    quarantined: int
+    refused: tuple[str, ...]
+    snapshot: int | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {**vars(self), "refused": list(self.refused)}
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What an ingestion took in, source by source."""
+
+    run: str
+    targets: tuple[IngestTarget, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {"run": self.run, "targets": [target.as_dict() for target in self.targets]}
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """What a publish made visible on main."""
+
+    published: Published
+    env: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        tables = {t: after for t, (_, after) in self.published.tables.items()}
+        return {"env": self.env, "tables": tables}
+
+    def __str__(self) -> str:
+        count = len(self.published.tables)
+        if not count:
+            return f"nothing to publish in {self.env}"
+        return f"published {count} tables in one commit"
+
+
+def open(path: str | os.PathLike[str] = ".", profile: str | None = None) -> Lakehouse:
+    """Open the project in a folder, or in one of the folders above it."""
+    return Lakehouse(config.load(config.find_project(Path(path)), profile))
+
+
+class Lakehouse:
+    """An opened project. Opening reads only settings; the rest is loaded when asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.lake = Lake(settings)
+
+    @cached_property
+    def contracts(self) -> dict[str, Contract]:
+        """The project's contracts by table. All problems in them are reported together."""
+        return load_contracts(self.settings.project / "contracts")
+
+    @cached_property
+    def models(self) -> dict[str, Model]:
+        """The project's models by table."""
+        from thermocline.transform.models import load_models
+
+        return load_models(self.settings.project / "models", self.contracts)
+
+    @cached_property
+    def sources(self) -> dict[str, Source]:
+        """The project's sources by name."""
+        from thermocline.ingest.source import load_sources
+
+        return load_sources(self.settings.project / "sources")
+
+    def tables(self, *, companions: bool = False) -> list[TableInfo]:
+        """All tables, each in a line; those that only serve another are left out."""
+        names = [n for n in self.lake.tables() if companions or "__" not in n]
+        return [info(self.lake.state(name)) for name in names]
+
+    def table(self, name: str) -> Table:
+        """One table."""
+        contracts = self.settings.project / "contracts"
+        layer, _, bare = table_name(name).partition(".")
+        path = contracts / layer / f"{bare}.odcs.yaml"
+        contract = self.contracts.get(name) if path.exists() else None
+        return Table(self.lake, name, contract)
+
+    def query(self, sql: str, at: Moment | None = None, engine: str = "auto") -> Result:
+        """Answer one SELECT in DuckDB's dialect; `at` is a time, snapshot, tag or branch."""
+        from thermocline.api.answer import answer
+
+        return answer(self.lake, sql, at=at, engine=engine)
+
+    def plan(
+        self, select: Sequence[str] = (), *, full_refresh: bool = False, env: str | None = None
+    ) -> Plan:
+        """What a run would do and why, without doing it."""
+        from thermocline.transform import plan
+
+        into = env_branch(env) if env else MAIN
+        return plan.plan(
+            self.lake, self.models, select=select, full_refresh=full_refresh, into=into
+        )
+
+    def run(
+        self,
+        select: Sequence[str] = (),
+        *,
+        full_refresh: bool = False,
+        env: str | None = None,
+        progress: Progress = SILENT,
+    ) -> RunReport:
+        """Bring stale tables up to date on a branch, check them there, publish all at once."""
+        from thermocline.transform import runner
+
+        plan = self.plan(select, full_refresh=full_refresh, env=env)
+        return runner.run(self.lake, self.models, plan, run_id=new_run_id(), progress=progress)
+
+    def ingest(self, names: Sequence[str] = (), *, progress: Progress = SILENT) -> IngestReport:
+        """Take in what is new at the sources, each file exactly once."""
+        unknown = sorted(set(names) - set(self.sources))
+        if unknown:
+            raise NotFound(
+                f"There is no source {', '.join(unknown)}.",
+                f"There are: {', '.join(sorted(self.sources)) or 'none, see sources/'}.",
+            )
+        from thermocline.ingest import files
+
+        run_id = new_run_id()
+        targets = []
+        for name, source in self.sources.items():
+            if names and name not in names:
+                continue
+            progress.step(f"ingest {source.target}")
+            done = files.ingest(
+                self.lake, source, self._contract(source.target), run=run_id, progress=progress
+            )
+            progress.done(_ingested(done.rows, done.files, done.quarantined))
+            targets.append(
+                IngestTarget(name, source.target, done.files, done.rows, done.quarantined,
+                             tuple(str(refused) for refused in done.refused), done.snapshot)
+            )  # fmt: skip
+        return IngestReport(run_id, tuple(targets))
+
+    def check(self, select: Sequence[str] = (), *, at: Moment | None = None) -> list[Report]:
+        """Hold tables against the rules of their contracts."""
+        from thermocline.check.tables import check_tables
+        from thermocline.lake.moments import resolve
+
+        chosen = self._select_tables(select)
+        snapshots = {}
+        for table in self.lake.tables():
+            state = self.lake.state(table)
+            if state.head() is not None and (at is None or at in state.refs):
+                snapshots[table] = resolve(state, at)
+        return check_tables(self.lake, [self.contracts[name] for name in chosen], snapshots)
+
+    def diff(self, env: str) -> list[ChangeSet]:
+        """How the tables of an environment differ from main."""
+        from thermocline.lake import schema as schemas
+        from thermocline.lake.changes import changes
+
+        found = []
+        for table, (main, head) in self._env_heads(env).items():
+            if "__" not in table and head != main:
+                key = schemas.shape_of(self.lake.state(table)).key
+                found.append(changes(self.lake.iceberg(table), main, head, key=key))
+        return found
+
+    def publish(self, env: str) -> PublishReport:
+        """Make main what an environment is, in all its tables at once.
+
+        Main must not have moved since: what others published would be lost.
+        """
+        branch = env_branch(env)
+        moved: list[str] = []
+        changes: list[TableChange] = []
+        published: dict[str, tuple[int | None, int]] = {}
+        for table, (main, head) in self._env_heads(env).items():
+            state = self.lake.state(table)
+            if not state.is_ancestor(main, of=head):
+                moved.append(table)
+                continue
+            if head != main:
+                changes.append(refs.set_ref(table, MAIN, head, was=main))
+                published[table] = (main, head)
+            changes.append(refs.drop_ref(table, branch, was=head))
+        if moved:
+            raise _env_is_behind(env, moved)
+        self.lake.commit(refs.together(*changes))
+        return PublishReport(Published(env, MAIN, published), env)
+
+    def drop_env(self, env: str) -> list[str]:
+        """Forget an environment in all tables."""
+        self._env_heads(env)
+        return drop_branch_everywhere(self.lake, env_branch(env), self.lake.tables())
+
+    def rollback(self, run: str) -> Rollback:
+        """Undo what a run published, in all its tables at once, if nothing was built on it since."""
+        changes: list[TableChange] = []
+        done: dict[str, tuple[int | None, int]] = {}
+        for table in self.lake.tables():
+            state = self.lake.state(table)
+            head = state.head()
+            made = [s for s in state.ancestry(head) if s.summary.get(bookmarks.RUN) == run]
+            if not made:
+                continue
+            parent = made[-1].parent
+            if made[0].id != head or parent is None:
+                raise BadInput(
+                    f"{table} was changed after run {run}.",
+                    f"Roll back what came after it first: thermo history {table}.",
+                )
+            changes.append(refs.rollback(state, parent))
+            done[table] = (head, parent)
+        if not changes:
+            raise NotFound(f"No table has a commit of run {run}.", "See `thermo history TABLE`.")
+        self.lake.commit(changes)
+        return Rollback(done)
+
+    def quarantine(self, table: str | None = None) -> list[Any]:
+        """Rows that were set aside at ingestion and have not been replayed."""
+        from thermocline.ingest import quarantine
+
+        return list(quarantine.rows(self.lake, table))
+
+    def replay(
+        self, source: str, file: Path | None = None, ids: Sequence[str] | None = None
+    ) -> Any:
+        """Put quarantined rows of a source through again, mended or under today's contract."""
+        from thermocline.ingest import quarantine
+
+        if source not in self.sources:
+            raise NotFound(f"There is no source {source}.", f"There are: {', '.join(self.sources)}.")
+        found = self.sources[source]
+        contract = self._contract(found.target)
+        return quarantine.replay(
+            self.lake, found, contract, mended=file, ids=ids, run=new_run_id()
+        )
+
+    def doctor(self) -> list[Finding]:
+        """Whether everything is in place, and what dead runs left behind. Changes nothing."""
+        from thermocline.api.health import examine
+
+        return examine(self)
+
+    def orphans(self, table: str) -> list[tuple[str, int]]:
+        """Files of a table that no snapshot needs, with their sizes."""
+        from thermocline.lake.files import orphans
+
+        return orphans(self.lake.iceberg(table))
+
+    def close(self) -> None:
+        """Close the engines."""
+        self.lake.close()
+
+    def _contract(self, table: str) -> Contract:
+        if table not in self.contracts:
+            path = f"contracts/{table.replace('.', '/')}.odcs.yaml"
+            raise NotFound(f"{table} has no contract.", f"Write {path}.")
+        return self.contracts[table]
+
+    def _select_tables(self, select: Sequence[str]) -> list[str]:
+        there = set(self.lake.tables())
+        if not select:
+            return sorted(there & set(self.contracts))
+        direct = [name for name in select if name in self.contracts]
+        rest = [name for name in select if name not in self.contracts]
+        if rest:
+            from thermocline.transform import graph
+
+            direct += sorted(graph.select(self.models, rest))
+        missing = [name for name in direct if name not in there]
+        if missing:
+            raise NotFound(f"There is no table {', '.join(missing)} yet.", "Run thermo run first.")
+        return direct
+
+    def _env_heads(self, env: str) -> dict[str, tuple[int, int]]:
+        """Each table of an environment: main's snapshot and the environment's."""
+        branch = env_branch(env)
+        heads = {}
+        for table in self.lake.tables():
+            state = self.lake.state(table)
+            head, main = state.head(branch), state.head()
+            if head is not None and main is not None:
+                heads[table] = (main, head)
+        if not heads:
+            raise NotFound(
+                f"There is no environment {env}.", f"Make it: thermo run --env {env}."
+            )
+        return heads
+
+    def __repr__(self) -> str:
+        return f"<Lakehouse {self.settings.name} in {self.settings.project}>"
+
+
+def _ingested(rows: int, files: int, quarantined: int) -> str:
+    if not files:
+        return "nothing new"
+    kept = f"   {quarantined:,} quarantined" if quarantined else ""
+    return f"{rows:,} rows   {files:,} files{kept}"
+
+
+def _env_is_behind(env: str, tables: list[str]) -> MainMoved:
+    error = MainMoved(tables, MAIN)
+    error.next_step = (
+        f"Build it anew on the new main: thermo publish --env {env} --discard, "
+        f"then thermo run --env {env}."
+    )
+    return error
+
+

@@ -1,0 +1,107 @@
+"""A contract's rules as one query over one table, and the verdicts from its one row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from thermocline.check.outcome import Outcome, judge
+from thermocline.check.rules import rules
+from thermocline.contract.definition import Contract, Rule
+from thermocline.contract.problems import Problem, refuse, shown_path
+from thermocline.errors import BadInput
+
+DIALECTS = ("duckdb", "spark")
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A query and how to read its row: the value under `aliases[i]` belongs to `rules[i]`."""
+
+    contract: Contract
+    relation: str
+    references: Mapping[str, str]
+    dialect: str
+    now: datetime
+    sql: str
+    rules: tuple[Rule, ...]
+    aliases: tuple[str, ...]
+
+
+def compile(
+    contract: Contract,
+    relation: str,
+    references: Mapping[str, str],
+    dialect: str,
+    now: datetime,
+) -> Compiled:
+    """The one aggregate query that measures every rule of the contract, implied ones included.
+
+    `relation` names what holds the table at one snapshot, `references` does so for the other
+    tables ("layer.name") that rules read. All rules that cannot be compiled are reported together
+    in a ContractError. Nothing a contract says can become SQL other than a value or a name.
+    """
+    from thermocline.check import statement
+
+    if dialect not in DIALECTS:
+        raise BadInput(f"no check is written for {dialect}", f"Use {' or '.join(DIALECTS)}.")
+    checked = rules(contract)
+    aliases = tuple(f"_r{number}" for number in range(len(checked)))
+    others = {name: statement.table(held, dialect) for name, held in references.items()}
+    query, refused = statement.measure(
+        contract,
+        dict(zip(aliases, checked, strict=True)),
+        statement.table(relation, dialect),
+        others,
+        dialect,
+    )
+    if refused:
+        raise refuse(
+            [
+                problem(contract, rule, str(refused[alias]))
+                for alias, rule in zip(aliases, checked, strict=True)
+                if alias in refused
+            ]
+        )
+    sql = statement.write(query, dialect)
+    return Compiled(contract, relation, references, dialect, now, sql, checked, aliases)
+
+
+def evaluate(compiled: Compiled, row: Mapping[str, Any]) -> list[Outcome]:
+    """The verdict on each rule, from the row that the compiled query returned."""
+    from thermocline.check.statement import ROWS
+
+    count = int(row[ROWS])
+    return [
+        judge(compiled.contract, rule, row[alias], count, compiled.now)
+        for rule, alias in zip(compiled.rules, compiled.aliases, strict=True)
+    ]
+
+
+def references(contract: Contract) -> tuple[str, ...]:
+    """The other tables that the contract's rules read, as "layer.name", each once."""
+    named = {
+        str(rule.argument("table"))
+        for rule in contract.rules
+        if rule.kind == "reference" and rule.argument("table")
+    }
+    if any(rule.kind == "sql" for rule in contract.rules):
+        from thermocline.check import custom
+        from thermocline.check.predicate import RuleError
+
+        for rule in contract.rules:
+            if rule.kind != "sql":
+                continue
+            try:
+                named.update(custom.tables(contract, custom.parse(contract, rule)))
+            except RuleError as error:
+                raise refuse([problem(contract, rule, str(error))]) from error
+    return tuple(sorted(named - {contract.table}))
+
+
+def problem(contract: Contract, rule: Rule, what: str) -> Problem:
+    """What is wrong with a rule, with the line of the contract that a person has to mend."""
+    path = shown_path(contract.path) if contract.path else contract.table
+    return Problem(path, rule.line, rule.title, what)

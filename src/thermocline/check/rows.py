@@ -1,0 +1,50 @@
+"""Which rows break a rule: samples for a person, reasons for ingestion."""
+
+from __future__ import annotations
+
+from thermocline.check.compile import Compiled, problem
+from thermocline.check.outcome import fault
+from thermocline.check.rules import row_rules
+from thermocline.contract.definition import Contract, Rule
+from thermocline.contract.problems import Problem, refuse
+
+
+def sample_query(compiled: Compiled, rule: Rule) -> str | None:
+    """The query for up to five rows that break the rule: key columns and offending values.
+
+    None when the rule is not about single rows (a row count, an age, a query that is not a plain
+    count of the table's rows). Repeated keys come once each, with their number of rows.
+    """
+    from thermocline.check import statement
+    from thermocline.check.predicate import RuleError
+
+    dialect = compiled.dialect
+    others = {name: statement.table(held, dialect) for name, held in compiled.references.items()}
+    relation = statement.table(compiled.relation, dialect)
+    try:
+        query = statement.sample(compiled.contract, rule, relation, others, dialect)
+        return None if query is None else statement.write(query, dialect)
+    except RuleError as error:
+        raise refuse([problem(compiled.contract, rule, str(error))]) from error
+
+
+def row_reasons(contract: Contract, dialect: str) -> str:
+    """An SQL expression over one row: an array of the reasons why it may not enter the table.
+
+    The array is empty when the row is fine. It covers the columns that may not be missing and all
+    row-level rules that tolerate no breaking row and have the severity error.
+    """
+    from thermocline.check import statement
+    from thermocline.check.predicate import RuleError
+
+    reasons: dict[str, Rule] = {}
+    problems: list[Problem] = []
+    for rule in row_rules(contract):
+        try:
+            statement.reasons(contract, {"": rule}, dialect)
+            reasons[f"{fault(rule)} ({rule.name})" if rule.name else fault(rule)] = rule
+        except RuleError as error:
+            problems.append(problem(contract, rule, str(error)))
+    if problems:
+        raise refuse(problems)
+    return statement.write(statement.reasons(contract, reasons, dialect), dialect)

@@ -1,0 +1,88 @@
+"""What is checked: the rules an author wrote, and those that the rest of the contract implies."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from thermocline.contract.definition import Contract, Rule
+
+
+def rules(contract: Contract) -> tuple[Rule, ...]:
+    """All rules of a contract, implied ones first.
+
+    A required or key column may not be missing, a key may not repeat, and the newest row is no
+    older than the promised freshness (a warning: old data is no reason to withhold newer data).
+    A rule that the author wrote for the same columns takes the place of the implied one.
+    """
+    return (
+        *_missing(contract),
+        *_duplicates(contract),
+        *_freshness(contract),
+        *contract.rules,
+    )
+
+
+def row_rules(contract: Contract) -> tuple[Rule, ...]:
+    """The rules that a single row can break, as ingestion applies them.
+
+    A rule that tolerates some breaking rows, or only warns, says nothing about one row.
+    """
+    implied = _missing(contract, system=False)
+    return tuple(
+        rule
+        for rule in (*implied, *contract.rules)
+        if rule.row_level and rule.severity == "error" and _tolerates_none(rule)
+    )
+
+
+def max_age(contract: Contract, rule: Rule) -> timedelta | None:
+    """The age that a freshness rule allows the newest row."""
+    within: timedelta | None = rule.argument("within", contract.freshness)
+    return within
+
+
+def freshness_column(contract: Contract, rule: Rule) -> str | None:
+    """The column whose newest value says how fresh the table is."""
+    return rule.columns[0] if rule.columns else contract.freshness_column
+
+
+def _missing(contract: Contract, *, system: bool = True) -> tuple[Rule, ...]:
+    stated = {name for rule in contract.rules if rule.kind == "missing" for name in rule.columns}
+    return tuple(
+        Rule("missing", (column.name,), line=column.line)
+        for column in (contract.table_columns if system else contract.columns)
+        if (column.required or column.name in contract.key) and column.name not in stated
+    )
+
+
+def _duplicates(contract: Contract) -> tuple[Rule, ...]:
+    key = contract.shape.key if contract.key else ()
+    stated = (set(rule.columns) for rule in contract.rules if rule.kind == "duplicates")
+    if not key or any(columns in (set(key), set(contract.key)) for columns in stated):
+        return ()
+    return (Rule("duplicates", key, line=contract.line),)
+
+
+def _freshness(contract: Contract) -> tuple[Rule, ...]:
+    stated = any(rule.kind == "freshness" for rule in contract.rules)
+    if contract.freshness is None or contract.freshness_column is None or stated:
+        return ()
+    rule = Rule(
+        "freshness",
+        (contract.freshness_column,),
+        severity="warning",
+        line=contract.line,
+    )
+    return (rule,)
+
+
+def _tolerates_none(rule: Rule) -> bool:
+    none: set[tuple[str, Any]] = {("mustBe", 0), ("mustBeLessOrEqualTo", 0)}
+    if rule.unit == "rows":
+        none.add(("mustBeLessThan", 1))
+    return any((operator, bound) in none for operator, bound in rule.bounds if _plain(bound))
+
+
+def _plain(bound: Any) -> bool:
+    return isinstance(bound, int | float)

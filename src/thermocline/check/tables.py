@@ -1,0 +1,58 @@
+"""Check tables of the lake as they stand at given snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from thermocline.check.gate import Engine, Report, check
+
+if TYPE_CHECKING:
+    from thermocline.contract import Contract
+    from thermocline.lake import Lake
+
+DUCKDB_BYTES = 8 << 30
+"""Up to this size one pass in this process is faster than handing the table to Spark."""
+
+
+def check_tables(
+    lake: Lake,
+    contracts: Sequence[Contract],
+    snapshots: Mapping[str, int],
+    now: datetime | None = None,
+) -> list[Report]:
+    """The reports on some tables. `snapshots` fixes them and the tables that they refer to."""
+    return [_check(lake, contract, snapshots, now) for contract in contracts]
+
+
+def _check(
+    lake: Lake, contract: Contract, snapshots: Mapping[str, int], now: datetime | None
+) -> Report:
+    wanted = [contract.table, *_referenced(contract)]
+    states = {table: lake.state(table) for table in dict.fromkeys(wanted)}
+    pinned = {
+        table: snapshots[table] if table in snapshots else state.head()
+        for table, state in states.items()
+    }
+    size = sum(
+        states[table].snapshot(snapshot).count("total-files-size")
+        for table, snapshot in pinned.items()
+        if snapshot is not None
+    )
+    in_process = size <= DUCKDB_BYTES
+    views = {}
+    for table, snapshot in pinned.items():
+        if snapshot is None:
+            continue
+        views[table] = f"_check_{table.replace('.', '__')}"
+        if in_process:
+            lake.duck.view(views[table], states[table].metadata_location, snapshot)
+        else:
+            lake.spark.view(views[table], table, snapshot)
+    engine: Engine = lake.duck if in_process else lake.spark
+    return check(contract, engine, views[contract.table], views, now)
+
+
+def _referenced(contract: Contract) -> list[str]:
+    return [str(rule.argument("table")) for rule in contract.rules if rule.kind == "reference"]

@@ -1,0 +1,64 @@
+"""The example lakehouse, built and shown in one command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from thermocline.cli import output
+from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.config import PROJECT_FILE
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from thermocline.api import DemoReport
+
+REVENUE_DAYS = 7
+
+
+@click.command(cls=Command)
+@click.argument("folder", type=click.Path(path_type=Path), default=Path("demo"))
+@pass_invocation
+def demo(invocation: Invocation, folder: Path) -> None:
+    """Build the shop in FOLDER (demo/ unless named), from raw files to published gold.
+
+    Running it again does only what changed.
+    """
+    import thermocline
+
+    if (folder / PROJECT_FILE).is_file():
+        replace(invocation, project=folder).settings()  # so that its secrets are hidden
+    with invocation.progress() as progress:
+        report = thermocline.demo(folder, progress=progress)
+    invocation.show(report, lambda done: _summary(done, folder))
+
+
+def _summary(report: DemoReport, folder: Path) -> RenderableType:
+    tables = output.table(
+        ["table", "rows", "snapshots"],
+        [
+            [info.name, output.number(info.rows), output.number(info.snapshots)]
+            for info in report.tables
+        ],
+        right=("rows", "snapshots"),
+    )
+    days = report.revenue[-REVENUE_DAYS:]
+    revenue = output.beside(
+        output.grid(["day", "orders", "revenue"], days), output.sparkline([day[2] for day in days])
+    )
+    newest = "select * from gold.daily_revenue order by day desc limit 7"
+    return output.stack(
+        tables,
+        output.line(f"{output.plural(report.quarantined, 'row')} in quarantine"),
+        "",
+        revenue,
+        "",
+        output.line(f"Next:  cd {folder}"),
+        f'       thermo query "{newest}"',
+        "       thermo history silver.orders",
+        "       thermo quarantine",
+    )

@@ -1,0 +1,113 @@
+"""Generates the parts of docs/cli.md and docs/configuration.md that the code already knows.
+
+`python -m thermocline.cli.docs docs/cli.md docs/configuration.md` rewrites what stands between
+`<!-- generated: NAME -->` and `<!-- end -->`; a test fails when a file is not up to date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from thermocline import errors
+from thermocline.cli.failure import Bug, Misused
+from thermocline.cli.main import COMMANDS, thermo
+from thermocline.config import SETTINGS, Secret
+
+_BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """The document with every generated part as the code has it now."""
+    makers = {"commands": commands, "codes": exit_codes, "settings": settings}
+    return _BLOCK.sub(lambda part: f"{part[1]}{makers[part[2]]()}\n{part[3]}", text)
+
+
+def commands() -> str:
+    """The help of `thermo` and of every command, as a reader would see it."""
+    parts = [f"## thermo\n\n```text\n{_help(['thermo'], thermo)}\n```"]
+    for section in COMMANDS.values():
+        for path, command in named(section):
+            parts.append(f"## {' '.join(path)}\n\n```text\n{_help(path, command)}\n```")
+    return "\n\n".join(parts)
+
+
+def named(names: Iterable[str]) -> Iterator[tuple[list[str], click.Command]]:
+    """Every command under its full name, and the commands inside it."""
+    context = click.Context(thermo)
+    for name in names:
+        command = thermo.get_command(context, name)
+        assert command is not None, name
+        yield ["thermo", name], command
+        if isinstance(command, click.Group):
+            for inner, subcommand in command.commands.items():
+                yield ["thermo", name, inner], subcommand
+
+
+def _help(path: list[str], command: click.Command) -> str:
+    context: click.Context | None = None
+    for name in path[:-1]:
+        context = click.Context(thermo, info_name=name, parent=context)
+    settings = {} if path == ["thermo"] else thermo.context_settings
+    made = command.make_context(
+        path[-1], [], parent=context, resilient_parsing=True, terminal_width=88, **settings
+    )
+    # The global options are the same everywhere, and told once under `thermo` itself.
+    return command.get_help(made).partition("\n\nEverywhere:")[0].strip()
+
+
+def exit_codes() -> str:
+    """A table of every way a command can end."""
+    known: dict[int, list[str]] = {}
+    for kind in [*vars(errors).values(), Misused, Bug]:
+        if isinstance(kind, type) and issubclass(kind, errors.ThermoclineError):
+            known.setdefault(kind.exit_code, []).append(f"`{kind.code}`")
+    meanings = {
+        0: "It went well.",
+        1: "Something is wrong (`thermo doctor`: a finding failed).",
+        2: "What was asked cannot be understood or found: an option, a setting, a name, a query.",
+        3: "A contract is wrong or asks for a change that is not allowed. Nothing was written.",
+        4: "A quality rule does not hold. Nothing was published.",
+        5: "Trying again may help: the catalog is away, or somebody committed first.",
+        6: "An engine cannot be started here.",
+        70: "A bug in Thermocline.",
+        130: "Interrupted by Ctrl-C.",
+    }
+    assert set(known) <= set(meanings), "an exit code without a meaning"
+    rows = [
+        f"| {code} | {', '.join(dict.fromkeys(known.get(code, [])))} | {meaning} |"
+        for code, meaning in meanings.items()
+    ]
+    return "\n".join(["| exit code | `error.code` | meaning |", "|---|---|---|", *rows])
+
+
+def settings() -> str:
+    """A table of every setting."""
+    kinds = {
+        str: "text",
+        int: "number",
+        bool: "true/false",
+        tuple: "list",
+        dict: "table",
+        Secret: "secret",
+    }
+    rows = []
+    for setting in SETTINGS:
+        default = setting.default
+        shown = "" if default is None or default in ((), {}) else f"`{default}`"
+        shown = shown.lower() if setting.kind is bool else shown
+        rows.append(
+            f"| `{setting.key}` | {kinds[setting.kind]} | {shown} | {setting.help} "
+            f"| `{setting.variable}` |"
+        )
+    head = ["| setting | type | default | meaning | variable |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *rows])
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        Path(name).write_text(filled(Path(name).read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,67 @@
+"""What a person or a program is told when a command failed: the cause and the next step."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from thermocline.config import SETTINGS, Secret
+from thermocline.errors import ThermoclineError
+from thermocline.telemetry import hide, one_line, redact
+
+BUG_EXIT_CODE = 70
+
+
+class Misused(ThermoclineError):
+    """The command line itself cannot be understood."""
+
+    code = "usage"
+    exit_code = 2
+
+
+class Bug(ThermoclineError):
+    """Something nobody foresaw."""
+
+    code = "bug"
+    exit_code = BUG_EXIT_CODE
+
+
+def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    """Print the error to stderr (as JSON to stdout when asked) and return its exit code."""
+    # A command may have failed before its project was opened and its secrets were hidden.
+    hide(os.environ.get(s.variable, "") for s in SETTINGS if s.kind is Secret)
+    known = explain(error)
+    if debug:
+        print(redact("".join(traceback.format_exception(error)).rstrip()), file=sys.stderr)
+    if as_json:
+        print(redact(json.dumps(known.as_dict(), default=str, ensure_ascii=False)))
+    else:
+        print(redact(_lines(known)), file=sys.stderr)
+    return known.exit_code
+
+
+def explain(error: BaseException) -> ThermoclineError:
+    """The error as one of ours: click's become misuse, what nobody foresaw becomes a bug."""
+    if isinstance(error, ThermoclineError):
+        return error
+    if isinstance(error, click.ClickException):
+        context: Any = getattr(error, "ctx", None)
+        path = context.command_path if context is not None else "thermo"
+        return Misused(error.format_message(), f"`{path} --help` shows how it is used.")
+    text = one_line(str(error))[:300]
+    return Bug(
+        f"This is a bug: {type(error).__name__}" + (f": {text}" if text else "."),
+        "Run it again with --debug and report what that prints.",
+        type=type(error).__name__,
+    )
+
+
+def _lines(error: ThermoclineError) -> str:
+    # A contract's problems are several lines; each is kept a line of its own, and no more.
+    cause = "\n".join(one_line(line) for line in error.cause.split("\n"))
+    return f"{cause}\n  {one_line(error.next_step)}" if error.next_step else cause

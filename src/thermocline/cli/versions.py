@@ -1,0 +1,134 @@
+"""Versions of tables: history, names for snapshots, publish and undo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from thermocline.cli import output
+from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from thermocline.api import Entry
+
+
+@click.command(cls=Command)
+@click.argument("table")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="How many snapshots to print for a person; JSON holds all.",
+)
+@pass_invocation
+def history(invocation: Invocation, table: str, limit: int) -> None:
+    """List the snapshots of TABLE, newest first. Starts no engine."""
+    entries = invocation.lakehouse().table(table).history()
+    invocation.show(entries, lambda found: _entries(found, limit))
+
+
+def _entries(entries: Sequence[Entry], limit: int) -> RenderableType:
+    if not entries:
+        return output.line("The table has no snapshot yet.")
+    return output.table(
+        ["when", "snapshot", "what", "rows", "by", "bookmark", ""],
+        [
+            [
+                output.ago(entry.when),
+                str(entry.snapshot),
+                entry.operation,
+                output.counts(added=entry.added, changed=entry.changed, removed=entry.removed),
+                entry.by,
+                entry.bookmark,
+                " ".join(entry.refs),
+            ]
+            for entry in entries[:limit]
+        ],
+    )
+
+
+@click.command(cls=Command)
+@click.argument("table", required=False)
+@click.option("--to", "to", metavar="WHEN", help="The time, snapshot or tag to go back to.")
+@click.option("--run", "run_id", metavar="ID", help="Undo this run in all tables it published.")
+@pass_invocation
+def rollback(invocation: Invocation, table: str | None, to: str | None, run_id: str | None) -> None:
+    """Take TABLE back to what it was, or every table that a run published."""
+    lakehouse = invocation.lakehouse()
+    if run_id is not None and table is None and to is None:
+        done = lakehouse.rollback(run=run_id)
+    elif table is not None and to is not None and run_id is None:
+        done = lakehouse.table(table).rollback(to)
+    else:
+        raise BadInput(
+            "A rollback needs a table and a moment, or a run.",
+            "Give `thermo rollback TABLE --to WHEN` or `thermo rollback --run ID`.",
+        )
+    invocation.show(done, str)
+
+
+@click.command(cls=Command)
+@click.argument("table")
+@click.argument("name", required=False)
+@click.option("--at", metavar="WHEN", help="The time, snapshot or branch to name; else now.")
+@click.option("--drop", is_flag=True, help="Take the name away.")
+@pass_invocation
+def tag(invocation: Invocation, table: str, name: str | None, at: str | None, drop: bool) -> None:
+    """Give a snapshot of TABLE the NAME, which keeps it; without NAME, list the names."""
+    found = invocation.lakehouse().table(table)
+    if name is None:
+        _list_refs(invocation, found.info().tags, "tag")
+    elif drop:
+        found.drop_ref(name)
+        invocation.show({"table": table, "dropped": name}, lambda _: f"dropped tag {name}")
+    else:
+        snapshot = found.tag(name, at=at)
+        done = {"table": table, "tag": name, "snapshot": snapshot}
+        invocation.show(done, lambda _: f"{table}@{snapshot} is {name}")
+
+
+@click.command(cls=Command)
+@click.argument("table")
+@click.argument("name", required=False)
+@click.option("--at", metavar="WHEN", help="The time, snapshot or tag to branch from; else now.")
+@click.option("--drop", is_flag=True, help="Remove the branch.")
+@pass_invocation
+def branch(
+    invocation: Invocation, table: str, name: str | None, at: str | None, drop: bool
+) -> None:
+    """Make a branch NAME of TABLE; without NAME, list its branches."""
+    found = invocation.lakehouse().table(table)
+    if name is None:
+        _list_refs(invocation, found.info().branches, "branch")
+    elif drop:
+        found.drop_ref(name)
+        invocation.show({"table": table, "dropped": name}, lambda _: f"dropped branch {name}")
+    else:
+        snapshot = found.branch(name, at=at)
+        done = {"table": table, "branch": name, "snapshot": snapshot}
+        invocation.show(done, lambda _: f"branch {name} of {table} begins at {snapshot}")
+
+
+def _list_refs(invocation: Invocation, names: Sequence[str], kind: str) -> None:
+    invocation.show(list(names), lambda found: "\n".join(found) or f"There is no {kind}.")
+
+
+@click.command(cls=Command)
+@click.option("--env", metavar="NAME", required=True, help="Which environment.")
+@click.option("--discard", is_flag=True, help="Forget the environment instead; main stays.")
+@pass_invocation
+def publish(invocation: Invocation, env: str, discard: bool) -> None:
+    """Publish what was built in an environment to main: all tables in one commit."""
+    lakehouse = invocation.lakehouse()
+    if discard:
+        dropped = lakehouse.drop_env(env)
+        left = f"{env} is gone from {output.plural(len(dropped), 'table')}; main is as it was"
+        invocation.show({"env": env, "discarded": dropped}, lambda _: left)
+        return
+    invocation.show(lakehouse.publish(env=env), str)

@@ -1,0 +1,114 @@
+"""What a project is set to, read once by the entry point and frozen.
+
+Later layers win: defaults, `thermocline.toml`, its `[profile.NAME]`, `secrets.toml`, the
+environment. Every value remembers the layer it came from. Reading settings does nothing else:
+no folder is made, no engine started, and no secret ever appears in a message.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from thermocline.config.address import locate
+from thermocline.config.known import BY_KEY, SETTINGS, Setting
+from thermocline.config.layers import PROJECT_FILE, SECRETS_FILE, layers
+from thermocline.config.values import (
+    CatalogSettings,
+    DuckDBSettings,
+    S3Settings,
+    Secret,
+    Settings,
+    SparkSettings,
+)
+from thermocline.errors import ConfigError
+
+__all__ = [
+    "PROFILE_VARIABLE",
+    "PROJECT_FILE",
+    "SECRETS_FILE",
+    "SETTINGS",
+    "CatalogSettings",
+    "DuckDBSettings",
+    "S3Settings",
+    "Secret",
+    "Setting",
+    "Settings",
+    "SparkSettings",
+    "find_project",
+    "load",
+]
+
+PROFILE_VARIABLE = "THERMOCLINE_PROFILE"
+
+
+def find_project(start: Path) -> Path:
+    """The nearest folder at or above `start` that holds a thermocline.toml."""
+    start = start.expanduser().absolute()
+    for folder in (start, *start.parents):
+        if (folder / PROJECT_FILE).is_file():
+            return folder
+    raise ConfigError(
+        f"No {PROJECT_FILE} in {start} or any folder above it.",
+        "Make a project with `thermo init`, or name one with --project DIR.",
+        folder=str(start),
+    )
+
+
+def load(
+    project: Path, profile: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Settings:
+    """The settings of the project in this folder. Raises ConfigError, naming file and key."""
+    project = project.expanduser().absolute()
+    if not (project / PROJECT_FILE).is_file():
+        raise ConfigError(
+            f"No {PROJECT_FILE} in {project}.",
+            "Make a project with `thermo init`, or name one with --project DIR.",
+            folder=str(project),
+        )
+    profile = (profile if profile is not None else environ.get(PROFILE_VARIABLE)) or None
+    values: dict[str, Any] = {setting.key: setting.default for setting in SETTINGS}
+    origins = dict.fromkeys(values, "default")
+    for origin, key, value in layers(project, profile, environ):
+        setting = BY_KEY[key]
+        if setting.kind is dict:
+            values[key] = {**values[key], **value}
+            origins.update({f"{key}.{name}": origin for name in value})
+        else:
+            values[key] = value
+        origins[key] = origin
+    locate(project, values, origins)
+    return _settings(project, profile, values, origins)
+
+
+def _settings(
+    project: Path, profile: str | None, values: dict[str, Any], origins: dict[str, str]
+) -> Settings:
+    def section(prefix: str) -> dict[str, Any]:
+        found = {key.removeprefix(prefix): value for key, value in values.items()}
+        return {
+            name: MappingProxyType(value) if isinstance(value, dict) else value
+            for name, value in found.items()
+            if "." not in name
+        }
+
+    return Settings(
+        project=project,
+        profile=profile,
+        **section("lake."),
+        catalog=CatalogSettings(**section("lake.catalog.")),
+        s3=S3Settings(**section("lake.s3.")),
+        spark=SparkSettings(**section("engine.spark.")),
+        duckdb=DuckDBSettings(**section("engine.duckdb.")),
+        origins=MappingProxyType(origins),
+        warnings=_warnings(project / SECRETS_FILE),
+    )
+
+
+def _warnings(secrets: Path) -> tuple[str, ...]:
+    if secrets.is_file() and secrets.stat().st_mode & 0o004:
+        return (f"{secrets.name} can be read by everybody; run `chmod 600 {secrets}`.",)
+    return ()

@@ -1,0 +1,118 @@
+"""The shapes of settings: frozen values, and secrets that never show themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+CatalogType = Literal["sqlite", "postgres", "rest"]
+
+
+class Secret:
+    """A value that is handed over only by `reveal()` and shows itself nowhere else."""
+
+    __slots__ = ("__value",)
+
+    def __init__(self, value: str) -> None:
+        self.__value = value
+
+    def reveal(self) -> str:
+        """The value itself, for the one call that needs it."""
+        return self.__value
+
+    def __repr__(self) -> str:
+        return "***"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format("***", spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and self.__value == other.__value
+
+    def __hash__(self) -> int:
+        return hash(self.__value)
+
+    def __copy__(self) -> Secret:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Secret:
+        return self
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        # A pickle is a file or a message to another process: not a place for a secret.
+        raise TypeError("a Secret cannot be pickled; pass what reveal() returns where it is needed")
+
+
+@dataclass(frozen=True)
+class CatalogSettings:
+    """Which catalog holds the table pointers, and how it is reached."""
+
+    type: CatalogType
+    uri: str
+    user: str | None = None
+    password: Secret | None = None
+    token: Secret | None = None
+    credential: Secret | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class S3Settings:
+    """The object store of an `s3://` warehouse or landing folder."""
+
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    access_key: Secret | None = None
+    secret_key: Secret | None = None
+    path_style: bool = False
+
+
+@dataclass(frozen=True)
+class SparkSettings:
+    """The Spark session: a laptop's by default, a cluster's by its master URL."""
+
+    master: str = "local[*]"
+    memory: str = "2g"
+    shuffle_partitions: int = 8
+    packages: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DuckDBSettings:
+    """The limits of a DuckDB connection."""
+
+    memory_limit: str = "1GB"
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a project is set to. `origins` says for each dotted key where it came from."""
+
+    project: Path
+    profile: str | None
+    name: str
+    warehouse: str
+    catalog: CatalogSettings
+    s3: S3Settings = field(default_factory=S3Settings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    duckdb: DuckDBSettings = field(default_factory=DuckDBSettings)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def value(self, key: str) -> Any:
+        """The value in force of a dotted key, such as lake.catalog.uri."""
+        section, _, name = key.rpartition(".")
+        owner: Any = self if section == "lake" else getattr(self, section.rpartition(".")[2])
+        return getattr(owner, name)
+
+    def secrets(self) -> tuple[Secret, ...]:
+        """Every secret in force, so that an output can be cleaned of them."""
+        sections = (self.catalog, self.s3, self.spark, self.duckdb)
+        values = [value for section in sections for value in vars(section).values()]
+        return tuple(value for value in values if isinstance(value, Secret))

@@ -1,0 +1,231 @@
+"""What a table promises, as values: the compiled form of an ODCS contract.
+
+Nothing here does I/O or knows an engine. A `Contract` is what the rest of the house reads;
+`parse` makes one from YAML and `compare` says how two shapes differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from thermocline.contract.types import Map, Primitive, Type
+
+_STRING = Primitive("string")
+_TIMESTAMPTZ = Primitive("timestamptz")
+
+
+class Write(StrEnum):
+    """How new rows meet the rows already there."""
+
+    APPEND = "append"
+    MERGE = "merge"
+    SCD2 = "scd2"
+    PARTITIONS = "partitions"
+    REPLACE = "replace"
+
+
+class Updates(StrEnum):
+    """Whether a changed row rewrites its file or adds a delete file."""
+
+    COPY_ON_WRITE = "copy-on-write"
+    MERGE_ON_READ = "merge-on-read"
+
+
+class Drift(StrEnum):
+    """What ingestion does with a field the contract does not name."""
+
+    REFUSE = "refuse"
+    ADD = "add"
+    RESCUE = "rescue"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: Type
+    required: bool = False
+    doc: str | None = None
+    classification: str | None = None
+    renamed_from: str | None = None
+    line: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
+class Partition:
+    """One partition field: a transform of a column. `param` is bucket count or truncate width."""
+
+    column: str
+    transform: str = "identity"
+    param: int | None = None
+    line: int = field(default=0, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The partition field's name, as Spark would choose it."""
+        if self.transform == "identity":
+            return self.column
+        suffix = {"truncate": "trunc"}.get(self.transform, self.transform)
+        return f"{self.column}_{suffix}"
+
+    def __str__(self) -> str:
+        if self.transform == "identity":
+            return self.column
+        inner = f"{self.param}, {self.column}" if self.param is not None else self.column
+        return f"{self.transform}({inner})"
+
+
+@dataclass(frozen=True)
+class Sort:
+    """One column of the sort order inside files."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One quality rule.
+
+    `kind` says what is measured, over which `columns`, with which `arguments`:
+
+    - missing: one column is null, or one of `values` (optional: "", "N/A", …)
+    - duplicates: rows whose `columns` together are in another row too
+    - row_count: the table's rows
+    - accepted: one column is none of `values`
+    - range: one column is below `min` or above `max`, or touches `exclusive_min`, `exclusive_max`
+    - length: one text column is shorter than `min` or longer than `max` characters
+    - pattern: the regular expression `pattern` is found nowhere in one text column
+    - reference: `columns` are in no row of `table` ("layer.name") under its `columns`
+    - freshness: the newest value of one column is older than `within` (a timedelta)
+    - sql: the number that `query` gives; the text {object} in it stands for the table
+
+    A null breaks no rule but missing. `bounds` compare the measure (a count of breaking rows, or
+    what row_count and sql give) with numbers: keys are the ODCS operators (mustBe, mustNotBe,
+    mustBeGreaterThan, mustBeGreaterOrEqualTo, mustBeLessThan, mustBeLessOrEqualTo, mustBeBetween,
+    mustNotBeBetween; the last two hold a pair, its ends included). `unit` is "rows" or "percent"
+    of the table's rows. `severity` is "error" or "warning".
+    """
+
+    kind: str
+    columns: tuple[str, ...] = ()
+    arguments: tuple[tuple[str, Any], ...] = ()
+    bounds: tuple[tuple[str, Any], ...] = (("mustBe", 0),)
+    unit: str = "rows"
+    severity: str = "error"
+    name: str = ""
+    line: int = field(default=0, compare=False)
+
+    def argument(self, key: str, default: Any = None) -> Any:
+        """One argument of the rule by name."""
+        return dict(self.arguments).get(key, default)
+
+    @property
+    def row_level(self) -> bool:
+        """Whether a single row can be said to break the rule, so that ingestion can quarantine."""
+        return self.kind in {"missing", "accepted", "range", "length", "pattern"}
+
+    @property
+    def title(self) -> str:
+        """What a person calls the rule."""
+        if self.name:
+            return self.name
+        return f"{self.kind}({', '.join(self.columns)})" if self.columns else self.kind
+
+
+SCD2_COLUMNS = (
+    Column("_valid_from", _TIMESTAMPTZ, required=True, doc="from when this version was true"),
+    Column("_valid_to", _TIMESTAMPTZ, doc="until when; null while it is current"),
+    Column("_is_current", Primitive("boolean"), required=True, doc="whether it is true now"),
+)
+INGEST_COLUMNS = (
+    Column("_source", _STRING, doc="the source it came from"),
+    # Not "_file": Iceberg reserves that name, and Spark then refuses to read the table.
+    Column("_source_file", _STRING, doc="the landing file it came from"),
+    Column("_position", Primitive("long"), doc="its record number in that file, from 1"),
+    Column("_ingested_at", _TIMESTAMPTZ, doc="when it was landed"),
+    Column("_rescued", Map(_STRING, _STRING), doc="fields that the contract does not name"),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The part of a contract that is also visible in the table itself."""
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    partition: tuple[Partition, ...] = ()
+    sort: tuple[Sort, ...] = ()
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name, if there is one."""
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """One table's contract. `table` is "layer.name"; `columns` are those the author wrote."""
+
+    table: str
+    columns: tuple[Column, ...]
+    path: Path | None = field(default=None, compare=False)
+    id: str = ""
+    version: str = "1.0.0"
+    status: str = "active"
+    description: str = ""
+    key: tuple[str, ...] = ()
+    partition: tuple[Partition, ...] = ()
+    sort: tuple[Sort, ...] = ()
+    write: Write = Write.APPEND
+    order_by: tuple[str, ...] = ()
+    delete_when: str | None = None
+    updates: Updates = Updates.COPY_ON_WRITE
+    drift: Drift = Drift.REFUSE
+    dropped: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    freshness: timedelta | None = None
+    freshness_column: str | None = None
+    retention: timedelta | None = None
+    tags: tuple[str, ...] = ()
+    hot: timedelta | None = None
+    line: int = field(default=0, compare=False)
+
+    @property
+    def layer(self) -> str:
+        """bronze, silver, gold or what the project calls its layers."""
+        return self.table.split(".", 1)[0]
+
+    @property
+    def name(self) -> str:
+        """The table's name without its layer."""
+        return self.table.split(".", 1)[1]
+
+    @property
+    def system_columns(self) -> tuple[Column, ...]:
+        """Columns that Thermocline fills: history in scd2 tables, provenance in bronze."""
+        if self.write is Write.SCD2:
+            return SCD2_COLUMNS
+        return INGEST_COLUMNS if self.layer == "bronze" else ()
+
+    @property
+    def table_columns(self) -> tuple[Column, ...]:
+        """All columns of the table: the author's, then the system's that the author left out."""
+        written = {column.name for column in self.columns}
+        return self.columns + tuple(c for c in self.system_columns if c.name not in written)
+
+    @property
+    def shape(self) -> Shape:
+        """What the table should look like."""
+        key = self.key
+        if self.write is Write.SCD2:
+            key = (*self.key, "_valid_from")
+        return Shape(self.table_columns, key, self.partition, self.sort)
+
+    def column(self, name: str) -> Column | None:
+        """The table's column of that name, if there is one."""
+        return self.shape.column(name)

@@ -1,0 +1,164 @@
+"""The columns of a contract: names, types, key and partitioning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from thermocline.contract.definition import INGEST_COLUMNS, SCD2_COLUMNS, Column, Partition
+from thermocline.contract.names import flaw_of_column
+from thermocline.contract.odcs.custom import Setting, read_settings
+from thermocline.contract.odcs.property_types import UNKNOWN, read_type
+from thermocline.contract.problems import Report, Where, did_you_mean, shown
+
+if TYPE_CHECKING:
+    from open_data_contract_standard.model import SchemaObject, SchemaProperty
+
+_SYSTEM = {column.name: column for column in (*INGEST_COLUMNS, *SCD2_COLUMNS)}
+_TRANSFORM = re.compile(r"([a-z]+)(?:[\[(]([0-9]{1,10})[\])])?")
+_TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
+
+
+@dataclass
+class Layout:
+    """What the schema part of a contract says. `places` tells where each column was written."""
+
+    columns: list[Column] = field(default_factory=list)
+    key: tuple[str, ...] = ()
+    partition: tuple[Partition, ...] = ()
+    places: dict[str, Where] = field(default_factory=dict)
+
+
+def read_layout(schema: SchemaObject, at: Where, report: Report) -> Layout:
+    """The columns, the key and the partitioning."""
+    layout = Layout()
+    keys: list[tuple[int, str]] = []
+    partitions: list[tuple[int, Partition]] = []
+    for index, entry in enumerate(schema.properties or ()):
+        place = (*at, "properties", index)
+        settings = read_settings(entry.customProperties, place, entry.name or "", "column", report)
+        column = _column(entry, settings.get("renamedFrom"), place, layout, report)
+        if column is None:
+            continue
+        partition = _partition(entry, settings.get("transform"), column, place, report)
+        if partition is not None:
+            position = _position(entry.partitionKeyPosition, index)
+            partitions.append((position, partition))
+        if entry.primaryKey:
+            keys.append((_position(entry.primaryKeyPosition, index), column.name))
+        elif (entry.primaryKeyPosition or 0) > 0:
+            where = (*place, "primaryKeyPosition")
+            report.add(where, column.name, "primaryKeyPosition without primaryKey: true")
+    if not schema.properties:
+        report.lacks(at, schema.name or "schema", "has no columns", "list them under properties")
+    _refuse_same_position(keys, "primaryKeyPosition", layout, report)
+    names = [(position, partition.column) for position, partition in partitions]
+    _refuse_same_position(names, "partitionKeyPosition", layout, report)
+    layout.key = tuple(name for _, name in sorted(keys, key=_first))
+    layout.partition = tuple(partition for _, partition in sorted(partitions, key=_first))
+    return layout
+
+
+def _first(pair: tuple[int, object]) -> int:
+    return pair[0]
+
+
+def _position(written: int | None, index: int) -> int:
+    # Those with a position come first, then the others as they are written.
+    return written if written is not None and written > 0 else 1_000_000 + index
+
+
+def _refuse_same_position(
+    positions: Iterable[tuple[int, str]], key: str, layout: Layout, report: Report
+) -> None:
+    seen: dict[int, str] = {}
+    for position, name in positions:
+        if position in seen:
+            place = (*layout.places[name], key)
+            report.add(place, name, f"{key} {position} is also that of {seen[position]}")
+        seen.setdefault(position, name)
+
+
+def _column(
+    entry: SchemaProperty, renamed: Setting | None, at: Where, layout: Layout, report: Report
+) -> Column | None:
+    name = entry.name
+    if name is None:
+        report.lacks(at, "schema", "a column without a name")
+        return None
+    flaw = flaw_of_column(name)
+    if flaw:
+        report.broken((*at, "name"), shown(name)[1:-1], *flaw)
+        return None
+    twin = next((c.name for c in layout.columns if c.name.lower() == name.lower()), None)
+    if twin is not None:
+        report.add((*at, "name"), name, "the column is there twice", f"the other is {twin}")
+        return None
+    _refuse_unsupported(entry, at, name, report)
+    if renamed and not isinstance(renamed.value, str):
+        report.add(renamed.at, name, "renamedFrom is the column's old name")
+    column = Column(
+        name,
+        read_type(entry, at, name, report),
+        required=bool(entry.required),
+        doc=(entry.description or "").strip() or None,
+        classification=entry.classification,
+        renamed_from=renamed.value if renamed and isinstance(renamed.value, str) else None,
+        line=report.line_of(at),
+    )
+    _check_system(column, at, report)
+    layout.columns.append(column)
+    layout.places[name] = at
+    return column
+
+
+def _refuse_unsupported(entry: SchemaProperty, at: Where, name: str, report: Report) -> None:
+    if entry.physicalName not in (None, name):
+        hint = f"name the column {shown(entry.physicalName)} itself"
+        report.add((*at, "physicalName"), name, "physicalName differs from name", hint)
+    if entry.semanticType not in (None, "column", "dimension"):
+        what = f"semanticType {shown(entry.semanticType)} is not a column of a table"
+        report.add((*at, "semanticType"), name, what)
+
+
+def _check_system(column: Column, at: Where, report: Report) -> None:
+    system = _SYSTEM.get(column.name)
+    if system is None or column.type == UNKNOWN:
+        return
+    if column.type != system.type:
+        hint = f"declare it as {system.type}, or leave it out"
+        report.add(at, column.name, f"Thermocline fills this column as {system.type}", hint)
+    elif system.required and not column.required:
+        report.add(at, column.name, "Thermocline fills this column always", "add required: true")
+
+
+def _partition(
+    entry: SchemaProperty, setting: Setting | None, column: Column, at: Where, report: Report
+) -> Partition | None:
+    if not entry.partitioned:
+        if setting:
+            report.add(setting.at, column.name, "transform without partitioned: true")
+        elif (entry.partitionKeyPosition or 0) > 0:
+            what = "partitionKeyPosition without partitioned: true"
+            report.add((*at, "partitionKeyPosition"), column.name, what)
+        return None
+    if setting is None:
+        return Partition(column.name, line=column.line)
+    match = _TRANSFORM.fullmatch(str(setting.value).strip().lower())
+    name, param = (match[1], match[2]) if match else ("", None)
+    if name not in _TRANSFORMS:
+        hint = did_you_mean(name, _TRANSFORMS) or f"one of {', '.join(_TRANSFORMS)}"
+        report.add(setting.at, column.name, f"unknown transform {shown(setting.value)}", hint)
+        return None
+    if name in ("bucket", "truncate"):
+        if param is None or not 1 <= int(param) < 2**31:
+            what = f"{name} needs a number of at least 1"
+            report.add(setting.at, column.name, what, f"write {name}[16]")
+            return None
+        return Partition(column.name, name, int(param), report.line_of(setting.at))
+    if param is not None:
+        report.add(setting.at, column.name, f"{name} takes no number")
+        return None
+    return Partition(column.name, name, line=report.line_of(setting.at))

@@ -1,0 +1,182 @@
+"""The type that an ODCS property states, physically, logically or by its nested properties."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.names import flaw_of_column
+from thermocline.contract.odcs.custom import read_settings
+from thermocline.contract.problems import Report, Where, did_you_mean, shown
+from thermocline.contract.type_syntax import parse_type
+from thermocline.contract.types import Field, List, Map, Primitive, Struct, Type
+from thermocline.errors import BadInput
+
+if TYPE_CHECKING:
+    from open_data_contract_standard.model import SchemaProperty
+
+# Stands in for a type that was reported as wrong, so that the remaining checks can go on.
+UNKNOWN = Primitive("unknown")
+
+_LOGICAL = {
+    "string": "string", "boolean": "boolean", "date": "date", "time": "time",
+}  # fmt: skip
+_LOGICAL_NAMES = (*_LOGICAL, "integer", "number", "timestamp", "array", "object", "map")
+_NARROW = {"integer": {"i8", "i16", "i32", "int32"}, "number": {"f32", "float", "float32"}}
+_BARE = {"struct": "object", "object": "object", "row": "object", "record": "object",
+         "list": "array", "array": "array", "map": "map"}  # fmt: skip
+_RULES = (
+    "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum",
+    "exclusiveMaximum",
+)  # fmt: skip
+_OPTIONS = (*_RULES, "format", "timezone", "defaultTimezone")
+_UNCHECKED = (
+    "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
+    "required",
+)  # fmt: skip
+
+
+def read_type(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type:
+    """The type of a property; UNKNOWN after reporting when it cannot be told."""
+    _check_options(entry.logicalTypeOptions or {}, at, where, report)
+    nested = _nested(entry, at, where, report)
+    if entry.physicalType is None:
+        return nested or _logical(entry, at, where, report)
+    if nested is not None and entry.physicalType.strip().lower() in _BARE:
+        return nested
+    try:
+        physical = parse_type(entry.physicalType)
+    except BadInput as error:
+        report.broken((*at, "physicalType"), where, error.cause, error.next_step)
+        return UNKNOWN
+    if nested is None:
+        return physical
+    if _unadorned(nested) != _unadorned(physical):
+        what = f"physicalType says {physical} but the nested properties say {nested}"
+        report.add((*at, "physicalType"), where, what, "leave physicalType out")
+    return nested
+
+
+def _check_options(options: dict[str, Any], at: Where, where: str, report: Report) -> None:
+    for key in options:
+        place = (*at, "logicalTypeOptions", key)
+        if key in _UNCHECKED:
+            report.add(place, where, f"{key} is not checked", "state it as a rule of type: sql")
+        elif key not in _OPTIONS:
+            report.add(place, where, f"unknown option {shown(key)}", did_you_mean(key, _OPTIONS))
+
+
+def _logical(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type:
+    logical, options = entry.logicalType, entry.logicalTypeOptions or {}
+    if logical is None:
+        report.lacks(at, where, "has no type", "state physicalType or logicalType")
+    elif logical in _LOGICAL:
+        return Primitive(_LOGICAL[logical])
+    elif logical in ("integer", "number"):
+        narrow = str(options.get("format", "")).lower() in _NARROW[logical]
+        wide = {"integer": ("long", "int"), "number": ("double", "float")}[logical]
+        return Primitive(wide[narrow])
+    elif logical == "timestamp":
+        return Primitive("timestamptz" if options.get("timezone") is True else "timestamp")
+    elif logical in _LOGICAL_NAMES:
+        needs = {"array": "items", "object": "properties", "map": "map with key and value"}[logical]
+        report.add((*at, "logicalType"), where, f"{logical} needs {needs}")
+    else:
+        hint = did_you_mean(logical, _LOGICAL_NAMES) or f"one of {', '.join(_LOGICAL_NAMES)}"
+        report.add((*at, "logicalType"), where, f"unknown logicalType {shown(logical)}", hint)
+    return UNKNOWN
+
+
+def _nested(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type | None:
+    given = [key for key in ("properties", "items", "map") if getattr(entry, key) is not None]
+    if not given:
+        return None
+    if len(given) > 1:
+        report.add((*at, given[1]), where, f"has both {given[0]} and {given[1]}")
+        return UNKNOWN
+    wanted = {"properties": "object", "items": "array", "map": "map"}[given[0]]
+    if entry.logicalType not in (None, wanted):
+        what = f"{given[0]} belong to logicalType {wanted}, not {shown(entry.logicalType)}"
+        report.add((*at, "logicalType"), where, what)
+    if entry.properties is not None:
+        return _struct(entry.properties, (*at, "properties"), where, report)
+    if entry.items is not None:
+        path = f"{where}.element"
+        _refuse_column_only(entry.items, (*at, "items"), path, report)
+        element = read_type(entry.items, (*at, "items"), path, report)
+        return UNKNOWN if element == UNKNOWN else List(element, bool(entry.items.required))
+    return _map(entry, (*at, "map"), where, report)
+
+
+def _map(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type:
+    assert entry.map is not None
+    if entry.map.key is None or entry.map.value is None:
+        report.add(at, where, "a map needs key and value")
+        return UNKNOWN
+    key = read_type(entry.map.key, (*at, "key"), f"{where}.key", report)
+    value = read_type(entry.map.value, (*at, "value"), f"{where}.value", report)
+    if isinstance(key, Struct | List | Map):
+        report.add((*at, "key"), where, "a map's key must be a plain type")
+        return UNKNOWN
+    if UNKNOWN in (key, value):
+        return UNKNOWN
+    return Map(key, value, bool(entry.map.value.required))
+
+
+def _struct(entries: list[SchemaProperty], at: Where, where: str, report: Report) -> Type:
+    fields: list[Field] = []
+    broken = not entries
+    if not entries:
+        report.add(at, where, "an object needs at least one property")
+    for index, entry in enumerate(entries):
+        place, name = (*at, index), entry.name or ""
+        if not name:
+            report.lacks(place, where, "a property without a name")
+            broken = True
+            continue
+        flaw = flaw_of_column(name)
+        twin = next((f.name for f in fields if f.name.lower() == name.lower()), None)
+        if flaw is None and twin is not None:
+            flaw = (f"property {shown(name)} is there twice", "")
+        if flaw is not None:
+            report.broken((*place, "name"), where, *flaw)
+            broken = True
+            continue
+        path = f"{where}.{name}"
+        _refuse_column_only(entry, place, path, report)
+        type_ = read_type(entry, place, path, report)
+        broken = broken or type_ == UNKNOWN
+        renamed = read_settings(entry.customProperties, place, path, "column", report)
+        old = renamed["renamedFrom"].value if "renamedFrom" in renamed else None
+        fields.append(
+            Field(
+                name, type_, bool(entry.required), (entry.description or "").strip() or None,
+                classification=entry.classification,
+                renamed_from=old if isinstance(old, str) else None,
+                line=report.line_of(place),
+            )
+        )  # fmt: skip
+    return UNKNOWN if broken else Struct(tuple(fields))
+
+
+def _refuse_column_only(entry: SchemaProperty, at: Where, where: str, report: Report) -> None:
+    for key in ("primaryKey", "partitioned", "unique", "quality", "relationships", "enum"):
+        if getattr(entry, key):
+            hint = "state the rule as type: sql" if key != "partitioned" else ""
+            report.add((*at, key), where, f"{key} works on columns, not inside them", hint)
+    for key in entry.logicalTypeOptions or {}:
+        if key in _RULES:
+            place = (*at, "logicalTypeOptions", key)
+            hint = "state the rule as type: sql"
+            report.add(place, where, f"{key} works on columns, not inside them", hint)
+
+
+def _unadorned(type_: Type) -> Type:
+    """The type without what its text may leave out: docs and whether nulls are allowed."""
+    match type_:
+        case Struct(fields):
+            return Struct(tuple(Field(f.name, _unadorned(f.type)) for f in fields))
+        case List(element, _):
+            return List(_unadorned(element))
+        case Map(key, value, _):
+            return Map(key, _unadorned(value))
+    return type_

@@ -1,0 +1,203 @@
+"""Whether the parts of one contract agree with each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from thermocline.contract.definition import Column, Contract, Partition, Write
+from thermocline.contract.names import flaw_of_column
+from thermocline.contract.odcs.property_types import UNKNOWN
+from thermocline.contract.problems import Report, Where, did_you_mean, shown
+from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
+
+_DATES = {"date", "timestamp", "timestamptz"}
+_TIMESTAMPS = {"timestamp", "timestamptz"}
+_FITS = {
+    "year": _DATES,
+    "month": _DATES,
+    "day": _DATES,
+    "hour": _TIMESTAMPS,
+    "bucket": {"int", "long", "decimal", "time", "string", "uuid", "fixed", "binary", *_DATES},
+    "truncate": {"int", "long", "decimal", "string", "binary"},
+    "identity": {
+        "boolean", "int", "long", "decimal", "time", "string", "uuid", "fixed", "binary", *_DATES,
+    },
+}  # fmt: skip
+
+
+def check_semantics(
+    contract: Contract, columns: dict[str, Where], terms: dict[str, Where], report: Report
+) -> None:
+    """Report what no single part of the contract is wrong about, but the whole is.
+
+    `columns` and `terms` say where each column and each setting was written.
+    """
+    check = _Check(contract, columns, terms, report)
+    check.key()
+    check.partition()
+    check.order()
+    check.write()
+    check.evolution()
+
+
+class _Check:
+    def __init__(
+        self, contract: Contract, columns: dict[str, Where], terms: dict[str, Where], report: Report
+    ) -> None:
+        self.contract = contract
+        self.columns = columns
+        self.terms = terms
+        self.report = report
+        self.known = {column.name: column for column in contract.table_columns}
+
+    def key(self) -> None:
+        for name in self.contract.key:
+            column = self.known[name]
+            if not column.required:
+                place = (*self.columns[name], "required")
+                self.report.add(place, name, "a key column must be required", "add required: true")
+            if column.type in (Primitive("float"), Primitive("double")) or _is_nested(column.type):
+                place = self.columns[name]
+                self.report.add(place, name, f"{column.type} cannot be a key", "use another type")
+
+    def partition(self) -> None:
+        names = {column.name.lower() for column in self.contract.table_columns}
+        for partition in self.contract.partition:
+            column = self.known[partition.column]
+            place = (*self.columns[partition.column], "customProperties")
+            if partition.transform == "identity":
+                place = (*self.columns[partition.column], "partitioned")
+            if column.type != UNKNOWN and _type_name(column.type) not in _FITS[partition.transform]:
+                what = f"{partition.transform} does not fit {column.type}"
+                self.report.add(place, column.name, what, _fitting(partition))
+            elif partition.transform != "identity" and partition.name.lower() in names:
+                what = f"its partition is called {partition.name}, as a column is"
+                self.report.add(place, column.name, what, "rename that column")
+
+    def order(self) -> None:
+        for name in self.contract.order_by:
+            self._sortable(name, "orderBy")
+        for sort in self.contract.sort:
+            self._sortable(sort.column, "sortBy")
+        name = self.contract.freshness_column or ""
+        column = self._find(name, "freshness") if name else None
+        if column and column.type != UNKNOWN and _type_name(column.type) not in _DATES:
+            what = f"freshness needs a date or timestamp, and {name} is {column.type}"
+            self.report.add(self.terms["freshness"], "freshness", what)
+
+    def write(self) -> None:
+        contract = self.contract
+        if self.report.is_broken(self.terms.get("write", ())):
+            return
+        if contract.write in (Write.MERGE, Write.SCD2) and not contract.key:
+            hint = "mark its columns with primaryKey: true"
+            self._term("write", f"{contract.write} needs a key", hint)
+        if contract.write is Write.PARTITIONS and not contract.partition:
+            hint = "mark a column with partitioned: true"
+            self._term("write", "partitions needs a partitioned table", hint)
+        if contract.write is Write.SCD2:
+            self._history()
+        if contract.delete_when and contract.write not in (Write.MERGE, Write.SCD2):
+            self._term("deleteWhen", f"has no meaning with write: {contract.write}")
+
+    def _history(self) -> None:
+        hint = "name the timestamp from which a version is true"
+        if not self.contract.order_by:
+            self._term("write", "scd2 needs orderBy", hint)
+            return
+        name = self.contract.order_by[0]
+        column = self.known.get(name)
+        if column is None or column.type == UNKNOWN:
+            return
+        if _type_name(column.type) not in _TIMESTAMPS:
+            what = f"scd2 needs a timestamp first, and {name} is {column.type}"
+            self._term("orderBy", what, hint)
+        elif name.startswith("_valid_"):
+            self._term("orderBy", f"{name} is what scd2 computes", hint)
+
+    def evolution(self) -> None:
+        names = {column.name for column in self.contract.columns}
+        origins: dict[str, str] = {}
+        for path in self.contract.dropped:
+            flaw = next((f for part in path.split(".") if (f := flaw_of_column(part))), None)
+            if flaw:
+                self._term("dropped", *flaw)
+            elif path in names:
+                self._term("dropped", f"{path} is still among the columns", "take it out of one")
+        for column in self.contract.columns:
+            old = column.renamed_from
+            if old is None:
+                continue
+            what = ""
+            if old in names:
+                what = f"renamedFrom {shown(old)} is still among the columns"
+            elif old in self.contract.dropped:
+                what = f"renamedFrom {shown(old)} is also dropped"
+            elif old in origins:
+                what = f"renamedFrom {shown(old)} is also that of {origins[old]}"
+            elif flaw_of_column(old):
+                what = f"renamedFrom {shown(old)} cannot be a column's name"
+            if what:
+                hint = "remove renamedFrom once the rename has been applied"
+                place = (*self.columns[column.name], "customProperties")
+                self.report.add(place, column.name, what, hint)
+            origins[old] = column.name
+
+    def _sortable(self, name: str, term: str) -> None:
+        column = self._find(name, term)
+        if column is not None and _is_nested(column.type):
+            self._term(term, f"{name} is {column.type}, which has no order")
+
+    def _find(self, name: str, term: str) -> Column | None:
+        column = self.known.get(name)
+        if column is None:
+            self._term(term, f"there is no column {shown(name)}", did_you_mean(name, [*self.known]))
+        return column
+
+    def _term(self, term: str, what: str, hint: str = "") -> None:
+        self.report.add(self.terms.get(term, ("customProperties",)), term, what, hint)
+
+
+def check_references(
+    contract: Contract, contracts: Iterable[Contract], unsound: Collection[str], report: Report
+) -> None:
+    """Report the rules that refer to tables or columns that no contract has.
+
+    What the contracts of the `unsound` tables say is not known yet, so they are left alone.
+    """
+    tables = {other.table: other for other in contracts}
+    for rule in contract.rules:
+        if rule.kind != "reference" or rule.argument("table") in unsound:
+            continue
+        at: Where = ("line", rule.line)
+        other = tables.get(rule.argument("table"))
+        if other is None:
+            name = rule.argument("table")
+            hint = did_you_mean(name, [*tables])
+            report.add(at, ", ".join(rule.columns), f"there is no contract of {name}", hint)
+            continue
+        for name in rule.argument("columns"):
+            if other.column(name) is None:
+                hint = did_you_mean(name, [column.name for column in other.table_columns])
+                what = f"{other.table} has no column {shown(name)}"
+                report.add(at, ", ".join(rule.columns), what, hint)
+
+
+def _is_nested(type_: Type) -> bool:
+    return isinstance(type_, Struct | List | Map)
+
+
+def _type_name(type_: Type) -> str:
+    match type_:
+        case Primitive(name):
+            return name
+        case Decimal():
+            return "decimal"
+        case Fixed():
+            return "fixed"
+    return "nested"
+
+
+def _fitting(partition: Partition) -> str:
+    types = sorted(_FITS[partition.transform])
+    return f"it fits {', '.join(types)}"

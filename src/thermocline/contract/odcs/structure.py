@@ -1,0 +1,182 @@
+"""Whether a document has the structure of the Open Data Contract Standard.
+
+The standard's own pydantic models decide about the kinds of values. They pass over keys that they
+do not know, which would turn a typo into silence, so keys are compared with the models here.
+"""
+
+from __future__ import annotations
+
+import typing
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.problems import Report, Where, did_you_mean, shown
+
+if TYPE_CHECKING:
+    from open_data_contract_standard.model import OpenDataContractStandard
+    from pydantic import BaseModel
+
+_EXPECTED = {
+    "string": "text", "str": "text", "bool": "true or false", "int": "a whole number",
+    "float": "a number", "list": "a list", "dict": "a mapping", "model": "a mapping",
+    "too": "exactly two numbers",
+}  # fmt: skip
+_NEEDED = ("apiVersion", "kind", "id", "version", "schema")
+
+
+def read_structure(data: Any, report: Report) -> OpenDataContractStandard | None:
+    """The document as the standard's model, without the parts that were reported as broken.
+
+    None when there is nothing to go on with.
+    """
+    from open_data_contract_standard.model import OpenDataContractStandard
+
+    if not isinstance(data, dict):
+        report.broken((), "", "a contract is a mapping of apiVersion, kind, id, version, schema")
+        return None
+    _refuse_unknown_keys(OpenDataContractStandard, data, (), report)
+    _check_head(data, report)
+    return _validated(OpenDataContractStandard, data, report)
+
+
+def _check_head(data: dict[str, Any], report: Report) -> None:
+    for key in _NEEDED:
+        if data.get(key) is None:
+            report.broken((key,), key, "is missing", "the standard asks for it")
+    api, kind = data.get("apiVersion"), data.get("kind")
+    if api is not None and not str(api).startswith("v3."):
+        hint = "write apiVersion: v3.1.0"
+        report.broken(("apiVersion",), "apiVersion", f"{shown(api)} is not version 3", hint)
+    if kind is not None and kind != "DataContract":
+        report.broken(("kind",), "kind", f"{shown(kind)} is not a contract", "write DataContract")
+
+
+def _validated(
+    model: type[OpenDataContractStandard], data: dict[str, Any], report: Report
+) -> OpenDataContractStandard | None:
+    from pydantic import ValidationError
+
+    # What is broken is reported and cut out, until the rest holds; so one wrong value does not
+    # hide the other problems of the file. Every round removes something, hence the bound.
+    for _ in range(100):
+        try:
+            return model.model_validate(data)
+        except ValidationError as error:
+            seen: set[Where] = set()
+            for flaw in error.errors(include_url=False):
+                at = _existing(data, flaw["loc"])
+                if at in seen:
+                    continue
+                seen.add(at)
+                if flaw["type"] != "extra_forbidden":
+                    _report_value(data, at, flaw["type"], report)
+            if () in seen:
+                return None
+            for at in sorted(seen, key=len, reverse=True):
+                if _existing(data, at) == at:
+                    _cut(data, at)
+    return None
+
+
+def _report_value(data: Any, at: Where, kind: str, report: Report) -> None:
+    value = _value(data, at)
+    expected = _EXPECTED.get(kind.split("_")[0], "of another kind")
+    hint = ""
+    if expected == "text" and isinstance(value, int | float):
+        hint = f'put it in quotes: "{value}"'
+    report.broken(at, _place(data, at), f"must be {expected}, not {_described(value)}", hint)
+
+
+def _described(value: Any) -> str:
+    match value:
+        case list():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return f"the number {value}"
+    return shown(value)
+
+
+def _existing(data: Any, where: tuple[str | int, ...]) -> Where:
+    """The part of a pydantic location that is in the document: it also names union members."""
+    at: list[str | int] = []
+    for step in where:
+        inside = data if isinstance(data, dict) else range(len(data)) if _is_list(data) else ()
+        if step not in inside:
+            break
+        data = data[step]
+        at.append(step)
+    return tuple(at)
+
+
+def _is_list(data: Any) -> bool:
+    return isinstance(data, list)
+
+
+def _value(data: Any, at: Where) -> Any:
+    for step in at:
+        data = data[step]
+    return data
+
+
+def _cut(data: Any, at: Where) -> None:
+    parent = _value(data, at[:-1])
+    step = at[-1]
+    if isinstance(parent, dict):
+        del parent[step]
+    else:
+        # Positions must go on matching the document's lines, so an item leaves a hole that
+        # holds nothing; where that is refused too, the whole list goes in the next round.
+        if parent[step] == {}:
+            _cut(data, at[:-1])
+        else:
+            parent[step] = {}
+
+
+def _place(data: Any, at: Where) -> str:
+    """What a person calls a place: the nearest column above it, and the key."""
+    names = []
+    for depth in range(3, len(at)):
+        value = _value(data, at[:depth])
+        if isinstance(value, dict) and isinstance(value.get("name"), str):
+            names.append(value["name"])
+    steps = [step for step in at if isinstance(step, str)]
+    last = f"{steps[-1]}[{at[-1]}]" if isinstance(at[-1], int) else steps[-1]
+    return f"{names[-1]}.{last}" if names else last
+
+
+def _refuse_unknown_keys(
+    model: type[BaseModel], root: dict[str, Any], at: Where, report: Report
+) -> None:
+    fields = {field.alias or name: field for name, field in model.model_fields.items()}
+    for key, value in _value(root, at).items():
+        below = (*at, key)
+        if key not in fields:
+            report.broken(below, _place(root, below), "unknown key", did_you_mean(key, [*fields]))
+        elif isinstance(value, dict):
+            inner = _inner_model(fields[key].annotation, in_list=False)
+            if inner is not None:
+                _refuse_unknown_keys(inner, root, below, report)
+        elif isinstance(value, list):
+            inner = _inner_model(fields[key].annotation, in_list=True)
+            for index, item in enumerate(value):
+                if inner is not None and isinstance(item, dict):
+                    _refuse_unknown_keys(inner, root, (*below, index), report)
+
+
+def _inner_model(annotation: Any, in_list: bool) -> type[BaseModel] | None:
+    """The model that a field holds, directly or as the items of a list."""
+    from pydantic import BaseModel
+
+    origin = typing.get_origin(annotation)
+    if origin is None:
+        is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        return annotation if is_model and not in_list else None
+    if origin is list:
+        return _inner_model(typing.get_args(annotation)[0], in_list=False) if in_list else None
+    if origin is dict:
+        return None
+    inner = (_inner_model(part, in_list) for part in typing.get_args(annotation))
+    return next((model for model in inner if model is not None), None)

@@ -1,0 +1,187 @@
+"""Contracts from files: ODCS v3 YAML in, `Contract` values out, every problem told at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thermocline.contract.definition import Contract
+from thermocline.contract.names import MAX_TABLE_NAME, flaw_of_name
+from thermocline.contract.odcs.columns import read_layout
+from thermocline.contract.odcs.rules import read_rules
+from thermocline.contract.odcs.semantics import check_references, check_semantics
+from thermocline.contract.odcs.structure import read_structure
+from thermocline.contract.odcs.terms import read_terms, settings_of
+from thermocline.contract.problems import Problem, Report, Where, refuse, shown, shown_path
+from thermocline.errors import NotFound
+
+if TYPE_CHECKING:
+    from open_data_contract_standard.model import OpenDataContractStandard, SchemaObject
+
+    from thermocline.contract.odcs.yaml_lines import Document
+
+SUFFIXES = (".odcs.yaml", ".odcs.yml")
+_SCHEMA: Where = ("schema", 0)
+
+
+def load_contract(path: Path | str) -> Contract:
+    """The contract in a file `<layer>/<table>.odcs.yaml`.
+
+    Raises ContractError with all problems of the file, each with its line. References to other
+    tables are checked by `load_contracts`, which knows them.
+    """
+    contract, problems = _read(Path(path))
+    if contract is None or problems:
+        raise refuse(problems)
+    return contract
+
+
+def load_contracts(folder: Path | str) -> dict[str, Contract]:
+    """All contracts below a folder `contracts/`, by table ("layer.name") in alphabetical order.
+
+    Raises ContractError with all problems of all files. A folder that does not exist holds no
+    contracts.
+    """
+    problems: list[Problem] = []
+    contracts: dict[str, Contract] = {}
+    unsound: set[str] = set()
+    files: dict[str, str] = {}
+    for path in _files(Path(folder), problems):
+        contract, found = _read(path)
+        problems += found
+        table = contract.table if contract else f"{path.parent.name}.{_stem(path)}"
+        if found:
+            unsound.add(table)
+        if contract is not None:
+            contracts[table] = contract
+        twin = files.setdefault(table.lower(), shown_path(path))
+        if twin != shown_path(path):
+            what, hint = f"{table} has two contracts", f"the other is {twin}"
+            problems.append(Problem(shown_path(path), 1, "", what, hint))
+    for contract in contracts.values():
+        assert contract.path is not None
+        report = Report(shown_path(contract.path), _given_line)
+        check_references(contract, contracts.values(), unsound, report)
+        problems += report.problems
+    if problems:
+        raise refuse(problems)
+    return dict(sorted(contracts.items()))
+
+
+def _given_line(at: Where) -> int:
+    return int(at[1])
+
+
+def _files(folder: Path, problems: list[Problem]) -> list[Path]:
+    """The contract files; a YAML file that would silently not count is a problem."""
+    found = []
+    for path in sorted(folder.rglob("*.y*ml")):
+        inside = path.relative_to(folder)
+        if any(part.startswith(".") for part in inside.parts) or not path.is_file():
+            continue
+        place = shown_path(path)
+        if not path.name.endswith(SUFFIXES):
+            hint = f"name it {path.stem}.odcs.yaml, or keep it elsewhere"
+            problems.append(Problem(place, 0, "", "is not read as a contract", hint))
+        elif len(inside.parts) != 2:
+            hint = "put it into a folder named after its layer, as contracts/silver/"
+            problems.append(Problem(place, 0, "", "belongs to no layer", hint))
+        else:
+            found.append(path)
+    return found
+
+
+def _read(path: Path) -> tuple[Contract | None, list[Problem]]:
+    # Here and not above: whoever only handles contracts as values needs no YAML library.
+    from thermocline.contract.odcs.yaml_lines import MAX_BYTES, read_document
+
+    document = read_document(_bytes(path, MAX_BYTES + 1))
+    report = Report(shown_path(path), document.line)
+    for flaw in document.flaws:
+        report.problems.append(Problem(report.path, flaw.line, "", flaw.what, flaw.hint))
+    if document.root is None:
+        return None, report.problems
+    structure = read_structure(document.data, report)
+    contract = None if structure is None else _contract(structure, path, document, report)
+    return contract, report.problems
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most)
+    except FileNotFoundError:
+        raise NotFound(f"There is no contract at {path}.", "Check the path.") from None
+    except OSError as error:
+        cause = f"{path} cannot be read: {error.strerror}."
+        raise NotFound(cause, "Check the path and its permissions.") from None
+
+
+def _contract(
+    structure: OpenDataContractStandard, path: Path, document: Document, report: Report
+) -> Contract | None:
+    schemas = structure.schema_ or []
+    if len(schemas) != 1:
+        what = f"holds {len(schemas)} tables" if schemas else "holds no table"
+        report.lacks(("schema",), "schema", what, "a contract file holds one")
+        if not schemas:
+            return None
+    schema = schemas[0]
+    layer, name = path.absolute().parent.name, _table_name(schema, path, report)
+    _check_layer(layer, report)
+    layout = read_layout(schema, _SCHEMA, report)
+    terms = read_terms(structure, schema, _SCHEMA, report)
+    contract = Contract(
+        table=f"{layer}.{name}",
+        columns=tuple(layout.columns),
+        path=path,
+        id=structure.id or "",
+        version=structure.version or "",
+        status=structure.status or "active",
+        description=_description(structure, schema),
+        key=layout.key,
+        partition=layout.partition,
+        line=document.line(_SCHEMA),
+        **settings_of(terms),
+    )
+    rules = read_rules(schema, _SCHEMA, layer, contract.table_columns, report)
+    check_semantics(contract, layout.places, terms.places, report)
+    return replace(contract, rules=rules)
+
+
+def _table_name(schema: SchemaObject, path: Path, report: Report) -> str:
+    """The table's name, which the schema says and the file's name repeats."""
+    stem = _stem(path)
+    at = (*_SCHEMA, "name")
+    if schema.name is None:
+        report.lacks(_SCHEMA, "schema", "the table has no name", f"write name: {stem}")
+        return stem
+    flaw = flaw_of_name(schema.name, MAX_TABLE_NAME)
+    if flaw:
+        report.broken(at, "schema", *flaw)
+        return stem
+    if schema.name != stem:
+        what = f"the table is {shown(schema.name)} but the file is {shown(path.name)}"
+        report.add(at, "schema", what, f"name the file {schema.name}.odcs.yaml")
+    if schema.physicalName not in (None, schema.name):
+        hint = "name the table itself so"
+        report.add((*_SCHEMA, "physicalName"), "schema", "physicalName differs from name", hint)
+    return schema.name
+
+
+def _stem(path: Path) -> str:
+    suffix = next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), path.suffix)
+    return path.name.removesuffix(suffix)
+
+
+def _check_layer(layer: str, report: Report) -> None:
+    flaw = flaw_of_name(layer, MAX_TABLE_NAME)
+    if flaw:
+        report.add((), "layer", flaw[0], f"its folder's name: {flaw[1]}")
+
+
+def _description(structure: OpenDataContractStandard, schema: SchemaObject) -> str:
+    said = structure.description
+    texts = (schema.description, said and said.purpose, said and said.usage)
+    return next((text.strip() for text in texts if text), "")

@@ -1,0 +1,93 @@
+"""What is wrong with a contract, with the line to mend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+
+from thermocline.errors import ContractError
+
+Where = tuple[str | int, ...]
+"""A place in a document: keys and list positions from the top, as ("schema", 0, "name")."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to mend: in which file and line, at which column or setting, what and how."""
+
+    path: str
+    line: int
+    where: str
+    what: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.path}:{self.line}" if self.line else self.path
+        subject = f"{self.where}: " if self.where else ""
+        hint = f"; {self.hint}" if self.hint else ""
+        return "  ".join(part for part in (place, f"{subject}{self.what}{hint}") if part)
+
+
+@dataclass
+class Report:
+    """Collects the problems of one file.
+
+    A place that was already found broken is not reported again by a later check that stumbles
+    over the same hole.
+    """
+
+    path: str
+    line_of: Callable[[Where], int]
+    problems: list[Problem] = field(default_factory=list)
+    _broken: list[Where] = field(default_factory=list)
+
+    def add(self, at: Where, where: str, what: str, hint: str = "") -> None:
+        """Report what is wrong at a place of the document."""
+        if not self.is_broken(at):
+            self.problems.append(Problem(self.path, self.line_of(at), where, what, hint))
+
+    def lacks(self, at: Where, where: str, what: str, hint: str = "") -> None:
+        """Report what is missing, unless something broken there is the likely reason."""
+        if not any(broken[: len(at)] == at for broken in self._broken):
+            self.add(at, where, what, hint)
+
+    def is_broken(self, at: Where) -> bool:
+        """Whether what lies at that place was reported as broken."""
+        return any(at[: len(broken)] == broken for broken in self._broken)
+
+    def broken(self, at: Where, where: str, what: str, hint: str = "") -> None:
+        """Report it and expect nothing more of what lies at that place."""
+        self.add(at, where, what, hint)
+        self._broken.append(at)
+
+
+def did_you_mean(name: str, known: Sequence[str], cutoff: float = 0.66) -> str:
+    """A hint that names the closest known word, or nothing when none is close."""
+    folded = {word.lower(): word for word in known}
+    close = get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
+    return f'did you mean "{folded[close[0]]}"?' if close else ""
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """A value from a file, quoted for a message: short, and without control characters."""
+    text = str(value)
+    text = text if len(text) <= limit else text[: limit - 1] + "…"
+    return '"' + "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) + '"'
+
+
+def shown_path(path: Path) -> str:
+    """A contract's path as a person would write it: from the project, else from here."""
+    path = path.absolute()
+    for folder in path.parents:
+        if folder.name == "contracts":
+            return path.relative_to(folder.parent).as_posix()
+    return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
+
+
+def refuse(problems: Sequence[Problem]) -> ContractError:
+    """The error that tells all problems at once, in the order of files and lines."""
+    ordered = sorted(problems, key=lambda problem: (problem.path, problem.line))
+    what = "that" if len(ordered) == 1 else f"those {len(ordered)} problems"
+    return ContractError(list(ordered), f"Mend {what} in the contract. Nothing was written.")

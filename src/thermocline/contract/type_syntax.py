@@ -1,0 +1,220 @@
+"""Types from text: Iceberg's spelling, the usual SQL spellings, and nested types."""
+
+from __future__ import annotations
+
+import re
+
+from thermocline.contract.names import flaw_of_column
+from thermocline.contract.problems import did_you_mean, shown
+from thermocline.contract.types import (
+    PRIMITIVES,
+    Decimal,
+    Field,
+    Fixed,
+    List,
+    Map,
+    Primitive,
+    Struct,
+    Type,
+)
+from thermocline.errors import BadInput
+
+MAX_LENGTH = 20_000
+MAX_DEPTH = 30
+MAX_PRECISION = 38
+_MAX_FIXED = 2**31 - 1
+
+_SYNONYMS = {
+    "bool": "boolean", "byte": "int", "tinyint": "int", "short": "int", "smallint": "int",
+    "integer": "int", "int32": "int", "bigint": "long", "int64": "long", "real": "float",
+    "float32": "float", "float64": "double", "double precision": "double", "text": "string",
+    "varchar": "string", "char": "string", "bytes": "binary", "blob": "binary",
+    "varbinary": "binary", "bytea": "binary", "datetime": "timestamp",
+    "timestamp_ntz": "timestamp", "timestamp without time zone": "timestamp",
+    "timestamp_ltz": "timestamptz", "timestamp with time zone": "timestamptz",
+    "timestamp with local time zone": "timestamptz",
+}  # fmt: skip
+_NANOSECONDS = {"timestamp_ns", "timestamptz_ns"}
+_DECIMALS = {"decimal", "numeric", "dec", "number"}
+_LISTS = {"list", "array"}
+_KNOWN = sorted({*PRIMITIVES, *_SYNONYMS, "decimal", "numeric", "fixed", "struct", "list", "array",
+                 "map"})  # fmt: skip
+_SPELLINGS = f"{', '.join(sorted(PRIMITIVES))}, decimal(p,s), fixed[n], struct<…>, list<…>, map<…>"
+_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>()\[\],:])", re.ASCII)
+
+
+class _TypeSyntaxError(Exception):
+    """What is wrong inside a type's text."""
+
+
+def parse_type(text: str) -> Type:
+    """The type that a text names. `parse_type(str(type)) == type` for every type without docs.
+
+    Raises BadInput whose cause quotes the text and whose next step says what is wrong with it.
+    """
+    try:
+        if len(text) > MAX_LENGTH:
+            raise _TypeSyntaxError(f"longer than {MAX_LENGTH:,} characters")
+        return _Reader(text).whole()
+    except _TypeSyntaxError as flaw:
+        raise BadInput(f"unknown type {shown(text)}", str(flaw)) from None
+
+
+class _Reader:
+    """A recursive-descent reader over the tokens of one text."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens: list[str] = []
+        position = 0
+        text = text.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise _TypeSyntaxError(f"unexpected {shown(text[position:].strip()[0])}")
+            self._tokens.append(match[1])
+            position = match.end()
+        self._at = 0
+
+    def whole(self) -> Type:
+        type_ = self._type(1)
+        if self._peek():
+            raise _TypeSyntaxError(f"unexpected {shown(self._peek())} after {type_}")
+        return type_
+
+    def _peek(self, ahead: int = 0) -> str:
+        at = self._at + ahead
+        return self._tokens[at] if at < len(self._tokens) else ""
+
+    def _next(self) -> str:
+        token = self._peek()
+        self._at += 1
+        return token
+
+    def _take(self, *wanted: str) -> bool:
+        """Step over the words if they come next."""
+        if all(self._peek(i).lower() == word for i, word in enumerate(wanted)):
+            self._at += len(wanted)
+            return True
+        return False
+
+    def _expect(self, token: str) -> None:
+        if not self._take(token):
+            found = shown(self._peek()) if self._peek() else "the end"
+            raise _TypeSyntaxError(f'expected "{token}" where {found} stands')
+
+    def _type(self, depth: int) -> Type:
+        if depth > MAX_DEPTH:
+            raise _TypeSyntaxError(f"nested more than {MAX_DEPTH} levels deep")
+        word = self._next()
+        name = word.lower()
+        if not name[:1].isalpha():
+            raise _TypeSyntaxError("a type is missing" if not name else f"unexpected {shown(word)}")
+        if name == "struct":
+            return self._struct(depth)
+        if name in _LISTS:
+            self._expect("<")
+            element, required = self._member(depth)
+            self._expect(">")
+            return List(element, required)
+        if name == "map":
+            return self._map(depth)
+        if name in _DECIMALS:
+            return self._decimal(name)
+        if name == "fixed":
+            return self._fixed()
+        return self._primitive(name)
+
+    def _member(self, depth: int) -> tuple[Type, bool]:
+        type_ = self._type(depth + 1)
+        return type_, self._take("not", "null")
+
+    def _struct(self, depth: int) -> Struct:
+        self._expect("<")
+        fields: list[Field] = []
+        while not fields or self._take(","):
+            name = self._next()
+            flaw = flaw_of_column(name)
+            if flaw:
+                raise _TypeSyntaxError(f"{flaw[0]} inside struct<…>")
+            if name.lower() in {field.name.lower() for field in fields}:
+                raise _TypeSyntaxError(f"field {shown(name)} is there twice")
+            self._take(":")
+            type_, required = self._member(depth)
+            fields.append(Field(name, type_, required))
+        self._expect(">")
+        return Struct(tuple(fields))
+
+    def _map(self, depth: int) -> Map:
+        self._expect("<")
+        key = self._type(depth + 1)
+        if isinstance(key, Struct | List | Map):
+            raise _TypeSyntaxError("a map's key must be a plain type")
+        self._expect(",")
+        value, required = self._member(depth)
+        self._expect(">")
+        return Map(key, value, required)
+
+    def _decimal(self, name: str) -> Decimal:
+        if not self._take("("):
+            raise _TypeSyntaxError(f"write its precision and scale, as {name}(12,2)")
+        precision = self._number()
+        scale = self._number() if self._take(",") else 0
+        self._expect(")")
+        if not 1 <= precision <= MAX_PRECISION:
+            raise _TypeSyntaxError(
+                f"precision is at {f'most {MAX_PRECISION}' if precision else 'least 1'}"
+            )
+        if scale > precision:
+            raise _TypeSyntaxError("scale is at most the precision")
+        return Decimal(precision, scale)
+
+    def _fixed(self) -> Fixed:
+        opening = self._next()
+        closing = {"[": "]", "(": ")"}.get(opening)
+        if closing is None:
+            raise _TypeSyntaxError("write its length, as fixed[16]")
+        length = self._number()
+        self._expect(closing)
+        if not 1 <= length <= _MAX_FIXED:
+            raise _TypeSyntaxError(f"length is between 1 and {_MAX_FIXED:,}")
+        return Fixed(length)
+
+    def _primitive(self, name: str) -> Primitive:
+        name = self._phrase(name)
+        if name in _NANOSECONDS:
+            raise _TypeSyntaxError("timestamps are kept in microseconds (Iceberg v2)")
+        primitive = name if name in PRIMITIVES else _SYNONYMS.get(name)
+        if primitive is None:
+            raise _TypeSyntaxError(did_you_mean(name, _KNOWN) or f"types are {_SPELLINGS}")
+        if self._take("("):
+            self._parameter(primitive)
+        return Primitive(primitive)
+
+    def _phrase(self, name: str) -> str:
+        """SQL's types of several words: double precision, timestamp with time zone."""
+        if name == "double" and self._take("precision"):
+            return "double precision"
+        if name == "timestamp":
+            for phrase in ("with time zone", "without time zone", "with local time zone"):
+                if self._take(*phrase.split()):
+                    return f"timestamp {phrase}"
+        return name
+
+    def _parameter(self, primitive: str) -> None:
+        value = self._number()
+        self._expect(")")
+        if primitive == "string":
+            option = f"logicalTypeOptions: {{maxLength: {value}}}"
+            raise _TypeSyntaxError(f"write string, and the length as {option}")
+        if primitive not in {"time", "timestamp", "timestamptz"}:
+            raise _TypeSyntaxError(f"{primitive} takes no parameter")
+        if value != 6:
+            raise _TypeSyntaxError("times are kept in microseconds")
+
+    def _number(self) -> int:
+        token = self._next()
+        if not token.isdigit() or len(token) > 10:
+            raise _TypeSyntaxError(
+                f"expected a number where {shown(token) if token else 'the end'} stands"
+            )
+        return int(token)

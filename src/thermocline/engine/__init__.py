@@ -1,0 +1,1 @@
+"""Where work runs. Each engine is lazy: importing this room starts nothing."""

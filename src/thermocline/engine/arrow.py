@@ -1,0 +1,206 @@
+"""One Arrow form for every engine's rows.
+
+Spark, DuckDB and PyIceberg give the same Iceberg column different Arrow types: strings in three
+widths, lists whose elements have three names, a uuid as text, as bytes or as an extension. Rows
+pass through here at the boundary, so that nothing above has to know which engine made them.
+
+The canonical form: string, binary, list, decimal128, timestamp[us] and timestamp[us, UTC],
+time64[us], uuid as text, list elements called `element`, map entries `key` and `value`, every
+field nullable, dictionaries decoded, no metadata.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Iterator
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+
+def normalise(table: pa.Table) -> pa.Table:
+    """Give the same rows in the canonical Arrow form; columns that have it are not copied."""
+    fields = [pa.field(field.name, canonical(field.type)) for field in table.schema]
+    columns = [
+        column
+        if column.type.equals(field.type, check_metadata=True)
+        else pa.chunked_array([normalise_array(chunk) for chunk in column.chunks], field.type)
+        for column, field in zip(table.columns, fields, strict=True)
+    ]
+    if not columns:
+        return table.replace_schema_metadata(None)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def canonical(kind: pa.DataType) -> pa.DataType:
+    """The canonical type that stands for an Arrow type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _canonical_extension(kind)
+    if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
+        return canonical(kind.value_type)
+    if pt.is_struct(kind):
+        return pa.struct([pa.field(f.name, canonical(f.type)) for f in kind.fields])
+    if pt.is_map(kind):
+        return map_of(canonical(kind.key_type), canonical(kind.item_type))
+    if _is_list(kind):
+        return list_of(canonical(kind.value_type))
+    return _canonical_leaf(kind)
+
+
+def list_of(element: pa.DataType) -> pa.ListType:
+    """The canonical list of an element type."""
+    return pa.list_(pa.field("element", element))
+
+
+def map_of(key: pa.DataType, value: pa.DataType) -> pa.MapType:
+    """The canonical map of a key and a value type."""
+    return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
+
+
+def normalise_array(array: pa.Array) -> pa.Array:
+    """Give one array in the canonical form of its type."""
+    target = canonical(array.type)
+    if array.type.equals(target, check_metadata=True):
+        return array
+    if isinstance(array, pa.ExtensionArray):
+        storage = array.storage
+        if _is_uuid(array.type):
+            return _uuid_text(storage)
+        return normalise_array(storage).cast(target)
+    if isinstance(array, pa.DictionaryArray):
+        return normalise_array(array.dictionary_decode())
+    if pt.is_run_end_encoded(array.type):
+        return normalise_array(pc.run_end_decode(array))
+    if pt.is_struct(array.type):
+        return struct_array([normalise_array(child) for child in array.flatten()], target, array)
+    if pt.is_map(array.type):
+        keys, values = map_entries(array)
+        return map_array(normalise_array(keys), normalise_array(values), array)
+    if _is_list(array.type):
+        return list_array(normalise_array(array.flatten()), array)
+    return array.cast(target)
+
+
+def struct_array(children: list[pa.Array], kind: pa.StructType, like: pa.Array) -> pa.Array:
+    """A struct of new children, null where `like` is null."""
+    if not children:
+        return pa.array([None if null else {} for null in like.is_null().to_pylist()], kind)
+    return pa.StructArray.from_arrays(children, fields=list(kind.fields), mask=like.is_null())
+
+
+def list_array(elements: pa.Array, like: pa.Array) -> pa.Array:
+    """A list of new elements with the lengths and nulls of `like`.
+
+    `elements` are those of the lists that are not null, one after the other, as `flatten` gives.
+    """
+    return pa.ListArray.from_arrays(
+        _offsets(like), elements, type=list_of(elements.type), mask=like.is_null()
+    )
+
+
+def map_array(keys: pa.Array, values: pa.Array, like: pa.Array) -> pa.Array:
+    """A map of new entries with the lengths and nulls of `like`; entries as `map_entries` gives."""
+    return pa.MapArray.from_arrays(
+        _offsets(like), keys, values, type=map_of(keys.type, values.type), mask=like.is_null()
+    )
+
+
+def map_entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of all maps that are not null, one after the other."""
+    # Arrow flattens lists but not maps; a map is a list of entries, and the cast copies nothing.
+    keys, values = array.cast(pa.list_(array.type.field(0))).flatten().flatten()
+    return keys, values
+
+
+def lengths(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """How many elements each list or map has; 0 where it is null."""
+    if pt.is_map(array.type):
+        array = array.cast(pa.list_(array.type.field(0)))
+    counts = pc.list_value_length(array).fill_null(0).cast(pa.int64())
+    return np.asarray(counts.to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def json_rows(table: pa.Table, limit: int | None = None) -> Iterator[dict[str, Any]]:
+    """The rows as JSON values that lose nothing.
+
+    Decimals, dates, times and uuids become text, bytes base64 text, a NaN or an infinity its name,
+    and a map an object when its keys are text, otherwise a list of pairs.
+    """
+    shown = table if limit is None else table.slice(0, limit)
+    kinds = {field.name: field.type for field in shown.schema}
+    for batch in shown.to_batches():
+        for row in batch.to_pylist():
+            yield {name: _json(value, kinds[name]) for name, value in row.items()}
+
+
+def _json(value: Any, kind: pa.DataType) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, (Decimal, UUID, timedelta)):
+        return str(value)
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if pt.is_struct(kind):
+        return {f.name: _json(value[f.name], f.type) for f in kind.fields}
+    if pt.is_map(kind):
+        pairs = [[_json(k, kind.key_type), _json(v, kind.item_type)] for k, v in value]
+        return dict(pairs) if pt.is_string(canonical(kind.key_type)) else pairs
+    return [_json(element, kind.value_type) for element in value]
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pt.is_list(kind)
+        or pt.is_large_list(kind)
+        or pt.is_fixed_size_list(kind)
+        or pt.is_list_view(kind)
+        or pt.is_large_list_view(kind)
+    )
+
+
+def _is_uuid(kind: pa.DataType) -> bool:
+    return isinstance(kind, pa.UuidType)
+
+
+def _canonical_extension(kind: pa.BaseExtensionType) -> pa.DataType:
+    if _is_uuid(kind):
+        return pa.string()
+    return canonical(kind.storage_type)
+
+
+def _canonical_leaf(kind: pa.DataType) -> pa.DataType:
+    if pt.is_large_string(kind) or pt.is_string_view(kind):
+        return pa.string()
+    if pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pt.is_timestamp(kind):
+        # Nanoseconds stay: cutting them would change the value.
+        return pa.timestamp("ns" if kind.unit == "ns" else "us", "UTC" if kind.tz else None)
+    if pt.is_time(kind):
+        return kind if kind.unit == "ns" else pa.time64("us")
+    if pt.is_decimal(kind) and kind.precision <= 38:
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind
+
+
+def _offsets(like: pa.Array) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(lengths(like)))).astype(np.int32))
+
+
+def _uuid_text(storage: pa.Array) -> pa.Array:
+    """16 bytes as 8-4-4-4-12 lower-case hexadecimal digits."""
+    return pa.array(
+        [None if value is None else str(UUID(bytes=value)) for value in storage.to_pylist()],
+        pa.string(),
+    )

@@ -1,0 +1,293 @@
+"""The Java libraries that Spark needs beside its own, fetched once and kept.
+
+Spark's package resolution is Apache Ivy, and the PySpark wheel carries it; so do we use it, but
+once, ahead of the session: a session that is given local files starts seconds sooner than one
+that resolves packages, and works offline.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from thermocline.engine import java
+from thermocline.errors import BadInput, EngineUnavailable
+
+# The pins. All are taken without what they depend on: each is complete, or complete together with
+# Spark's own jars, and a second Hadoop or Scala on the class path breaks Spark in odd places.
+ICEBERG = "1.12.0"  # the newest; Iceberg has no runtime for Spark 4.2 or later
+AWS_SDK = "2.54.17"  # the one inside that Iceberg's AWS bundle; parts of two don't mix
+BASE = (
+    f"org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:{ICEBERG}",
+    "org.xerial:sqlite-jdbc:3.50.3.0",  # the embedded catalog
+    "org.postgresql:postgresql:42.7.8",  # the team catalog
+)
+S3 = (
+    f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",  # S3FileIO and the AWS SDK it speaks with
+    "org.apache.hadoop:hadoop-aws:3.4.2",  # s3a:// for landing folders; the Hadoop of Spark 4.1
+    # Two parts of the AWS SDK that hadoop-aws uses and Iceberg's bundle leaves out, small beside
+    # the SDK of hundreds of megabytes that hadoop-aws itself asks for.
+    f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}",
+    f"software.amazon.awssdk:apache-client:{AWS_SDK}",
+)
+# What was reviewed is what runs: a pinned jar with other content is refused.
+SHA256 = {
+    BASE[0]: "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
+    BASE[1]: "a3f53a2aa15ae9425a9e793bbe9c8e5288febeb4b65ef5c1a4e80d4c2045cf08",
+    BASE[2]: "2a32a9dcbc42d67a50ad3a0de5efd102c8d2be46720045f2cbd6689f160ab7c7",
+    S3[0]: "dd7e49ffa4ac9b215bed846581991259e3aec9bb2fa08d6cec029c46cd66d957",
+    S3[1]: "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
+    S3[2]: "7bef0ea4efd5e0860bab63e08317040951edb51b72a5be734284c28b8324ab87",
+    S3[3]: "0b00ae3d55c3d1213ca47b5651dc4c2a0080fc9b6192dde3d53c3da6c1811bcb",
+}
+
+# Half a gigabyte over a slow line; a fetch that hangs longer is given up.
+FETCH_TIMEOUT = 1800
+_ATTEMPT = ".fetch-"  # how the folder of a fetch under way begins
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Package:
+    """One jar by its Maven coordinate: `group:artifact:version` or `…:version:classifier`."""
+
+    group: str
+    artifact: str
+    version: str
+    classifier: str = ""
+
+    @classmethod
+    def parse(cls, coordinate: str) -> Package:
+        # The parts become file names and an XML document, so nothing but the usual is let through.
+        if not re.fullmatch(r"\w[\w.-]*(:\w[\w.-]*){2,3}", coordinate, flags=re.ASCII):
+            raise BadInput(
+                f"{coordinate!r} is not the coordinate of a jar.",
+                "Write group:artifact:version, such as org.postgresql:postgresql:42.7.8.",
+            )
+        return cls(*coordinate.split(":"))
+
+    @property
+    def filename(self) -> str:
+        return "-".join(filter(None, (self.artifact, self.version, self.classifier))) + ".jar"
+
+    def __str__(self) -> str:
+        return ":".join(filter(None, (self.group, self.artifact, self.version, self.classifier)))
+
+
+def folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where jars are kept: THERMOCLINE_CACHE, else the user's cache folder."""
+    if environ.get("THERMOCLINE_CACHE"):
+        root = Path(environ["THERMOCLINE_CACHE"])
+    elif environ.get("XDG_CACHE_HOME"):
+        root = Path(environ["XDG_CACHE_HOME"]) / "thermocline"
+    else:
+        root = Path.home() / ".cache" / "thermocline"
+    return root.absolute() / "jars"
+
+
+def missing(packages: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Those of `packages` that `resolve` would have to fetch."""
+    kept = folder(environ)
+    return [each for each in packages if not _path(kept, Package.parse(each)).is_file()]
+
+
+def resolve(
+    packages: Sequence[str],
+    announce: Announce | None = None,
+    environ: Mapping[str, str] = os.environ,
+    hashes: Mapping[str, str] = SHA256,
+) -> list[Path]:
+    """The jars of `packages` as local files, in their order.
+
+    Fetches those that are not kept yet, and only then starts a JVM; `announce` is told of each one
+    in words for a person. A file appears under its name only when it is whole and, where `hashes`
+    knows it, has the right content. Any number of processes may ask at once: one fetches, the
+    others wait. Raises EngineUnavailable when a jar cannot be had.
+    """
+    kept = folder(environ)
+    if missing(packages, environ):
+        try:
+            kept.mkdir(parents=True, exist_ok=True)
+            with _lock(kept / ".lock"):
+                wanted = [Package.parse(each) for each in missing(packages, environ)]
+                if wanted:
+                    _fetch(wanted, kept, announce or (lambda _: None), environ, hashes)
+        except OSError as error:
+            raise EngineUnavailable(
+                f"Jars cannot be kept in {kept}: {error.strerror or error}.",
+                "Free or allow that folder, or set THERMOCLINE_CACHE to another.",
+            ) from error
+    return [_path(kept, Package.parse(each)) for each in packages]
+
+
+def _path(kept: Path, package: Package) -> Path:
+    return kept / package.group / package.filename
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Holds `path` against other processes; the system lets go of it when a holder dies."""
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch(
+    wanted: Sequence[Package],
+    kept: Path,
+    announce: Announce,
+    environ: Mapping[str, str],
+    hashes: Mapping[str, str],
+) -> None:
+    _sweep(kept)
+    # On the same file system as the final place, so that a rename is atomic. Ivy gets a cache of
+    # its own in there: one that another program broke or half filled can then not mislead us.
+    with tempfile.TemporaryDirectory(prefix=_ATTEMPT, dir=kept) as attempt:
+        # Taken from there, not by Ivy's retrieval, which gives nothing when one of many fails.
+        cache = Path(attempt) / "cache"
+        log = _run_ivy(wanted, Path(attempt), cache, announce, environ)
+        failed = []
+        for package in wanted:
+            fetched = cache / package.group / package.artifact / "jars" / package.filename
+            if not fetched.is_file() or not zipfile.is_zipfile(fetched):
+                failed.append(package)
+                continue
+            _verify(fetched, package, hashes)
+            _flush(fetched)
+            final = _path(kept, package)
+            final.parent.mkdir(exist_ok=True)
+            fetched.replace(final)
+    if failed:
+        kept_log = kept / "last-failure.log"
+        kept_log.write_text(log, encoding="utf-8")
+        raise EngineUnavailable(
+            f"Jars that Spark needs could not be fetched: {', '.join(map(str, failed))}.",
+            "Connect to the network once, or let THERMOCLINE_IVY_SETTINGS name your repository's "
+            f"Ivy settings; {kept_log} says more.",
+            packages=[str(package) for package in failed],
+            log=str(kept_log),
+        )
+
+
+def _sweep(kept: Path) -> None:
+    """Removes what a killed process left; the lock is held, so nobody is at work in there."""
+    for leftover in kept.glob(f"{_ATTEMPT}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _flush(jar: Path) -> None:
+    """Has the content on disk before the name is, so that a power cut leaves no empty jar."""
+    with jar.open("rb") as handle:
+        os.fsync(handle.fileno())
+
+
+def _verify(jar: Path, package: Package, hashes: Mapping[str, str]) -> None:
+    expected = hashes.get(str(package))
+    if expected is None:
+        return
+    with jar.open("rb") as handle:
+        actual = hashlib.file_digest(handle, "sha256").hexdigest()
+    if actual != expected:
+        raise EngineUnavailable(
+            f"{package} was fetched with content that is not the pinned one.",
+            "Don't use that repository before you know why; nothing of it was kept.",
+            expected=expected,
+            actual=actual,
+        )
+
+
+def _run_ivy(
+    wanted: Sequence[Package],
+    attempt: Path,
+    cache: Path,
+    announce: Announce,
+    environ: Mapping[str, str],
+) -> str:
+    """Has Ivy put what it can get of `wanted` into `cache`. Returns what it said."""
+    description = attempt / "ivy.xml"
+    description.write_text(_ivy_xml(wanted), encoding="utf-8")
+    command = [str(java.find(environ).executable), "-Xmx256m", "-jar", str(_ivy_jar())]
+    if environ.get("THERMOCLINE_IVY_SETTINGS"):
+        # For a repository of one's own, as Spark's spark.jars.ivySettings.
+        command += ["-settings", environ["THERMOCLINE_IVY_SETTINGS"]]
+    command += ["-ivy", str(description), "-confs", "default", "-cache", str(cache)]
+
+    announce(f"fetching {len(wanted)} {'jar' if len(wanted) == 1 else 'jars'}, this once")
+    said = []
+    done = 0
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=dict(environ),
+    ) as ivy:
+        watchdog = threading.Timer(FETCH_TIMEOUT, ivy.kill)
+        watchdog.daemon = True
+        watchdog.start()
+        assert ivy.stdout is not None
+        for line in ivy.stdout:
+            said.append(line)
+            success = re.search(r"\[SUCCESSFUL \] \S+#([^;]+);([^!\s]+)", line)
+            if success:
+                done += 1
+                announce(f"fetched {success[1]} {success[2]} ({done} of {len(wanted)})")
+        watchdog.cancel()
+    return "".join(said)
+
+
+def _ivy_xml(packages: Sequence[Package]) -> str:
+    """Ivy's description of exactly these jars.
+
+    Packages that share group, artifact and version are artifacts of one dependency. The artifact
+    is named outright, because Ivy gives nothing for `bundle` and other packagings it doesn't know.
+    """
+    modules: dict[tuple[str, str, str], list[Package]] = {}
+    for package in packages:
+        key = (package.group, package.artifact, package.version)
+        modules.setdefault(key, []).append(package)
+    lines = [
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
+        '  <info organisation="thermocline" module="jars"/>',
+        '  <configurations><conf name="default"/></configurations>',
+        "  <dependencies>",
+    ]
+    for (group, artifact, version), wanted in modules.items():
+        lines.append(
+            f"    <dependency org={quoteattr(group)} name={quoteattr(artifact)} "
+            f'rev={quoteattr(version)} conf="default->default" transitive="false">'
+        )
+        for package in dict.fromkeys(wanted):
+            which = f" m:classifier={quoteattr(package.classifier)}" if package.classifier else ""
+            lines.append(
+                f'      <artifact name={quoteattr(artifact)} type="jar" ext="jar"{which}/>'
+            )
+        lines.append("    </dependency>")
+    return "\n".join([*lines, "  </dependencies>", "</ivy-module>", ""])
+
+
+def _ivy_jar() -> Path:
+    found = importlib.util.find_spec("pyspark")  # finds it without paying for the import
+    places = found.submodule_search_locations if found else None
+    for place in places or ():
+        for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
+            return jar
+    raise EngineUnavailable(
+        "PySpark, or the Ivy jar in it, is not installed.", "Install it again: pip install pyspark."
+    )

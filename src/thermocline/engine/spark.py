@@ -1,0 +1,236 @@
+"""The Spark session: built once a process, tuned for a laptop, or attached to a cluster by its URL."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from thermocline.engine import jars, java
+from thermocline.errors import EngineUnavailable
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from thermocline.config import Settings
+
+CATALOG = "lake"
+"""The catalog's name in every engine, and in the catalog's own tables."""
+
+_PREFIX = f"spark.sql.catalog.{CATALOG}"
+_LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
+class SparkEngine:
+    """Spark for one lake. The session starts at first use and is shared by the whole process."""
+
+    name = "spark"
+    dialect = "spark"
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._session: SparkSession | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether this engine's session exists already."""
+        return self._session is not None
+
+    @property
+    def session(self) -> SparkSession:
+        """The session, started when first asked for."""
+        if self._session is None:
+            self._session = _start(self._settings)
+        return self._session
+
+    def view(self, name: str, table: str, snapshot: int) -> None:
+        """Make a temporary view of a table at one snapshot."""
+        reader = self.session.read.option("snapshot-id", str(snapshot))
+        reader.table(f"{CATALOG}.{table}").createOrReplaceTempView(name)
+
+    def sql(self, text: str) -> DataFrame:
+        """Plan a statement in Spark's dialect."""
+        return self.session.sql(text)
+
+    def query(self, text: str) -> pa.Table:
+        """Run a query and give its rows in the canonical Arrow form."""
+        from thermocline.engine.arrow import normalise
+
+        return normalise(self.session.sql(text).toArrow())
+
+    def stop(self) -> None:
+        """End the session and its JVM's work."""
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
+
+
+def catalog_conf(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
+    """Spark's configuration of the lake's catalog, and apart from it the secret part.
+
+    PySpark passes what is set before start on the JVM's command line, where any user of the
+    machine can read it. So secrets are set on the running session, before the catalog is used.
+    """
+    catalog, secret = settings.catalog, {}
+    conf = {
+        _PREFIX: "org.apache.iceberg.spark.SparkCatalog",
+        f"{_PREFIX}.warehouse": warehouse_uri(settings),
+        # Other engines commit to the same tables: a cached table would be a stale one.
+        f"{_PREFIX}.cache-enabled": "false",
+    }
+    if catalog.type == "rest":
+        conf |= {f"{_PREFIX}.type": "rest", f"{_PREFIX}.uri": catalog.uri}
+        for key, value in (("token", catalog.token), ("credential", catalog.credential)):
+            if value is not None:
+                secret[f"{_PREFIX}.{key}"] = value.reveal()
+    else:
+        conf |= {
+            f"{_PREFIX}.type": "jdbc",
+            f"{_PREFIX}.uri": _jdbc_uri(settings),
+            f"{_PREFIX}.jdbc.schema-version": "V1",
+        }
+        if catalog.user:
+            conf[f"{_PREFIX}.jdbc.user"] = catalog.user
+        if catalog.password is not None:
+            secret[f"{_PREFIX}.jdbc.password"] = catalog.password.reveal()
+    conf |= {f"{_PREFIX}.{key}": value for key, value in catalog.properties.items()}
+    if uses_s3(settings):
+        _add_s3(settings, conf, secret)
+    return conf, secret
+
+
+def uses_s3(settings: Settings) -> bool:
+    """Whether the warehouse or the configured object store asks for S3."""
+    return settings.warehouse.startswith("s3://") or bool(settings.s3.endpoint)
+
+
+def warehouse_uri(settings: Settings) -> str:
+    """The warehouse as a URI, the same in every engine."""
+    if "://" in settings.warehouse:
+        return settings.warehouse
+    return Path(settings.warehouse).as_uri()
+
+
+def _jdbc_uri(settings: Settings) -> str:
+    if settings.catalog.type == "sqlite":
+        return f"jdbc:sqlite:{settings.catalog.uri}?busy_timeout=60000"
+    parts = urlsplit(settings.catalog.uri)
+    host = parts.hostname or "127.0.0.1"
+    query = f"?{parts.query}" if parts.query else ""
+    return f"jdbc:postgresql://{host}:{parts.port or 5432}{parts.path}{query}"
+
+
+def _add_s3(settings: Settings, conf: dict[str, str], secret: dict[str, str]) -> None:
+    s3 = settings.s3
+    if settings.warehouse.startswith("s3://"):
+        conf[f"{_PREFIX}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+    pairs = {
+        f"{_PREFIX}.s3.endpoint": s3.endpoint,
+        f"{_PREFIX}.client.region": s3.region,
+        "spark.hadoop.fs.s3a.endpoint": s3.endpoint,
+        "spark.hadoop.fs.s3a.endpoint.region": s3.region,
+    }
+    conf |= {key: value for key, value in pairs.items() if value}
+    path_style = str(s3.path_style).lower()
+    conf[f"{_PREFIX}.s3.path-style-access"] = path_style
+    conf["spark.hadoop.fs.s3a.path.style.access"] = path_style
+    conf["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+    if s3.access_key is not None and s3.secret_key is not None:
+        secret |= {
+            f"{_PREFIX}.s3.access-key-id": s3.access_key.reveal(),
+            f"{_PREFIX}.s3.secret-access-key": s3.secret_key.reveal(),
+            "spark.hadoop.fs.s3a.access.key": s3.access_key.reveal(),
+            "spark.hadoop.fs.s3a.secret.key": s3.secret_key.reveal(),
+        }
+
+
+def _base_conf(settings: Settings) -> dict[str, str]:
+    spark = settings.spark
+    packages = (*jars.BASE, *(jars.S3 if uses_s3(settings) else ()), *spark.packages)
+    conf = {
+        "spark.app.name": f"thermocline-{settings.name}",
+        "spark.master": spark.master,
+        "spark.driver.memory": spark.memory,
+        "spark.jars": ",".join(path.as_uri() for path in jars.resolve(packages)),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.extensions": (
+            "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+        ),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.warehouse.dir": (settings.project / ".thermocline" / "spark").as_uri(),
+        "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
+        # Without it Hadoop leaves a .crc file beside every data file on local disk.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.driver.extraJavaOptions": (
+            f"-Dlog4j.configurationFile={_LOG4J.as_uri()} -Duser.timezone=UTC"
+        ),
+    }
+    if spark.master.startswith("local"):
+        conf["spark.driver.host"] = "127.0.0.1"
+        conf["spark.driver.bindAddress"] = "127.0.0.1"
+    return conf
+
+
+def _start(settings: Settings) -> SparkSession:
+    home = java.find().home
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    catalog, secret = catalog_conf(settings)
+    running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    if running is not None:
+        # One JVM a process. Another lake gets a session of its own in it, with its own catalog.
+        session = running.newSession()
+        apply_conf(session, {**catalog, **secret})
+        return session
+    builder = SparkSession.builder
+    for key, value in {**_base_conf(settings), **catalog, **settings.spark.conf}.items():
+        builder = builder.config(key, value)
+    log = settings.project / ".thermocline" / "spark.log"
+    try:
+        with _stderr_to(log):
+            session = builder.getOrCreate()
+    except (PySparkRuntimeError, OSError) as error:
+        raise EngineUnavailable(
+            f"Spark did not start on {settings.spark.master}: {str(error).splitlines()[0]}",
+            f"See {log}, or run `thermo doctor`.",
+        ) from error
+    apply_conf(session, {**catalog, **secret})
+    return session
+
+
+def apply_conf(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Set catalog and file-system options on a running session."""
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    for key, value in conf.items():
+        if key.startswith("spark.hadoop."):
+            hadoop.set(key.removeprefix("spark.hadoop."), value)
+        else:
+            session.conf.set(key, value)
+
+
+@contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Send what the JVM prints to a file: it inherits our stderr at the moment it starts."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)

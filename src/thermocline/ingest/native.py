@@ -1,0 +1,151 @@
+"""From a Parquet file's own types to the contract's: kept, widened, or checked value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
+from thermocline.ingest.values import Flaw, literal, quoted, scalar, spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+_WIDER = {
+    "int": {"byte", "short", "integer"},
+    "long": {"byte", "short", "integer", "long"},
+    "float": {"float"},
+    "double": {"float", "double", "byte", "short", "integer"},
+    "timestamptz": {"timestamp", "timestamp_ntz"},
+    "timestamp": {"timestamp_ntz"},
+    "date": {"date"},
+    "boolean": {"boolean"},
+    "binary": {"binary"},
+}
+
+
+def convert(type_: Type, it: str, found: DataType, depth: int = 0) -> str:
+    """The value of a column or member as the contract's type; null where it does not fit."""
+    from pyspark.sql import types as spark
+
+    if found.simpleString() == spark_type(type_).replace("`", "") and not _needs_check(type_):
+        return it
+    x = f"x{depth}"
+    match type_, found:
+        case Struct(fields), spark.StructType():
+            there = {member.name: member.dataType for member in found.fields}
+            members = ", ".join(
+                f"{literal(f.name)}, {_member(f.type, it, f.name, there, depth)}" for f in fields
+            )
+            return f"if({it} is null, null, named_struct({members}))"
+        case List(element), spark.ArrayType():
+            return f"transform({it}, {x} -> {convert(element, x, found.elementType, depth + 1)})"
+        case Map(key, inner), spark.MapType():
+            pair = (
+                f"{convert(key, f'{x}.key', found.keyType, depth + 1)}, "
+                f"{convert(inner, f'{x}.value', found.valueType, depth + 1)}"
+            )
+            return f"map_from_entries(transform(map_entries({it}), {x} -> struct({pair})))"
+    return _scalar(type_, it, found)
+
+
+def misfit(type_: Type, found: DataType) -> str | None:
+    """Why no value of the file's type can ever be the contract's, if that is so."""
+    from pyspark.sql import types as spark
+
+    match type_, found:
+        case _, spark.NullType():
+            return None
+        case Struct(fields), spark.StructType():
+            there = {member.name: member.dataType for member in found.fields}
+            inner = (misfit(f.type, there[f.name]) for f in fields if f.name in there)
+            return next((said for said in inner if said), None)
+        case List(element), spark.ArrayType():
+            return misfit(element, found.elementType)
+        case Map(key, value), spark.MapType():
+            return misfit(key, found.keyType) or misfit(value, found.valueType)
+    nested = (spark.StructType, spark.ArrayType, spark.MapType)
+    wants_nested = isinstance(type_, Struct | List | Map)
+    if wants_nested or isinstance(found, nested) or (found.typeName(), str(type_)) in _NEVER:
+        return f"{found.simpleString()} cannot become {type_}"
+    return None
+
+
+_NEVER = {
+    ("boolean", "date"), ("boolean", "timestamp"), ("boolean", "timestamptz"),
+    ("date", "boolean"), ("date", "int"), ("date", "long"), ("binary", "int"),
+    ("binary", "long"), ("binary", "double"), ("integer", "date"), ("long", "date"),
+    ("long", "timestamptz"), ("integer", "timestamptz"), ("long", "timestamp"),
+    ("integer", "timestamp"), ("double", "timestamptz"), ("double", "timestamp"),
+    ("double", "date"), ("binary", "boolean"), ("binary", "date"), ("timestamp", "boolean"),
+}  # fmt: skip
+
+
+def native_flaws(type_: Type, it: str, found: DataType, path: str, depth: int = 0) -> Iterator[Flaw]:
+    """Which values of the file may not fit."""
+    from pyspark.sql import types as spark
+
+    x = f"x{depth}"
+    match type_, found:
+        case Struct(fields), spark.StructType():
+            there = {member.name: member.dataType for member in found.fields}
+            for field in fields:
+                here, name = f"{it}.{quoted(field.name)}", f"{path}.{field.name}"
+                if field.required:
+                    lacks = f"{it} is not null" + (
+                        f" and {here} is null" if field.name in there else ""
+                    )
+                    yield Flaw(f"({lacks})", literal(f"{name} is missing"))
+                if field.name in there:
+                    yield from native_flaws(field.type, here, there[field.name], name, depth)
+        case List(element), spark.ArrayType():
+            for flaw in native_flaws(element, x, found.elementType, path, depth + 1):
+                yield Flaw(f"exists({it}, {x} -> {flaw.when})", literal(f"{path}: {_unfit(element)}"))
+        case Map(_, inner), spark.MapType():
+            of = f"map_values({it})"
+            for flaw in native_flaws(inner, x, found.valueType, path, depth + 1):
+                yield Flaw(f"exists({of}, {x} -> {flaw.when})", literal(f"{path}: {_unfit(inner)}"))
+        case _ if not _always_fits(type_, found):
+            typed = _scalar(type_, it, found)
+            shown = f"left(cast({it} as string), 60)"
+            said = literal(f" {_unfit(type_)}")
+            says = f"concat({literal(path + ': ')}, '\"', {shown}, '\"', {said})"
+            yield Flaw(f"({it} is not null and {typed} is null)", says)
+
+
+def _unfit(type_: Type) -> str:
+    return f"is not of type {type_}"
+
+
+def _member(type_: Type, it: str, name: str, there: dict[str, DataType], depth: int) -> str:
+    if name not in there:
+        return f"cast(null as {spark_type(type_)})"
+    return convert(type_, f"{it}.{quoted(name)}", there[name], depth)
+
+
+def _scalar(type_: Type, it: str, found: DataType) -> str:
+    target = spark_type(type_)
+    if found.typeName() == "string":
+        return scalar(type_, it)
+    if found.typeName() == "void":
+        return f"cast(null as {target})"
+    if _always_fits(type_, found):
+        return it if found.simpleString() == target else f"cast({it} as {target})"
+    if isinstance(type_, Fixed):
+        return f"case when octet_length({it}) = {type_.length} then {it} end"
+    return f"try_cast({it} as {target})"
+
+
+def _needs_check(type_: Type) -> bool:
+    return isinstance(type_, Fixed) or type_ == Primitive("uuid")
+
+
+def _always_fits(type_: Type, found: DataType) -> bool:
+    from pyspark.sql import types as spark
+
+    if type_ == Primitive("string"):
+        return True
+    if isinstance(type_, Decimal) and isinstance(found, spark.DecimalType):
+        digits = type_.precision - type_.scale >= found.precision - found.scale
+        return digits and type_.scale >= found.scale
+    return found.typeName() in _WIDER.get(str(type_), set())

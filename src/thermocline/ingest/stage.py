@@ -1,0 +1,145 @@
+"""Rewrite what Spark cannot read as it is: into UTF-8 text with records of a bounded length.
+
+Only files that need it are staged: other encodings, xz and zstd, records that are too long for
+memory, CSV records over several lines. The copy lives as long as the batch.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from thermocline.ingest.examine import Examined, chunks, suffix_says, unpacked
+from thermocline.ingest.landing import Folder
+from thermocline.ingest.source import Source, TextOptions
+
+LINE = "\n"
+RECORD = "\x1e\n"
+"""Ends a record of several lines: ASCII's record separator, which no text file has by accident."""
+
+KEPT = 4096
+"""How much of a record that is too long is kept for a person to recognise it."""
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A file as Spark will read it; `too_long` are the positions of records that were cut."""
+
+    examined: Examined
+    uri: str
+    separator: str = LINE
+    too_long: tuple[int, ...] = ()
+
+
+def needs_staging(examined: Examined, source: Source) -> bool:
+    """Whether Spark cannot read the file where it lies."""
+    if examined.format == "parquet":
+        return False
+    return (
+        examined.encoding != "utf-8"
+        or examined.compression in {"xz", "zst"}
+        or not suffix_says(examined.file.name, examined.compression)
+        or examined.longest_line > source.max_line_bytes
+        or (examined.format == "csv" and source.options.multiline)
+    )
+
+
+def staged(folder: Folder, examined: Examined, source: Source, scratch: Path) -> Staged:
+    """The file as Spark can read it: itself, or a copy in the scratch folder."""
+    if not needs_staging(examined, source):
+        return Staged(examined, folder.uri(examined.file))
+    multiline = examined.format == "csv" and source.options.multiline
+    scratch.mkdir(parents=True, exist_ok=True)
+    path = scratch / f"{examined.sha256}.txt"
+    offset = 0 if examined.format == "csv" and source.options.header else 1
+    separator = (RECORD if multiline else LINE).encode()
+    too_long: list[int] = []
+    with folder.open(examined.file) as raw, path.open("wb") as out:
+        found = lines(chunks_of(raw, examined), source.max_line_bytes)
+        if multiline:
+            found = joined(found, source.options, source.max_line_bytes)
+        for number, (line, length) in enumerate(found, start=offset):
+            if length > len(line):
+                too_long.append(number)
+            out.write(line)
+            out.write(separator)
+    return Staged(examined, str(path), separator.decode(), tuple(too_long))
+
+
+def chunks_of(raw: object, examined: Examined) -> Iterator[bytes]:
+    """A file's text as UTF-8, in pieces. What cannot be decoded stays as bytes that are not."""
+    stream = unpacked(raw, examined.compression)  # type: ignore[arg-type]
+    if examined.encoding == "utf-8":
+        yield from chunks(stream)
+        return
+    # utf-16 has no way to keep a broken pair, so there it shows as the replacement character.
+    errors = "replace" if examined.encoding == "utf-16" else "surrogateescape"
+    decoder = codecs.getincrementaldecoder(examined.encoding)(errors=errors)
+    for chunk in chunks(stream):
+        yield decoder.decode(chunk).encode("utf-8", "surrogateescape")
+    yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
+
+
+def lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[bytes, int]]:
+    """The lines of a text with their true length; one that is longer than the limit comes cut."""
+    held, length = b"", 0
+    for piece in pieces:
+        start = 0
+        while (end := piece.find(b"\n", start)) >= 0:
+            part = piece[start:end]
+            line, total = held + part, length + len(part)
+            yield (line[:KEPT], total) if total > limit else (line, total)
+            held, length, start = b"", 0, end + 1
+        rest = piece[start:]
+        length += len(rest)
+        held = (held + rest)[:KEPT] if length > limit else held + rest
+    if length:
+        yield (held[:KEPT], length) if length > limit else (held, length)
+
+
+def joined(
+    found: Iterator[tuple[bytes, int]], options: TextOptions, limit: int
+) -> Iterator[tuple[bytes, int]]:
+    """CSV records: lines joined while a quote is open.
+
+    A quote that never closes would swallow the rest of the file. So when a record grows beyond
+    the limit, its first line stands alone, to be found bad, and reading goes on behind it.
+    """
+    pending: list[tuple[bytes, int]] = []
+    while True:
+        record: list[bytes] = []
+        is_open = False
+        used = size = 0
+        while True:
+            item = pending[used] if used < len(pending) else next(found, None)
+            if item is None:
+                break
+            if used == len(pending):
+                pending.append(item)
+            used += 1
+            line, length = item
+            record.append(line)
+            size += len(line)
+            if length > len(line):
+                break
+            is_open ^= _quotes(line, options) % 2 == 1
+            if not is_open or size > limit:
+                break
+        if not record:
+            return
+        if is_open:
+            used = 1
+            yield pending[0]
+        else:
+            yield b"\n".join(record), sum(n + 1 for _, n in pending[:used]) - 1
+        del pending[:used]
+
+
+def _quotes(line: bytes, options: TextOptions) -> int:
+    quote = options.quote.encode()
+    if options.escape != options.quote:
+        escape = options.escape.encode()
+        line = line.replace(escape * 2, b"").replace(escape + quote, b"")
+    return line.count(quote)

@@ -1,0 +1,247 @@
+"""From written text to typed values, in Spark SQL: what cannot be read is said, never nulled.
+
+A JSON object is a `map<string,string>` of its members' texts, so unknown members are seen and a
+number keeps its digits. For each type there are three kinds of expressions: the typed value,
+what is wrong with it, and which members it has that the contract does not name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from thermocline.contract.definition import Contract
+from thermocline.contract.problems import Problem
+from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
+from thermocline.errors import ContractError
+
+STRICT_JSON = "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false')"
+EXACT_DIGITS = 15
+"""Spark passes a JSON number on as a double's text, which keeps this many digits exactly."""
+
+_SPARK = {
+    "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double",
+    "date": "date", "timestamp": "timestamp_ntz", "timestamptz": "timestamp", "string": "string",
+    "uuid": "string", "binary": "binary",
+}  # fmt: skip
+_DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_TIME = "[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
+_ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
+_PATTERNS = {
+    "float": "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|NaN|[+-]?Infinity",
+    "date": _DATE,
+    "timestamp": f"{_DATE}({_TIME})?",
+    "timestamptz": f"{_DATE}({_TIME}{_ZONE})?",
+    "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+}
+_PATTERNS["double"] = _PATTERNS["float"]
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """A condition under which a value is bad, and an expression that says so in words."""
+
+    when: str
+    says: str
+
+
+def spark_type(type_: Type) -> str:
+    """The type as Spark writes it."""
+    match type_:
+        case Decimal():
+            return str(type_)
+        case Fixed():
+            return "binary"
+        case Struct(fields):
+            inner = ",".join(f"{quoted(f.name)}:{spark_type(f.type)}" for f in fields)
+            return f"struct<{inner}>"
+        case List(element):
+            return f"array<{spark_type(element)}>"
+        case Map(key, value):
+            return f"map<{spark_type(key)},{spark_type(value)}>"
+    return _SPARK[type_.name]
+
+
+def refuse_unwritable(contract: Contract) -> None:
+    """Raise ContractError for columns of a type that Spark cannot write to Iceberg."""
+    path = str(contract.path or contract.table)
+    problems = [
+        Problem(path, column.line, column.name, "Spark cannot write a time", "use a string")
+        for column in contract.columns
+        if _has_time(column.type)
+    ]
+    if problems:
+        raise ContractError(list(problems), "Nothing was ingested.")
+
+
+def literal(text: str) -> str:
+    """A text as a SQL literal. The session's parser reads backslashes as escapes."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def quoted(name: str) -> str:
+    """A name as a SQL identifier."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def shape(type_: Type) -> str:
+    """What a JSON text of this type is parsed into before its members are looked at."""
+    match type_:
+        case Struct():
+            return "map<string,string>"
+        case List(element):
+            return f"array<{shape(element)}>"
+        case Map(_, value):
+            return f"map<string,{shape(value)}>"
+    return "string"
+
+
+def is_nested(type_: Type) -> bool:
+    """Whether the type is written as JSON inside a text."""
+    return isinstance(type_, Struct | List | Map)
+
+
+def parsed(type_: Type, text: str) -> str:
+    """The shape of a value, from its text."""
+    return f"from_json({text}, '{shape(type_)}', {STRICT_JSON})" if is_nested(type_) else text
+
+
+def value(type_: Type, it: str, depth: int = 0) -> str:
+    """The typed value of a shape; null where it cannot be read."""
+    x = f"x{depth}"
+    match type_:
+        case Struct(fields):
+            members = ", ".join(
+                f"{literal(f.name)}, {value(f.type, parsed(f.type, member(it, f.name)), depth)}"
+                for f in fields
+            )
+            return f"if({it} is null, null, named_struct({members}))"
+        case List(element):
+            return f"transform({it}, {x} -> {value(element, x, depth + 1)})"
+        case Map(key, inner):
+            pair = f"{value(key, f'{x}.key', depth + 1)}, {value(inner, f'{x}.value', depth + 1)}"
+            return f"map_from_entries(transform(map_entries({it}), {x} -> struct({pair})))"
+    return scalar(type_, it)
+
+
+def scalar(type_: Type, text: str) -> str:
+    """The typed value of a text that holds one value; null where it cannot be read exactly."""
+    target = spark_type(type_)
+    match type_:
+        case Decimal(precision, scale):
+            # Casting rounds what has too many digits after the point: compare with a wider one.
+            wide = f"decimal(38,{38 - (precision - scale)})"
+            read = f"try_cast({text} as {target})"
+            return f"case when {read} = try_cast({text} as {wide}) then {read} end"
+        case Fixed(length):
+            read = f"try_to_binary({text}, 'base64')"
+            return f"case when octet_length({read}) = {length} then {read} end"
+        case Primitive("string"):
+            return text
+        case Primitive("binary"):
+            return f"try_to_binary({text}, 'base64')"
+        case Primitive("uuid"):
+            return f"case when {_matches(text, 'uuid')} then lower({text}) end"
+        case Primitive(name) if name in _PATTERNS:
+            return f"case when {_matches(text, name)} then try_cast({text} as {target}) end"
+    return f"try_cast({text} as {target})"
+
+
+def unreadable(path: str, type_: Type, text: str, typed: str) -> Flaw:
+    """The flaw of a text that is there while its typed value is not."""
+    kind = "a list" if isinstance(type_, List) else "an object" if is_nested(type_) else None
+    said = f" is not {kind}" if kind else f" is not of type {type_}"
+    shown = f"concat({literal(path + ': ')}, '\"', left({text}, 60), '\"', {literal(said)})"
+    return Flaw(f"({text} is not null and {typed} is null)", shown)
+
+
+def flaws(type_: Type, it: str, path: str, depth: int = 0) -> Iterator[Flaw]:
+    """What may be wrong inside a shape."""
+    x = f"x{depth}"
+    match type_:
+        case Struct(fields):
+            for field in fields:
+                yield from _member_flaws(field.type, it, field.name, f"{path}.{field.name}", depth)
+                if field.required:
+                    lacks = f"({it} is not null and {member(it, field.name)} is null)"
+                    yield Flaw(lacks, literal(f"{path}.{field.name} is missing"))
+        case List(element, required):
+            if required:
+                empty = f"exists({it}, {x} -> {x} is null)"
+                yield Flaw(empty, literal(f"{path} has an element that is missing"))
+            for flaw in _item_flaws(element, x, path, depth + 1):
+                yield _lifted(flaw, it, x)
+        case Map(key, inner, required):
+            entries = f"map_entries({it})"
+            if required:
+                empty = f"exists({entries}, {x} -> {x}.value is null)"
+                yield Flaw(empty, literal(f"{path} has a value that is missing"))
+            for flaw in _item_flaws(key, f"{x}.key", f"{path} key", depth + 1):
+                yield _lifted(flaw, entries, x)
+            for flaw in _item_flaws(inner, f"{x}.value", path, depth + 1):
+                yield _lifted(flaw, entries, x)
+
+
+def unknown(type_: Type, it: str, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Where members may be that the contract does not name: a condition, and their names."""
+    x, k = f"x{depth}", f"k{depth}"
+    match type_:
+        case Struct(fields):
+            known = ", ".join(literal(field.name) for field in fields)
+            keys, stray = f"map_keys({it})", f"{k} -> {k} not in ({known})"
+            named = f"transform(filter({keys}, {stray}), {k} -> concat({literal(path + '.')}, {k}))"
+            yield f"exists({keys}, {stray})", named
+            for field in fields:
+                inner = parsed(field.type, member(it, field.name))
+                yield from unknown(field.type, inner, f"{path}.{field.name}", depth + 1)
+        case List(element):
+            for flag, names in unknown(element, x, path, depth + 1):
+                yield f"exists({it}, {x} -> {flag})", f"flatten(transform({it}, {x} -> {names}))"
+        case Map(_, inner):
+            of = f"map_values({it})"
+            for flag, names in unknown(inner, x, path, depth + 1):
+                yield f"exists({of}, {x} -> {flag})", f"flatten(transform({of}, {x} -> {names}))"
+
+
+def member(it: str, name: str) -> str:
+    """A member's text in an object's shape."""
+    return f"{it}[{literal(name)}]"
+
+
+def _member_flaws(type_: Type, it: str, name: str, path: str, depth: int) -> Iterator[Flaw]:
+    text = member(it, name)
+    if not is_nested(type_):
+        if type_ != Primitive("string"):
+            yield unreadable(path, type_, text, scalar(type_, text))
+        return
+    inner = parsed(type_, text)
+    yield unreadable(path, type_, text, inner)
+    yield from flaws(type_, inner, path, depth)
+
+
+def _item_flaws(type_: Type, item: str, path: str, depth: int) -> Iterator[Flaw]:
+    if is_nested(type_):
+        yield from flaws(type_, item, path, depth)
+    elif type_ != Primitive("string"):
+        yield unreadable(path, type_, item, scalar(type_, item))
+
+
+def _lifted(flaw: Flaw, items: str, x: str) -> Flaw:
+    first = f"element_at(filter({items}, {x} -> {flaw.when}), 1)"
+    says = f"element_at(transform(array({first}), {x} -> {flaw.says}), 1)"
+    return Flaw(f"exists({items}, {x} -> {flaw.when})", says)
+
+
+def _matches(text: str, name: str) -> str:
+    return f"{text} rlike {literal(f'^({_PATTERNS[name]})$')}"
+
+
+def _has_time(type_: Type) -> bool:
+    match type_:
+        case Struct(fields):
+            return any(_has_time(field.type) for field in fields)
+        case List(element):
+            return _has_time(element)
+        case Map(key, inner):
+            return _has_time(key) or _has_time(inner)
+    return type_ == Primitive("time")

@@ -1,0 +1,255 @@
+"""Change several tables in one catalog transaction: all of them, or none.
+
+PyIceberg commits one table at a time. A SQL catalog keeps one row a table, so we stage each
+table's new metadata file and then swap all rows by compare-and-set in one SQL transaction. A REST
+catalog has an endpoint for it. The few private calls of PyIceberg that this needs are all in this
+module, and `tests/contract/test_catalog.py` notices when they change.
+
+A transaction has three outcomes. Landed: return. Not landed: CommitConflict, and the staged files
+are removed. Unknown (the connection broke while committing): the pointers are looked up; only if
+that fails too, CommitUnknown is raised and nothing is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from thermocline.errors import CatalogUnavailable, CommitConflict, CommitUnknown, Permanent
+from thermocline.lake.catalog import catalog_errors, no_such_table
+from thermocline.lake.faults import crash_point
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import StagedTable, Table
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+
+PATIENCE = 60.0
+"""Seconds that a commit keeps trying while others win."""
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What should change in one table, and what must still be true of it."""
+
+    table: str
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+class PointerMoved(CommitConflict):
+    """Somebody committed to one of the tables meanwhile; our requirements may still hold."""
+
+
+def retrying(kind: type[Exception], patience: float = PATIENCE) -> Retrying:
+    """Try again with jittered exponential back-off, and give up with the last error."""
+    return Retrying(
+        retry=retry_if_exception_type(kind),
+        wait=wait_random_exponential(multiplier=0.05, max=2.0),
+        stop=stop_after_delay(patience),
+        reraise=True,
+    )
+
+
+def commit_all(catalog: Catalog, changes: Sequence[TableChange]) -> None:
+    """Apply all changes at once, or raise and have applied none."""
+    from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    if isinstance(catalog, SqlCatalog):
+        attempt: Any = _swap_rows
+    elif isinstance(catalog, RestCatalog):
+        attempt = _post_transaction
+    else:
+        raise Permanent(
+            f"A {type(catalog).__name__} cannot change several tables at once.",
+            "Use a SQLite, PostgreSQL or REST catalog.",
+        )
+    for again in retrying(PointerMoved):
+        with again:
+            attempt(catalog, changes)
+
+
+def load(catalog: Catalog, table: str) -> Table:
+    """A table as it is now."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    kind = "rest" if type(catalog).__name__ == "RestCatalog" else "sqlite"
+    try:
+        with catalog_errors(kind):
+            return catalog.load_table(table)
+    except NoSuchTableError as error:
+        raise no_such_table(table) from error
+
+
+@dataclass(frozen=True)
+class _Swap:
+    table: str
+    old: str
+    staged: StagedTable
+
+
+def _swap_rows(catalog: SqlCatalog, changes: Sequence[TableChange]) -> None:
+    swaps = [_stage(catalog, change) for change in changes]
+    crash_point("publish.staged")
+    try:
+        with catalog_errors("sqlite" if catalog.engine.dialect.name == "sqlite" else "postgres"):
+            _update_rows(catalog, swaps)
+    except CommitConflict:
+        _unstage(swaps)
+        raise
+    except CatalogUnavailable as error:
+        _after_unknown(catalog, swaps, error)
+    crash_point("publish.swapped")
+
+
+def _stage(catalog: SqlCatalog, change: TableChange) -> _Swap:
+    current = load(catalog, change.table)
+    _require(current, change)
+    staged = catalog._update_and_stage_table(
+        current, current.name(), change.requirements, change.updates
+    )
+    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    return _Swap(change.table, current.metadata_location, staged)
+
+
+def _require(current: Table, change: TableChange) -> None:
+    from pyiceberg.exceptions import CommitFailedException
+
+    try:
+        for requirement in change.requirements:
+            requirement.validate(current.metadata)
+    except CommitFailedException as error:
+        raise CommitConflict(
+            f"{change.table} was changed by somebody else: {error}",
+            "Nothing was published. Run again to work from the new state.",
+            table=change.table,
+        ) from error
+
+
+def _update_rows(catalog: SqlCatalog, swaps: Sequence[_Swap]) -> None:
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import update
+    from sqlalchemy.orm import Session
+
+    with Session(catalog.engine) as session:
+        # One order for everybody, so that two transactions never wait for each other.
+        for swap in sorted(swaps, key=lambda swap: swap.table):
+            namespace, name = swap.table.split(".", 1)
+            result: Any = session.execute(
+                update(IcebergTables)
+                .where(
+                    IcebergTables.catalog_name == catalog.name,
+                    IcebergTables.table_namespace == namespace,
+                    IcebergTables.table_name == name,
+                    IcebergTables.metadata_location == swap.old,
+                )
+                .values(
+                    metadata_location=swap.staged.metadata_location,
+                    previous_metadata_location=swap.old,
+                )
+            )
+            if result.rowcount != 1:
+                raise PointerMoved(
+                    f"{swap.table} was changed while committing.",
+                    "Others commit to it all the time; try again when they are done.",
+                    table=swap.table,
+                )
+        crash_point("publish.swapping")
+        session.commit()
+
+
+def _unstage(swaps: Sequence[_Swap]) -> None:
+    for swap in swaps:
+        swap.staged.io.delete(swap.staged.metadata_location)
+
+
+def _after_unknown(catalog: Catalog, swaps: Sequence[_Swap], error: CatalogUnavailable) -> None:
+    """The commit broke off. Look where the pointers are before deciding anything."""
+    try:
+        landed = [
+            load(catalog, swap.table).metadata_location == swap.staged.metadata_location
+            for swap in swaps
+        ]
+    except CatalogUnavailable:
+        raise CommitUnknown(
+            f"It is not known whether the commit landed. {error.cause}",
+            "Nothing was deleted. When the catalog is back, run again: it looks before it writes.",
+            tables=[swap.table for swap in swaps],
+        ) from error
+    if not any(landed):
+        _unstage(swaps)
+        raise error
+    # Somebody may have committed on top of ours since; the swap itself was one transaction.
+
+
+def _post_transaction(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
+    from pyiceberg.table import CommitTableRequest, Namespace, TableIdentifier
+    from requests import RequestException
+
+    for change in changes:
+        _require(load(catalog, change.table), change)
+    requests = [
+        CommitTableRequest(
+            identifier=TableIdentifier(
+                namespace=Namespace([change.table.split(".", 1)[0]]), name=change.table.split(".", 1)[1]
+            ),
+            requirements=change.requirements,
+            updates=change.updates,
+        ).model_dump_json()
+        for change in changes
+    ]
+    crash_point("publish.swapping")
+    try:
+        answer = catalog._session.post(
+            catalog.url("transactions/commit"),
+            data=f'{{"table-changes": [{", ".join(requests)}]}}'.encode(),
+        )
+    except RequestException as error:
+        _after_unknown_rest(catalog, changes, str(error))
+        return
+    if answer.status_code == 409:
+        raise PointerMoved("A table was changed while committing.", "Run again.")
+    if answer.status_code >= 500:
+        _after_unknown_rest(catalog, changes, f"the catalog answered {answer.status_code}")
+        return
+    if not answer.ok:
+        raise Permanent(
+            f"The REST catalog refused the transaction with {answer.status_code}.",
+            "It needs the endpoint transactions/commit to publish several tables at once.",
+        )
+    crash_point("publish.swapped")
+
+
+def _after_unknown_rest(catalog: Catalog, changes: Sequence[TableChange], reason: str) -> None:
+    try:
+        open_changes = [change for change in changes if not _holds(catalog, change)]
+    except CatalogUnavailable:
+        open_changes = list(changes)
+        raise CommitUnknown(
+            f"It is not known whether the commit landed: {reason}",
+            "Nothing was deleted. When the catalog is back, run again: it looks before it writes.",
+            tables=[change.table for change in changes],
+        ) from None
+    if open_changes:
+        raise CatalogUnavailable(
+            f"The commit did not land: {reason}", "Check the catalog server and run again."
+        )
+
+
+def _holds(catalog: Catalog, change: TableChange) -> bool:
+    """Whether a change's refs are already where it wants them."""
+    refs = load(catalog, change.table).metadata.refs
+    for update in change.updates:
+        if update.action == "set-snapshot-ref":
+            found = refs.get(update.ref_name)
+            if found is None or found.snapshot_id != update.snapshot_id:
+                return False
+        if update.action == "remove-snapshot-ref" and update.ref_name in refs:
+            return False
+    return True

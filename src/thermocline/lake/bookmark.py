@@ -1,0 +1,64 @@
+"""Bookmarks: what a table has consumed, kept in the same commit as the data.
+
+A bookmark is a JSON object in a snapshot's summary: for a model, each source table's snapshot id;
+for an ingested table, the files (or offsets) of that batch. Commits of maintenance carry none, so
+the newest one on a ref's ancestry counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from thermocline.lake.metadata import MAIN, Snapshot, TableState
+
+PREFIX = "thermocline."
+BOOKMARK = PREFIX + "bookmark"
+RUN = PREFIX + "run"
+COMMIT = PREFIX + "commit"
+OPERATION = PREFIX + "operation"
+ROWS = PREFIX + "rows"
+
+Bookmark = Mapping[str, Any]
+
+
+def of(snapshot: Snapshot) -> dict[str, Any] | None:
+    """The bookmark in one snapshot, if it has one."""
+    text = snapshot.summary.get(BOOKMARK)
+    return None if text is None else dict(json.loads(text))
+
+
+def read(state: TableState, ref: str = MAIN) -> dict[str, Any]:
+    """The newest bookmark on a ref's ancestry; empty when nothing was consumed yet."""
+    return next((found for _, found in walk(state, state.head(ref))), {})
+
+
+def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
+    """Every bookmark from a snapshot back through its ancestry, newest first."""
+    for snapshot in state.ancestry(snapshot_id):
+        found = of(snapshot)
+        if found is not None:
+            yield snapshot, found
+
+
+def chain_is_whole(state: TableState, snapshot_id: int | None) -> bool:
+    """Whether the ancestry reaches the table's first snapshot, so that no bookmark has expired."""
+    oldest = None
+    for oldest in state.ancestry(snapshot_id):
+        pass
+    return oldest is None or oldest.parent is None
+
+
+def properties(run: str, commit: str, operation: str, bookmark: Bookmark | None) -> dict[str, str]:
+    """The snapshot properties that a commit of ours carries."""
+    carried = {RUN: run, COMMIT: commit, OPERATION: operation}
+    if bookmark is not None:
+        carried[BOOKMARK] = json.dumps(bookmark, sort_keys=True, separators=(",", ":"))
+    return carried
+
+
+def find_commit(state: TableState, commit: str) -> Snapshot | None:
+    """The snapshot that a commit made, if it landed."""
+    found = (s for s in state.snapshots.values() if s.summary.get(COMMIT) == commit)
+    return next(found, None)

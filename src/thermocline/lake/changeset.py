@@ -1,0 +1,122 @@
+"""What changed between two snapshots, as a value that shows itself."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from thermocline.engine import arrow
+from thermocline.lake import rowdiff
+
+_SHOWN = 10
+
+
+class Cell(NamedTuple):
+    """One value of one row that changed."""
+
+    key: tuple[Any, ...]
+    column: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True)
+class ChangeSet:
+    """The net row changes from one snapshot of a table to another.
+
+    `inserts` and `deletes` are rows; `before` and `after` are the two sides of the updates, row by
+    row. Without a key nothing is an update: a changed row is one delete and one insert. All four
+    have the same columns, in the canonical Arrow form.
+    """
+
+    table: str
+    start: int | None
+    end: int
+    key: tuple[str, ...]
+    inserts: pa.Table
+    deletes: pa.Table
+    before: pa.Table
+    after: pa.Table
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns compared."""
+        return list(self.inserts.column_names)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows were inserted, updated and deleted."""
+        return {
+            "inserts": self.inserts.num_rows,
+            "updates": self.after.num_rows,
+            "deletes": self.deletes.num_rows,
+        }
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether both snapshots hold the same rows."""
+        return not any(self.counts.values())
+
+    def changed_cells(self) -> Iterator[Cell]:
+        """Every value that an update changed, row by row, in the order of the columns."""
+        names = [name for name in self.columns if name not in self.key]
+        if not names or not self.after.num_rows:
+            return
+        masks = [rowdiff.differing(self.before[name], self.after[name]) for name in names]
+        for row, column in np.argwhere(np.stack(masks, axis=1)).tolist():
+            name = names[column]
+            key = tuple(self.after[part][row].as_py() for part in self.key)
+            yield Cell(key, name, self.before[name][row].as_py(), self.after[name][row].as_py())
+
+    def as_dict(self, limit: int | None = None) -> dict[str, Any]:
+        """The change as JSON values, with at most `limit` rows of each kind; counts are whole."""
+        pairs = zip(
+            arrow.json_rows(self.before, limit), arrow.json_rows(self.after, limit), strict=True
+        )
+        return {
+            "table": self.table,
+            "start": self.start,
+            "end": self.end,
+            "key": list(self.key),
+            "columns": self.columns,
+            "counts": self.counts,
+            "inserts": list(arrow.json_rows(self.inserts, limit)),
+            "updates": [{"before": before, "after": after} for before, after in pairs],
+            "deletes": list(arrow.json_rows(self.deletes, limit)),
+        }
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{number:,} {kind}" for kind, number in self.counts.items())
+        return f"<ChangeSet {self.table} {self.start or 'empty'}→{self.end}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            *(("+", row, {}) for row in arrow.json_rows(self.inserts, _SHOWN)),
+            *_updates(self),
+            *(("−", row, {}) for row in arrow.json_rows(self.deletes, _SHOWN)),  # noqa: RUF001
+        ]
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.columns))
+        body = "".join(
+            f"<tr><td>{sign}</td>"
+            + "".join(f"<td>{_cell(row, old, name)}</td>" for name in self.columns)
+            + "</tr>"
+            for sign, row, old in rows
+        )
+        title = html.escape(repr(self)[1:-1])
+        return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _updates(changes: ChangeSet) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    before = arrow.json_rows(changes.before, _SHOWN)
+    for old, new in zip(before, arrow.json_rows(changes.after, _SHOWN), strict=True):
+        yield "~", new, {name: value for name, value in old.items() if value != new[name]}
+
+
+def _cell(row: dict[str, Any], old: dict[str, Any], name: str) -> str:
+    new = html.escape(str(row[name]))
+    return f"<s>{html.escape(str(old[name]))}</s> {new}" if name in old else new

@@ -1,0 +1,234 @@
+"""A draft: a run's private branch over the tables it touches, published all at once.
+
+Everything a run writes goes to its draft. Readers of main see nothing of it until `publish` moves
+main in all tables by one catalog transaction, or never, when the run fails or dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from thermocline.engine.spark import CATALOG
+from thermocline.errors import CommitConflict, Permanent, ThermoclineError, Transient
+from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import refs
+from thermocline.lake.faults import crash_point, crash_when_written
+from thermocline.lake.metadata import MAIN
+from thermocline.lake.names import RUN_PREFIX
+
+if TYPE_CHECKING:
+    from thermocline.lake.lake import Lake
+    from thermocline.lake.metadata import TableState
+
+_PROPERTY = "spark.sql.iceberg.snapshot-property."
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a publish made visible: each table's snapshot before and after."""
+
+    run: str
+    into: str
+    tables: dict[str, tuple[int | None, int]]
+
+
+class MainMoved(CommitConflict):
+    """The branch to publish into has commits that the draft does not contain."""
+
+    code = "main-moved"
+
+    def __init__(self, tables: list[str], into: str) -> None:
+        super().__init__(
+            f"{into} moved in {', '.join(tables)} while the run was working.",
+            "Nothing was published. Run again to work from the new state.",
+            tables=tables,
+        )
+        self.tables = tables
+
+
+class Draft:
+    """One run's branches. `into` is the branch that publish moves: main, or an environment."""
+
+    def __init__(self, lake: Lake, run: str, into: str = MAIN) -> None:
+        self.lake = lake
+        self.run = run
+        self.into = into
+        self.branch = RUN_PREFIX + run
+        self._bases: dict[str, int] = {}
+
+    @property
+    def tables(self) -> list[str]:
+        """The tables that have been begun."""
+        return list(self._bases)
+
+    def begin(self, *tables: str) -> None:
+        """Branch tables from where they are now, in one transaction. Begun ones are left alone."""
+        changes = []
+        for table in tables:
+            if table in self._bases:
+                continue
+            state = self.lake.state(table)
+            base = source_head(state, self.into)
+            changes.append(refs.set_ref(table, self.branch, base, was=None))
+            self._bases[table] = base
+        if changes:
+            self.lake.commit(changes)
+            crash_point("draft.begun")
+
+    def base(self, table: str) -> int:
+        """The snapshot that the draft's branch was made from."""
+        return self._bases[table]
+
+    def target(self, table: str) -> str:
+        """The identifier under which Spark reads and writes the draft's branch."""
+        return f"{CATALOG}.{table}.`branch_{self.branch}`"
+
+    def head(self, table: str) -> int:
+        """The newest snapshot on the draft's branch."""
+        head = self.lake.state(table).head(self.branch)
+        if head is None:
+            raise Permanent(
+                f"The branch {self.branch} of {table} is gone.",
+                "Somebody dropped it while the run was working. Run again.",
+            )
+        return head
+
+    def commit(
+        self,
+        table: str,
+        write: Callable[[str], None],
+        *,
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+    ) -> int:
+        """Write one commit to the draft, with its bookmark, and say which snapshot it made.
+
+        `write` gets the Spark identifier and makes exactly one Iceberg commit. If it fails, the
+        commit is looked for by its id before the failure is believed.
+        """
+        self.begin(table)
+        commit = uuid4().hex
+        properties = bookmarks.properties(self.run, commit, operation, bookmark)
+        crash_point("commit.before")
+        failure: Exception | None = None
+        with (
+            self._properties(properties),
+            crash_when_written("commit.files-written", self.lake.state(table).location),
+        ):
+            try:
+                write(self.target(table))
+            except ThermoclineError:
+                raise
+            except Exception as error:  # judged below: it may have landed all the same
+                failure = error
+        landed = bookmarks.find_commit(self.lake.state(table), commit)
+        if landed is None:
+            raise _not_landed(table, failure) from failure
+        crash_point("commit.after")
+        return landed.id
+
+    def rebase(self, table: str) -> None:
+        """Forget what the draft wrote to a table and branch it anew from where `into` is now."""
+        state = self.lake.state(table)
+        base = source_head(state, self.into)
+        change = refs.set_ref(table, self.branch, base, was=state.head(self.branch))
+        self.lake.commit([change])
+        self._bases[table] = base
+
+    def moved(self) -> list[str]:
+        """The tables in which `into` no longer is where the draft branched from."""
+        return [
+            table
+            for table, base in self._bases.items()
+            if source_head(self.lake.state(table), self.into) != base
+        ]
+
+    def publish(self) -> Published:
+        """Make everything in the draft visible at once, or raise MainMoved and change nothing."""
+        crash_point("publish.before")
+        moved = self.moved()
+        if moved:
+            raise MainMoved(moved, self.into)
+        changes, published = [], {}
+        for table, base in self._bases.items():
+            state = self.lake.state(table)
+            head = self.head(table)
+            before = state.head(self.into)
+            if head != base:
+                changes.append(refs.set_ref(table, self.into, head, was=before))
+                published[table] = (before, head)
+            changes.append(refs.drop_ref(table, self.branch, was=head))
+        if changes:
+            try:
+                self.lake.commit(refs.together(*changes))
+            except CommitConflict as error:
+                raise MainMoved([str(error.details.get("table", ""))], self.into) from error
+        crash_point("publish.after")
+        return Published(self.run, self.into, published)
+
+    def drop(self) -> None:
+        """Remove the draft's branches. Their snapshots go when snapshots expire."""
+        changes = []
+        for table in self._bases:
+            head = self.lake.state(table).head(self.branch)
+            if head is not None:
+                changes.append(refs.drop_ref(table, self.branch, was=head))
+        if changes:
+            self.lake.commit(changes)
+        self._bases.clear()
+
+    @contextmanager
+    def _properties(self, properties: dict[str, str]) -> Iterator[None]:
+        """Have Spark put these properties into the snapshots it commits meanwhile."""
+        conf = self.lake.spark.session.conf
+        for key, value in properties.items():
+            conf.set(_PROPERTY + key, value)
+        try:
+            yield
+        finally:
+            for key in properties:
+                conf.unset(_PROPERTY + key)
+
+
+def source_head(state: TableState, branch: str) -> int:
+    """Where a branch is, or main where the table does not have that branch."""
+    head = state.head(branch)
+    if head is None:
+        head = state.head()
+    if head is None:
+        raise Permanent(
+            f"{state.table} has no snapshot, so it cannot be branched.",
+            f"Create it from its contract: thermo run --select {state.table}.",
+        )
+    return head
+
+
+def drop_branch_everywhere(lake: Lake, branch: str, tables: Iterable[str]) -> list[str]:
+    """Remove a branch from all tables that have it, in one transaction."""
+    changes, dropped = [], []
+    for table in tables:
+        head = lake.state(table).head(branch)
+        if head is not None:
+            changes.append(refs.drop_ref(table, branch, was=head))
+            dropped.append(table)
+    if changes:
+        lake.commit(changes)
+    return dropped
+
+
+def _not_landed(table: str, failure: Exception | None) -> ThermoclineError:
+    if failure is None:
+        return Permanent(
+            f"The write to {table} ended without a commit.", "This is a bug; please report it."
+        )
+    text = str(failure)
+    first = next((line for line in text.splitlines() if line.strip()), type(failure).__name__)
+    if "CommitFailedException" in text or "CommitStateUnknownException" in text:
+        return CommitConflict(f"The commit to {table} did not land: {first}", "Run again.")
+    if any(sign in text for sign in ("SQLITE_BUSY", "Connection refused", "database is locked")):
+        return Transient(f"The write to {table} did not land: {first}", "Run again.")
+    return Permanent(f"The write to {table} failed: {first}", "Nothing of it was published.")

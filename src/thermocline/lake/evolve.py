@@ -1,0 +1,79 @@
+"""Apply the changes that a contract asks for to its table: metadata only, no row is rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from thermocline.contract import changes as kinds
+from thermocline.lake import schema as schemas
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Transaction
+    from pyiceberg.table.update.schema import UpdateSchema
+
+
+def apply(transaction: Transaction, changes: Iterable[kinds.Change]) -> None:
+    """Put all changes into one transaction, which the caller commits."""
+    for change in changes:
+        match change:
+            case kinds.Repartition():
+                _repartition(transaction, change)
+            case kinds.Resort():
+                _resort(transaction, change)
+            case _:
+                # One update each: PyIceberg looks names up in the schema an update began with,
+                # and a change may speak of what the one before it renamed.
+                with transaction.update_schema() as update:
+                    _schema(update, change)
+
+
+def _schema(update: UpdateSchema, change: kinds.Change) -> None:
+    match change:
+        case kinds.Rename(path, to):
+            update.rename_column(path, to)
+        case kinds.Rekey(_, new):
+            update.set_identifier_fields(*new)
+        case kinds.Relax(path):
+            update.update_column(path, required=False)
+        case kinds.Promote(path, _, new_type):
+            update.update_column(path, field_type=schemas.iceberg_type(new_type))
+        case kinds.Describe(path, doc):
+            update.update_column(path, doc=doc or "")
+        case kinds.Add(path, type_, doc):
+            update.add_column(path, schemas.iceberg_type(type_), doc=doc)
+        case kinds.Drop(path):
+            update.delete_column(path)
+        case kinds.Reorder(path, names):
+            update.move_first((*path, names[0]))
+            for before, name in zip(names, names[1:], strict=False):
+                update.move_after((*path, name), (*path, before))
+
+
+def _repartition(transaction: Transaction, change: kinds.Repartition) -> None:
+    with transaction.update_spec() as update:
+        for field in change.old:
+            if field not in change.new:
+                update.remove_field(_present_name(transaction, field.column, field.transform))
+        for field in change.new:
+            if field not in change.old:
+                update.add_field(field.column, schemas.transform(field), field.name)
+
+
+def _present_name(transaction: Transaction, column: str, transform: str) -> str:
+    """The name that a partition field has in the table, whoever chose it."""
+    metadata = transaction.table_metadata
+    source = metadata.schema().find_field(column).field_id
+    for field in metadata.spec().fields:
+        if field.source_id == source and str(field.transform).split("[")[0] == transform:
+            return str(field.name)
+    raise AssertionError(f"{transform} of {column} is not in the partition spec")
+
+
+def _resort(transaction: Transaction, change: kinds.Resort) -> None:
+    from pyiceberg.transforms import IdentityTransform
+
+    with transaction.update_sort_order() as update:
+        for field in change.new:
+            add = update.desc if field.descending else update.asc
+            add(field.column, IdentityTransform())

@@ -1,0 +1,58 @@
+"""Named points at which a test may end the process the hard way.
+
+Exactly-once is only worth what it survives. A process that is started with
+THERMOCLINE_CRASH_AT=<point>[:<n>] kills itself with SIGKILL when it reaches that point for the
+n-th time; otherwise a point costs a dictionary look-up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+_VARIABLE = "THERMOCLINE_CRASH_AT"
+_reached: Counter[str] = Counter()
+
+
+def crash_point(name: str) -> None:
+    """End this process here if it was asked to."""
+    wanted = os.environ.get(_VARIABLE)
+    if not wanted:
+        return
+    point, _, nth = wanted.partition(":")
+    if point == name:
+        _reached[name] += 1
+        if _reached[name] == int(nth or 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def crash_when_written(name: str, location: str) -> Iterator[None]:
+    """End this process as soon as a data file appears in a table's folder, before its commit."""
+    wanted = os.environ.get(_VARIABLE, "").partition(":")
+    if wanted[0] != name:
+        yield
+        return
+    folder = Path(unquote(urlsplit(location).path)) / "data"
+    before = set(folder.rglob("*.parquet"))
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.002):
+            if any(p.stat().st_size for p in folder.rglob("*.parquet") if p not in before):
+                crash_point(name)
+                return
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()

@@ -1,0 +1,188 @@
+"""Between a contract's shape and Iceberg's schema, in both directions.
+
+Reading a shape needs only metadata JSON; making a schema needs PyIceberg.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract import types
+from thermocline.contract.definition import Column, Partition, Shape, Sort
+from thermocline.lake.metadata import TableState
+
+if TYPE_CHECKING:
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.sorting import SortOrder
+    from pyiceberg.transforms import Transform
+    from pyiceberg.types import IcebergType
+
+
+def shape_of(state: TableState) -> Shape:
+    """What a table looks like now, in a contract's words."""
+    fields = state.schema["fields"]
+    names = {field["id"]: field["name"] for field in fields}
+    columns = tuple(
+        Column(f["name"], _read_type(f["type"]), bool(f["required"]), f.get("doc")) for f in fields
+    )
+    key = tuple(names[i] for i in state.schema.get("identifier-field-ids") or () if i in names)
+    partition = tuple(
+        _read_partition(names[field["source-id"]], field["transform"])
+        for field in state.partition_fields
+        if field["source-id"] in names
+    )
+    sort = tuple(
+        Sort(names[field["source-id"]], field["direction"] == "desc")
+        for field in state.sort_fields
+        if field["source-id"] in names
+    )
+    return Shape(columns, _ordered_key(columns, key), partition, sort)
+
+
+def _ordered_key(columns: tuple[Column, ...], key: tuple[str, ...]) -> tuple[str, ...]:
+    # Identifier fields are a set in Iceberg; in column order they compare equal to a contract's.
+    return tuple(column.name for column in columns if column.name in key)
+
+
+def _read_type(value: str | Mapping[str, Any]) -> types.Type:
+    if isinstance(value, str):
+        return _read_primitive(value)
+    if value["type"] == "struct":
+        return types.Struct(
+            tuple(
+                types.Field(f["name"], _read_type(f["type"]), bool(f["required"]), f.get("doc"))
+                for f in value["fields"]
+            )
+        )
+    if value["type"] == "list":
+        return types.List(_read_type(value["element"]), bool(value["element-required"]))
+    return types.Map(
+        _read_type(value["key"]), _read_type(value["value"]), bool(value["value-required"])
+    )
+
+
+def _read_primitive(text: str) -> types.Type:
+    if text.startswith("decimal"):
+        precision, scale = text[text.index("(") + 1 : -1].split(",")
+        return types.Decimal(int(precision), int(scale))
+    if text.startswith("fixed"):
+        return types.Fixed(int(text[text.index("[") + 1 : -1]))
+    return types.Primitive(text)
+
+
+def _read_partition(column: str, transform: str) -> Partition:
+    name, _, rest = transform.partition("[")
+    return Partition(column, name, int(rest[:-1]) if rest else None)
+
+
+def iceberg_type(type_: types.Type) -> IcebergType:
+    """The PyIceberg type; ids of nested fields are placeholders that the catalog assigns anew."""
+    return _Builder().type(type_)
+
+
+def iceberg_schema(shape: Shape) -> Schema:
+    """A schema for a new table."""
+    from pyiceberg.schema import Schema
+    from pyiceberg.types import NestedField
+
+    builder = _Builder()
+    fields = []
+    for column in shape.columns:
+        field_id = builder.next_id()
+        type_ = builder.type(column.type)
+        fields.append(NestedField(field_id, column.name, type_, column.required, doc=column.doc))
+    ids = {field.name: field.field_id for field in fields}
+    return Schema(*fields, identifier_field_ids=[ids[name] for name in shape.key])
+
+
+def partition_spec(shape: Shape, schema: Schema) -> PartitionSpec:
+    """The partitioning of a new table."""
+    from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
+
+    fields = [
+        PartitionField(
+            schema.find_field(field.column).field_id,
+            PARTITION_FIELD_ID_START + index,
+            transform(field),
+            field.name,
+        )
+        for index, field in enumerate(shape.partition)
+    ]
+    return PartitionSpec(*fields)
+
+
+def sort_order(shape: Shape, schema: Schema) -> SortOrder:
+    """The sort order of a new table."""
+    from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
+    from pyiceberg.transforms import IdentityTransform
+
+    if not shape.sort:
+        return SortOrder(order_id=0)
+    fields = [
+        SortField(
+            schema.find_field(field.column).field_id,
+            IdentityTransform(),
+            SortDirection.DESC if field.descending else SortDirection.ASC,
+        )
+        for field in shape.sort
+    ]
+    return SortOrder(*fields, order_id=1)
+
+
+def transform(field: Partition) -> Transform[Any, Any]:
+    """PyIceberg's transform of a partition field."""
+    from pyiceberg.transforms import parse_transform
+
+    text = field.transform if field.param is None else f"{field.transform}[{field.param}]"
+    return parse_transform(text)
+
+
+class _Builder:
+    """Builds nested types while handing out field ids."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next_id(self) -> int:
+        self._last += 1
+        return self._last
+
+    def type(self, type_: types.Type) -> IcebergType:
+        from pyiceberg import types as iceberg
+
+        match type_:
+            case types.Decimal(precision, scale):
+                return iceberg.DecimalType(precision, scale)
+            case types.Fixed(length):
+                return iceberg.FixedType(length)
+            case types.Struct(fields):
+                return iceberg.StructType(
+                    *(
+                        iceberg.NestedField(
+                            self.next_id(), f.name, self.type(f.type), f.required, doc=f.doc
+                        )
+                        for f in fields
+                    )
+                )
+            case types.List(element, required):
+                return iceberg.ListType(self.next_id(), self.type(element), required)
+            case types.Map(key, value, required):
+                return iceberg.MapType(
+                    self.next_id(), self.type(key), self.next_id(), self.type(value), required
+                )
+        primitive: IcebergType = _primitives()[type_.name]()
+        return primitive
+
+
+def _primitives() -> dict[str, Any]:
+    from pyiceberg import types as iceberg
+
+    return {
+        "boolean": iceberg.BooleanType, "int": iceberg.IntegerType, "long": iceberg.LongType,
+        "float": iceberg.FloatType, "double": iceberg.DoubleType, "date": iceberg.DateType,
+        "time": iceberg.TimeType, "timestamp": iceberg.TimestampType,
+        "timestamptz": iceberg.TimestamptzType, "string": iceberg.StringType,
+        "uuid": iceberg.UUIDType, "binary": iceberg.BinaryType,
+    }  # fmt: skip

@@ -1,0 +1,108 @@
+"""Create a table from its contract, and bring an existing one to a newer contract."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thermocline.contract import compare
+from thermocline.contract.definition import Contract
+from thermocline.errors import ContractError
+from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import evolve
+from thermocline.lake import schema as schemas
+from thermocline.lake.atomic import retrying
+from thermocline.lake.names import table_name
+
+if TYPE_CHECKING:
+    from thermocline.lake.lake import Lake
+
+REFUSED = "Declare it as a new column, or run with --env to try it on a branch. Nothing was written."
+
+
+def ensure(lake: Lake, contract: Contract) -> list[str]:
+    """Create or evolve; see Lake.ensure."""
+    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+
+    table = table_name(contract.table)
+    if not lake.exists(table):
+        try:
+            _create(lake, contract)
+        except TableAlreadyExistsError:
+            pass  # another process was first: go on as if it had always been there
+        else:
+            return ["created"]
+    for again in retrying(CommitFailedException):
+        with again:
+            return _evolve(lake, contract)
+    raise AssertionError("retrying either returns or raises")
+
+
+def pending(lake: Lake, contract: Contract) -> list[str]:
+    """What `ensure` would do, without doing it. Raises ContractError where it would refuse."""
+    if not lake.exists(contract.table):
+        return ["create"]
+    return [str(change) for change in _compare(lake, contract).changes]
+
+
+def properties(contract: Contract) -> dict[str, str]:
+    """The table properties that a contract asks for."""
+    mode = contract.updates.value
+    return {
+        "format-version": "2",  # PyIceberg reads version 3 and cannot write it
+        "write.parquet.compression-codec": "zstd",
+        "write.delete.mode": mode,
+        "write.update.mode": mode,
+        "write.merge.mode": mode,
+        "commit.retry.num-retries": "20",
+        "thermocline.contract": f"{contract.id or contract.table} {contract.version}",
+    }
+
+
+def _create(lake: Lake, contract: Contract) -> None:
+    from pyiceberg.exceptions import NamespaceAlreadyExistsError
+
+    try:
+        lake.catalog.create_namespace(contract.layer)
+    except NamespaceAlreadyExistsError:
+        pass
+    shape = contract.shape
+    schema = schemas.iceberg_schema(shape)
+    with lake.catalog.create_table_transaction(
+        contract.table,
+        schema,
+        partition_spec=schemas.partition_spec(shape, schema),
+        sort_order=schemas.sort_order(shape, schema),
+        properties=properties(contract),
+    ) as transaction:
+        # An empty first snapshot: every branch then has something to start from, and publish
+        # always compares main with a snapshot.
+        created = {bookmarks.OPERATION: "create"}
+        with transaction.update_snapshot(snapshot_properties=created).fast_append():
+            pass
+
+
+def _compare(lake: Lake, contract: Contract) -> compare.Evolution:
+    evolution = compare.compare(schemas.shape_of(lake.state(contract.table)), contract)
+    if evolution.problems:
+        raise ContractError(list(evolution.problems), REFUSED)
+    return evolution
+
+
+def _evolve(lake: Lake, contract: Contract) -> list[str]:
+    """Compare and change in one transaction, which fails if somebody changed the table between."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    changes = _compare(lake, contract).changes
+    state = lake.state(contract.table)
+    wanted = {k: v for k, v in properties(contract).items() if k != "format-version"}
+    outdated = {k: v for k, v in wanted.items() if state.properties.get(k) != v}
+    if not changes and not outdated:
+        return []
+    table = lake.iceberg(contract.table)
+    if table.metadata_location != state.metadata_location:
+        raise CommitFailedException("the table changed while it was compared")
+    with table.transaction() as transaction:
+        evolve.apply(transaction, changes)
+        if outdated:
+            transaction.set_properties(outdated)
+    return [str(change) for change in changes]

@@ -1,0 +1,13 @@
+"""Bronze → silver → gold: models, what is stale, how it is computed and written.
+
+A Python model is a function from DataFrames to a DataFrame, in models/<layer>/<table>.py:
+
+    from thermocline.transform import changes, model
+
+    @model(reads={"events": changes("bronze.raw_events")})
+    def sessions(events): ...
+"""
+
+from thermocline.transform.declare import Read, changes, lookup, model, table
+
+__all__ = ["Read", "changes", "lookup", "model", "table"]

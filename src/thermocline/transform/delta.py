@@ -1,0 +1,280 @@
+"""Which part of a model's output can a change in its inputs touch? Decided from the SQL alone.
+
+Two shapes of query can be computed incrementally, and everything else is computed in full:
+
+- *row by row*: one table, no aggregate, join, window, DISTINCT or LIMIT. New input rows then give
+  exactly the new output rows.
+- *by substitution*: to find which partitions (or keys) of the output a change in table S can
+  touch, run the model with one occurrence of S replaced by S's changed rows, old and new images
+  alike, and every other changed table replaced by its new rows plus its old images. What comes
+  out names all touched partitions, provided that nothing in the query can hide an output row
+  that the full inputs would show. So the rewritten query loses what could hide one: HAVING,
+  QUALIFY, filters over aggregated or windowed columns; outer joins onto the changed rows become
+  inner. Constructs for which this is not provable (EXCEPT, NOT IN, subqueries in conditions,
+  windows that reach across partitions, …) make the query unfit, with the reason.
+
+Touching too much is only slower; touching too little would be wrong. Every doubt says "unfit".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from thermocline.transform.models import table_references
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Why a query cannot be computed incrementally."""
+
+    reason: str
+
+
+def row_by_row(query: exp.Query) -> bool:
+    """Whether each output row comes from exactly one input row of the one table it reads."""
+    if not isinstance(query, exp.Select) or query.find(exp.Join, exp.SetOperation, exp.Subquery):
+        return False
+    forbidden = (exp.AggFunc, exp.Window, exp.Distinct, exp.Group, exp.Limit, exp.Offset)
+    if query.find(*forbidden, exp.Unnest, exp.Explode, exp.Lateral, exp.CTE, exp.Order):
+        return False
+    return len(table_references(query)) == 1
+
+
+def unfit_for_substitution(query: exp.Query, target: Sequence[str]) -> Unfit | None:
+    """Why the touched values of the `target` output columns cannot be found, or None if they can."""
+    for kind, reason in _NEVER:
+        if query.find(kind):
+            return Unfit(reason)
+    for node in query.find_all(exp.Subquery, exp.Select):
+        if isinstance(node, exp.Select) and _in_condition(node):
+            return Unfit("a subquery in a condition or in the select list")
+    for join in query.find_all(exp.Join):
+        if join.args.get("using") and _aggregates(_source_query(join.this, query)):
+            continue  # USING names columns of both sides; grouped ones are checked below
+        if _joins_on_aggregate(join, query):
+            return Unfit("a join on an aggregated column")
+    if _target_may_be_null_supplied(query, target):
+        return Unfit("an outer join that may supply the partition or key itself")
+    for window in query.find_all(exp.Window):
+        if not _window_stays_inside(window, query, target):
+            return Unfit("a window that reaches across partitions")
+    return None
+
+
+_NEVER: tuple[tuple[type[exp.Expression], str], ...] = (
+    (exp.Except, "EXCEPT"),
+    (exp.Intersect, "INTERSECT"),
+    (exp.Limit, "LIMIT"),
+    (exp.Offset, "OFFSET"),
+    (exp.Exists, "EXISTS"),
+    (exp.Rand, "random numbers"),
+    (exp.CurrentTimestamp, "the current time"),
+    (exp.CurrentDate, "the current date"),
+    (exp.TableSample, "a sample"),
+    (exp.Pivot, "PIVOT"),
+)
+
+
+def substitutions(query: exp.Query, table: str) -> Iterator[tuple[exp.Query, exp.Table]]:
+    """For each occurrence of a table: a widened copy of the query, and that occurrence in it.
+
+    The caller replaces the occurrence by the changed rows.
+    """
+    count = sum(1 for reference in table_references(query) if _is(reference, table))
+    for index in range(count):
+        copy = query.copy()
+        _widen(copy)
+        occurrence = [r for r in table_references(copy) if _is(r, table)][index]
+        _make_inner(occurrence)
+        yield copy, occurrence
+
+
+def columns_read(query: exp.Query, available: Sequence[str]) -> list[str]:
+    """The columns of a table that a query may read, by name; all of them if it says `*`."""
+    if any(not isinstance(star.parent, exp.Count) for star in query.find_all(exp.Star)):
+        return list(available)
+    named = {column.name.lower() for column in query.find_all(exp.Column)}
+    # A struct's field is written like a qualified column: its root is the table part.
+    named |= {column.table.lower() for column in query.find_all(exp.Column) if column.table}
+    named |= {identifier.name.lower() for identifier in query.find_all(exp.Identifier)}
+    return [name for name in available if name.lower() in named]
+
+
+def _is(reference: exp.Table, table: str) -> bool:
+    return f"{reference.db}.{reference.name}" == table
+
+
+def _in_condition(select: exp.Select) -> bool:
+    """Whether a SELECT stands anywhere but as the query, a CTE, a FROM/JOIN source or a branch."""
+    parent = select.parent
+    while isinstance(parent, exp.Subquery | exp.Paren):
+        if isinstance(parent.parent, exp.From | exp.Join):
+            return False
+        parent = parent.parent
+    return not (parent is None or isinstance(parent, exp.CTE | exp.SetOperation | exp.From | exp.Join))
+
+
+def _source_query(source: exp.Expression | None, query: exp.Query) -> exp.Query | None:
+    """The query behind a FROM or JOIN source: a derived table or a CTE; None for a stored table."""
+    if isinstance(source, exp.Subquery):
+        inner = source.unnest()
+        return inner if isinstance(inner, exp.Query) else None
+    if isinstance(source, exp.Table) and not source.db:
+        for cte in query.find_all(exp.CTE):
+            if cte.alias_or_name == source.name and isinstance(cte.this, exp.Query):
+                return cte.this
+    return None
+
+
+def _aggregates(source: exp.Query | None) -> bool:
+    return source is not None and source.find(exp.AggFunc, exp.Window, exp.Group) is not None
+
+
+def _joins_on_aggregate(join: exp.Join, query: exp.Query) -> bool:
+    """Whether a join's condition uses a computed column of an aggregating source."""
+    select = join.parent
+    if not isinstance(select, exp.Select):
+        return True
+    condition = join.args.get("on")
+    columns = list(condition.find_all(exp.Column)) if condition else []
+    columns += [exp.column(name.name) for name in join.args.get("using") or ()]
+    computed: set[str] = set()
+    for source in _sources(select):
+        inner = _source_query(source, query)
+        if inner is not None and _aggregates(inner):
+            computed |= _computed_columns(inner)
+    return any(column.name.lower() in computed for column in columns)
+
+
+def _sources(select: exp.Select) -> list[exp.Expression]:
+    first = select.args.get("from_") or select.args.get("from")
+    joins = select.args.get("joins") or []
+    return ([first.this] if first else []) + [join.this for join in joins]
+
+
+def _computed_columns(query: exp.Query) -> set[str]:
+    """Output columns that come from an aggregate or a window, in any branch or inner query."""
+    return {
+        projection.alias_or_name.lower()
+        for select in query.find_all(exp.Select)
+        for projection in select.expressions
+        if projection.find(exp.AggFunc, exp.Window)
+    }
+
+
+def _nullable_aliases(select: exp.Select) -> set[str]:
+    """The sources of a SELECT that an outer join may fill with nulls."""
+    nullable: set[str] = set()
+    seen: list[str] = []
+    for source in _sources(select):
+        join = source.parent if isinstance(source.parent, exp.Join) else None
+        side = join.side if join is not None else ""
+        if side in {"LEFT", "FULL"}:
+            nullable.add(source.alias_or_name.lower())
+        if side in {"RIGHT", "FULL"}:
+            nullable.update(seen)
+        seen.append(source.alias_or_name.lower())
+    return nullable
+
+
+def _target_may_be_null_supplied(query: exp.Query, target: Sequence[str]) -> bool:
+    """Whether a row that loses or finds its partner in an outer join could change its target.
+
+    Its old target would then not be found by joining with the changed rows.
+    """
+    wanted = {name.lower() for name in target}
+    for select in query.find_all(exp.Select):
+        nullable = _nullable_aliases(select)
+        if not nullable:
+            continue
+        for projection in select.expressions:
+            if projection.alias_or_name.lower() not in wanted:
+                continue
+            for column in projection.find_all(exp.Column):
+                if not column.table or column.table.lower() in nullable:
+                    return True
+    return False
+
+
+def _window_stays_inside(window: exp.Window, query: exp.Query, target: Sequence[str]) -> bool:
+    """Whether the window's PARTITION BY holds every target column, directly or by its definition."""
+    select = window.find_ancestor(exp.Select)
+    if select is None:
+        return False
+    definitions = _definitions(query)
+    inside = set()
+    for expression in window.args.get("partition_by") or ():
+        inside.add(_bare(expression))
+        inside |= definitions.get(_bare(expression), set())
+    return all(
+        name.lower() in inside or bool(definitions.get(name.lower(), set()) & inside)
+        for name in target
+    )
+
+
+def _definitions(query: exp.Query) -> dict[str, set[str]]:
+    """What each output name stands for, followed through renames of derived tables."""
+    direct: dict[str, set[str]] = {}
+    for select in query.find_all(exp.Select):
+        for projection in select.expressions:
+            if isinstance(projection, exp.Alias):
+                direct.setdefault(projection.alias.lower(), set()).add(_bare(projection.this))
+    for _ in range(len(direct)):
+        grown = False
+        for meanings in direct.values():
+            more = {m for known in tuple(meanings) for m in direct.get(known, ())} - meanings
+            if more:
+                meanings |= more
+                grown = True
+        if not grown:
+            break
+    return direct
+
+
+def _bare(expression: exp.Expression) -> str:
+    """An expression's text without table qualifiers, for comparing."""
+    copy = expression.copy()
+    for column in copy.find_all(exp.Column):
+        column.set("table", None)
+    return str(copy.sql("duckdb", normalize=True)).lower()
+
+
+def _widen(query: exp.Query) -> None:
+    """Take out everything that could hide an output row when inputs are only partly there."""
+    for select in list(query.find_all(exp.Select)):
+        select.set("having", None)
+        select.set("qualify", None)
+        computed = any(_aggregates(_source_query(source, query)) for source in _sources(select))
+        if computed or _nullable_aliases(select):
+            select.set("where", None)
+
+
+def _make_inner(occurrence: exp.Table) -> None:
+    """Keep only output rows that a changed row takes part in.
+
+    An outer join that preserves the other side would let all of that side through. The same
+    holds for the joins further out, when the occurrence stands in a derived table or a CTE.
+    """
+    node: exp.Expr = occurrence
+    while node.parent is not None:
+        parent = node.parent
+        if isinstance(parent, exp.Join):
+            if parent.side in {"LEFT", "FULL"}:
+                parent.set("side", None)
+        elif isinstance(parent, exp.From):
+            for join in parent.parent.args.get("joins") or [] if parent.parent else []:
+                if join.side in {"RIGHT", "FULL"}:
+                    join.set("side", "LEFT" if join.side == "FULL" else None)
+        elif isinstance(parent, exp.CTE):
+            _make_users_inner(parent)
+        node = parent
+
+
+def _make_users_inner(cte: exp.CTE) -> None:
+    root = cte.root()
+    for reference in root.find_all(exp.Table):
+        if not reference.db and reference.name == cte.alias_or_name:
+            _make_inner(reference)

@@ -1,0 +1,291 @@
+"""What a step reads: its sources at fixed snapshots, or only what changed in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Partition, Write
+from thermocline.engine.spark import CATALOG
+from thermocline.lake.changes import changes, only_appends
+from thermocline.transform.declare import How
+from thermocline.transform.models import Model, table_references
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+    from sqlglot import exp
+
+    from thermocline.lake import Lake
+
+MOST_TOUCHED = 10_000
+"""More touched partitions or keys than this and computing everything is the better way."""
+
+CHANGE = "_change"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A source between the snapshot last read (None: never) and the one to read now."""
+
+    table: str
+    start: int | None
+    end: int
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The parts of the target that a change can touch: values of the target's columns."""
+
+    columns: tuple[str, ...]
+    values: tuple[tuple[Any, ...], ...]
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Each part as column → value."""
+        return [dict(zip(self.columns, value, strict=True)) for value in self.values]
+
+
+@dataclass
+class Inputs:
+    """The sources of one step. Views that it makes in Spark are dropped by `close`."""
+
+    lake: Lake
+    model: Model
+    spans: Mapping[str, Span]
+    _views: list[str] = field(default_factory=list)
+    _deltas: dict[str, pa.Table] = field(default_factory=dict)
+
+    def everything(self) -> DataFrame:
+        """The model's rows computed from all rows of its sources."""
+        if self.model.is_sql:
+            return self._select(self.model.query(), self._full_views())
+        return self._call({name: self._whole(read.table, read.how) for name, read in self._reads()})
+
+    def new_rows(self) -> DataFrame | None:
+        """The model's rows computed from new input rows alone; None if that is not enough.
+
+        It is not when a source lost or changed rows: a row-by-row model cannot take back what it
+        gave for them before.
+        """
+        moved = [span for span in self.spans.values() if span.start != span.end]
+        if self.model.is_sql:
+            if not all(self._appended(span) for span in moved):
+                return None
+            frames = {span.table: self._appended_rows(span) for span in self.spans.values()}
+            return self._select(self.model.query(), self._register(frames))
+        return self._call({n: self._for_python(read.table, read.how) for n, read in self._reads()})
+
+    def touched(self, columns: Sequence[str]) -> Touched | None:
+        """Which values of the target columns the changes can touch; None when too many."""
+        from thermocline.transform import delta
+
+        found: set[tuple[Any, ...]] = set()
+        moved = [span for span in self.spans.values() if span.start != span.end]
+        query = self.model.query()
+        expressions = [_part(self.model, name) for name in columns]
+        for span in moved:
+            if not self._delta(span).num_rows:
+                continue
+            for widened, occurrence in delta.substitutions(query, span.table):
+                rows = self._substituted(widened, occurrence, span, moved)
+                distinct = rows.selectExpr(*expressions).distinct().limit(MOST_TOUCHED + 1)
+                found |= {tuple(row) for row in distinct.collect()}
+                if len(found) > MOST_TOUCHED:
+                    return None
+        return Touched(tuple(columns), tuple(sorted(found, key=repr)))
+
+    def only(self, touched: Touched) -> DataFrame:
+        """The model's rows of the touched parts, computed from all rows of the sources."""
+        rows = self._select(self.model.query(), self._full_views())
+        return rows.where(self.condition(touched))
+
+    def condition(self, touched: Touched) -> Column:
+        """The condition on the target that selects exactly the touched parts.
+
+        A list of literals rather than a join, because Spark pushes it down through the model's
+        aggregates and windows to the scans.
+        """
+        return touched_condition(self.model, touched)
+
+    def close(self) -> None:
+        """Drop the views."""
+        for view in self._views:
+            self.lake.spark.session.catalog.dropTempView(view)
+        self._views.clear()
+
+    def _reads(self) -> list[tuple[str, Any]]:
+        return list(self.model.reads.items())
+
+    def _call(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        rows: DataFrame = self.model.function()(**frames)
+        return rows
+
+    def _select(self, query: exp.Query, views: Mapping[str, str]) -> DataFrame:
+        """Run a query in Spark with its tables replaced by views."""
+        from sqlglot import exp
+
+        for reference in table_references(query):
+            if reference.db:
+                _replace(reference, views[f"{reference.db}.{reference.name}"])
+        for column in query.find_all(exp.Column):
+            column.set("db", None)
+        return self.lake.spark.sql(query.sql(dialect="spark"))
+
+    def _full_views(self) -> dict[str, str]:
+        return self._register({s.table: self._read(s.table, s.end) for s in self.spans.values()})
+
+    def _register(self, frames: Mapping[str, DataFrame]) -> dict[str, str]:
+        views = {}
+        for table, frame in frames.items():
+            view = f"_tc_{table.replace('.', '_')}_{len(self._views)}"
+            frame.createOrReplaceTempView(view)
+            self._views.append(view)
+            views[table] = view
+        return views
+
+    def _read(self, table: str, snapshot: int) -> DataFrame:
+        reader = self.lake.spark.session.read.option("snapshot-id", str(snapshot))
+        return reader.table(f"{CATALOG}.{table}")
+
+    def _appended(self, span: Span) -> bool:
+        return only_appends(self.lake.state(span.table), span.start, span.end)
+
+    def _appended_rows(self, span: Span) -> DataFrame:
+        if span.start is None:
+            return self._read(span.table, span.end)
+        reader = self.lake.spark.session.read.option("start-snapshot-id", str(span.start))
+        return reader.option("end-snapshot-id", str(span.end)).table(f"{CATALOG}.{span.table}")
+
+    def _for_python(self, table: str, how: How) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        span = self.spans[table]
+        if how is not How.CHANGES:
+            return self._read(table, span.end)
+        if span.start == span.end:
+            return self._read(table, span.end).limit(0).withColumn(CHANGE, F.lit("insert"))
+        if self._appended(span):
+            return self._appended_rows(span).withColumn(CHANGE, F.lit("insert"))
+        return self._changed_rows(span)
+
+    def _whole(self, table: str, how: How) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows = self._read(table, self.spans[table].end)
+        return rows.withColumn(CHANGE, F.lit("insert")) if how is How.CHANGES else rows
+
+    def _changed_rows(self, span: Span) -> DataFrame:
+        """Inserted and updated rows as they are now, deleted ones as they were."""
+        import pyarrow as pa
+
+        key = self.lake.state(span.table).schema.get("identifier-field-ids") or ()
+        names = {f["id"]: f["name"] for f in self.lake.state(span.table).schema["fields"]}
+        found = changes(
+            self.lake.iceberg(span.table), span.start, span.end, key=[names[i] for i in key]
+        )
+        kinds = (("insert", found.inserts), ("update", found.after), ("delete", found.deletes))
+        marked = [
+            rows.append_column(CHANGE, pa.array([kind] * rows.num_rows, pa.string()))
+            for kind, rows in kinds
+        ]
+        return self._frame(pa.concat_tables(marked), span.table, {CHANGE: "string"})
+
+    def _delta(self, span: Span) -> pa.Table:
+        """Old and new images of the rows that changed, in the columns that the model reads."""
+        import pyarrow as pa
+
+        from thermocline.transform import delta
+
+        if span.table not in self._deltas:
+            table = self.lake.iceberg(span.table)
+            available = [f["name"] for f in self.lake.state(span.table).schema["fields"]]
+            columns = delta.columns_read(self.model.query(), available) or available[:1]
+            found = changes(table, span.start, span.end, columns=columns)
+            rows = pa.concat_tables([found.inserts, found.deletes])
+            old = pa.array([False] * found.inserts.num_rows + [True] * found.deletes.num_rows)
+            self._deltas[span.table] = rows.append_column("_tc_old", old)
+        return self._deltas[span.table]
+
+    def _substituted(
+        self, query: exp.Query, occurrence: exp.Table, span: Span, moved: Sequence[Span]
+    ) -> DataFrame:
+        deltas = {s.table: self._delta_frame(s) for s in moved}
+        changed = self._register({span.table: deltas[span.table].drop("_tc_old")})
+        _replace(occurrence, changed[span.table])
+        frames = {}
+        for other in self.spans.values():
+            frame = self._read(other.table, other.end)
+            if other.table in deltas:
+                gone = deltas[other.table].where("_tc_old").drop("_tc_old")
+                frame = frame.unionByName(gone, allowMissingColumns=True)
+            frames[other.table] = frame
+        return self._select(query, self._register(frames))
+
+    def _delta_frame(self, span: Span) -> DataFrame:
+        return self._frame(self._delta(span), span.table, {"_tc_old": "boolean"})
+
+    def _frame(self, rows: pa.Table, table: str, extra: Mapping[str, str]) -> DataFrame:
+        """Arrow rows of a table as a frame with the table's own Spark types."""
+        from pyspark.sql.types import StructType
+
+        session = self.lake.spark.session
+        known = {f.name: f for f in session.table(f"{CATALOG}.{table}").schema.fields}
+        schema = StructType()
+        for name in rows.column_names:
+            if name in extra:
+                schema.add(name, extra[name], True)
+            else:
+                schema.add(name, known[name].dataType, True)
+        return session.createDataFrame(rows, schema=schema)
+
+
+def touched_condition(model: Model, touched: Touched) -> Column:
+    """The condition on a model's output that selects exactly the touched parts."""
+    from functools import reduce
+    from operator import and_, or_
+
+    from pyspark.sql import functions as F
+
+    fields = {f.column: f for f in model.contract.partition}
+    if len(touched.columns) == 1 and not _by_day(model, fields.get(touched.columns[0])):
+        name = touched.columns[0]
+        known = [value for (value,) in touched.values if value is not None]
+        condition = F.col(name).isin(known) if known else F.lit(False)
+        return condition | F.col(name).isNull() if len(known) < len(touched.values) else condition
+
+    def equal(name: str, value: Any) -> Column:
+        if value is None:
+            return F.col(name).isNull()
+        if _by_day(model, fields.get(name)):
+            following = value + timedelta(days=1)
+            return (F.col(name) >= F.lit(value)) & (F.col(name) < F.lit(following))
+        return F.col(name) == F.lit(value)
+
+    each = [
+        reduce(and_, (equal(*item) for item in zip(touched.columns, value, strict=True)))
+        for value in touched.values
+    ]
+    return reduce(or_, each, F.lit(False))
+
+
+def _by_day(model: Model, field_: Partition | None) -> bool:
+    partitions = model.contract.write is Write.PARTITIONS
+    return partitions and field_ is not None and field_.transform == "day"
+
+
+def _part(model: Model, name: str) -> str:
+    """The SQL by which an output row names the part it belongs to."""
+    field_ = next((f for f in model.contract.partition if f.column == name), None)
+    return f"cast(`{name}` as date)" if _by_day(model, field_) else f"`{name}`"
+
+
+def _replace(reference: exp.Table, view: str) -> None:
+    """Point a table reference to a view, keeping the name by which the query calls it."""
+    from sqlglot import exp
+
+    if not reference.alias:
+        reference.set("alias", exp.TableAlias(this=exp.to_identifier(reference.name)))
+    reference.set("this", exp.to_identifier(view))
+    reference.set("db", None)

@@ -1,0 +1,228 @@
+"""Models: what computes each table, and what it reads to do so."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Contract
+from thermocline.errors import BadInput, ContractError
+from thermocline.transform.declare import How, Read
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_READERS = {how.value: how for how in How}
+DIALECT = "duckdb"
+"""The one dialect that SQL models are written in."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """One model. `reads` maps the name the model uses to the table and the way it is read."""
+
+    table: str
+    path: Path
+    reads: Mapping[str, Read]
+    fingerprint: str
+    contract: Contract
+    tags: tuple[str, ...] = ()
+    text: str = field(default="", repr=False)
+
+    @property
+    def is_sql(self) -> bool:
+        """Whether the model is a SELECT rather than a function."""
+        return self.path.suffix == ".sql"
+
+    @property
+    def sources(self) -> list[str]:
+        """The tables it reads, each once."""
+        return list(dict.fromkeys(read.table for read in self.reads.values()))
+
+    def query(self) -> exp.Query:
+        """The parsed SELECT of a SQL model, a fresh copy."""
+        return parse_query(self.text, self.path)
+
+    def function(self) -> Callable[..., Any]:
+        """The function of a Python model, imported now."""
+        return _import_function(self)
+
+
+@dataclass(frozen=True)
+class ModelProblem:
+    """Something wrong with a model file."""
+
+    path: Path
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"models/{self.path.parent.name}/{self.path.name}:{self.line}  {self.what}"
+
+
+def load_models(folder: Path, contracts: Mapping[str, Contract]) -> dict[str, Model]:
+    """All models of a project by table. All problems are reported together."""
+    models: dict[str, Model] = {}
+    problems: list[ModelProblem] = []
+    for path in sorted([*folder.glob("*/*.sql"), *folder.glob("*/*.py")]):
+        if path.name.startswith("_"):
+            continue
+        table = f"{path.parent.name}.{path.stem}"
+        try:
+            if table in models:
+                raise _Wrong(1, f"{table} has two models: {models[table].path.name} too")
+            if table not in contracts:
+                raise _Wrong(1, f"there is no contract contracts/{table.replace('.', '/')}.odcs.yaml")
+            models[table] = _load(table, path, contracts[table])
+            _check_sources(models[table], contracts)
+        except _Wrong as wrong:
+            problems.append(ModelProblem(path, wrong.line, wrong.what))
+    if problems:
+        raise ContractError(problems, "Mend the models and run again. Nothing was written.")
+    return models
+
+
+class _Wrong(Exception):
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+        self.what = what
+
+
+def _load(table: str, path: Path, contract: Contract) -> Model:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _Wrong(1, f"cannot be read: {error}") from error
+    tags: tuple[str, ...] = ()
+    if path.suffix == ".sql":
+        reads = _sql_reads(text, path)
+    else:
+        reads, tags = _python_reads(text)
+    if not reads:
+        raise _Wrong(1, "it reads no table")
+    if any(read.table == table for read in reads.values()):
+        raise _Wrong(1, "a model cannot read the table it writes")
+    tags = (*tags, *contract.tags)
+    return Model(table, path, reads, _fingerprint(text, contract), contract, tags, text)
+
+
+def _check_sources(model: Model, contracts: Mapping[str, Contract]) -> None:
+    for source in model.sources:
+        if source not in contracts:
+            raise _Wrong(1, f"it reads {source}, which has no contract")
+
+
+def _fingerprint(text: str, contract: Contract) -> str:
+    """Changes when the model or what it must write changes, so that a new version recomputes."""
+    columns = [f"{column.name} {column.type}" for column in contract.table_columns]
+    parts = [text, *columns, *contract.key, *contract.order_by, contract.write]
+    parts += [contract.delete_when or "", *map(str, contract.partition)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def parse_query(text: str, path: Path | None = None) -> exp.Query:
+    """Parse one SELECT in the models' dialect."""
+    import sqlglot
+    from sqlglot import errors, exp
+
+    try:
+        statements = [s for s in sqlglot.parse(text, dialect=DIALECT) if s is not None]
+    except errors.ParseError as error:
+        first = error.errors[0] if error.errors else {}
+        what = first.get("description") or str(error)
+        raise _Wrong(int(first.get("line") or 1), f"SQL: {what}") from error
+    except errors.TokenError as error:
+        raise _Wrong(1, f"SQL: {error}") from error
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise _Wrong(1, "a SQL model is exactly one SELECT")
+    return statements[0]
+
+
+def table_references(query: exp.Query) -> list[exp.Table]:
+    """The references to stored tables in a query, CTE names left out."""
+    from sqlglot import exp
+
+    names = {cte.alias_or_name for cte in query.find_all(exp.CTE)}
+    return [
+        found
+        for found in query.find_all(exp.Table)
+        if isinstance(found.this, exp.Identifier) and (found.db or found.name not in names)
+    ]
+
+
+def _sql_reads(text: str, path: Path) -> dict[str, Read]:
+    reads: dict[str, Read] = {}
+    for reference in table_references(parse_query(text, path)):
+        if not reference.db or reference.catalog:
+            raise _Wrong(1, f"write the table {reference.sql(DIALECT)} as layer.name")
+        name = f"{reference.db}.{reference.name}"
+        reads[name] = Read(name)
+    return reads
+
+
+def _python_reads(text: str) -> tuple[dict[str, Read], tuple[str, ...]]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise _Wrong(error.lineno or 1, f"Python: {error.msg}") from error
+    found = [
+        (node, call)
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        for call in node.decorator_list
+        if isinstance(call, ast.Call) and _name(call.func) == "model"
+    ]
+    if len(found) != 1:
+        raise _Wrong(1, "a Python model is exactly one function marked with @model(reads=…)")
+    node, call = found[0]
+    arguments = {keyword.arg: keyword.value for keyword in call.keywords}
+    reads = arguments.get("reads") or (call.args[0] if call.args else None)
+    if not isinstance(reads, ast.Dict):
+        raise _Wrong(call.lineno, "reads must be written out as {parameter: table(…) | changes(…)}")
+    declared = {}
+    for key, value in zip(reads.keys, reads.values, strict=True):
+        declared[_text(key)] = _read(value)
+    parameters = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
+    if parameters != set(declared):
+        raise _Wrong(node.lineno, f"its parameters and its reads differ: {sorted(declared)}")
+    tags = arguments.get("tags")
+    return declared, tuple(ast.literal_eval(tags)) if tags is not None else ()
+
+
+def _read(node: ast.expr) -> Read:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return Read(node.value)
+    how = _READERS.get(_name(node.func)) if isinstance(node, ast.Call) else None
+    if how is None or not isinstance(node, ast.Call) or len(node.args) != 1:
+        raise _Wrong(node.lineno, 'write a read as table("…"), changes("…") or lookup("…")')
+    return Read(_text(node.args[0]), how)
+
+
+def _name(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _text(node: ast.expr | None) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    raise _Wrong(getattr(node, "lineno", 1), "names in reads must be written out as text")
+
+
+def _import_function(model: Model) -> Callable[..., Any]:
+    name = f"thermocline_models_{model.table.replace('.', '_')}"
+    spec = importlib.util.spec_from_file_location(name, model.path)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{model.path.name} cannot be imported.", "Check the file.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for value in vars(module).values():
+        if callable(value) and hasattr(value, "__thermocline_reads__"):
+            function: Callable[..., Any] = value
+            return function
+    raise BadInput(f"{model.path.name} marks no function with @model.", "Mark one.")

@@ -1,0 +1,251 @@
+"""What is stale and how each stale table will be computed. Decided from metadata, starting nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Write
+from thermocline.errors import NotFound
+from thermocline.lake import bookmark as bookmarks
+from thermocline.lake.metadata import MAIN, TableState
+from thermocline.transform import graph
+from thermocline.transform.declare import How
+from thermocline.transform.models import Model
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+
+MODEL_KEY = "@model"
+"""Where a bookmark keeps the fingerprint of the model that computed the table."""
+
+
+class Way(StrEnum):
+    """How a step gets its rows."""
+
+    EVENTS = "events"
+    """From the new input rows alone."""
+    TOUCHED = "touched"
+    """By computing again the partitions or keys that the change touches."""
+    FULL = "full"
+    """From all input rows, replacing the table's content."""
+
+
+@dataclass(frozen=True)
+class SourceMove:
+    """What happened to one source since the table last read it."""
+
+    table: str
+    start: int | None
+    snapshots: int = 0
+    rows: int = 0
+    pending: bool = False
+
+    def __str__(self) -> str:
+        if self.pending:
+            return f"{self.table} will change"
+        if self.start is None:
+            return f"{self.table} was not read yet"
+        return f"{self.table} moved {self.snapshots} snapshots, {self.rows:,} rows"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One table to bring up to date."""
+
+    model: Model
+    way: Way
+    why: tuple[str, ...]
+    moves: tuple[SourceMove, ...]
+    creates: bool = False
+
+    @property
+    def table(self) -> str:
+        """The table it writes."""
+        return self.model.table
+
+    @property
+    def how(self) -> str:
+        """The write strategy and the engine, for people."""
+        write = self.model.contract.write
+        return f"{write} on spark" if self.way is not Way.FULL else f"{write}, all rows, on spark"
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "table": self.table,
+            "write": str(self.model.contract.write),
+            "way": str(self.way),
+            "why": list(self.why),
+            "how": self.how,
+            "creates": self.creates,
+            "sources": [
+                {"table": m.table, "since": m.start, "snapshots": m.snapshots, "rows": m.rows,
+                 "pending": m.pending}
+                for m in self.moves
+            ],
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a run in order, and the tables that are fresh."""
+
+    steps: tuple[Step, ...]
+    fresh: tuple[str, ...]
+    into: str = MAIN
+    pins: Mapping[str, int] = field(default_factory=dict)
+    """The snapshot of each source outside the run, so that all steps read the same state."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "into": self.into,
+            "steps": [step.as_dict() for step in self.steps],
+            "fresh": list(self.fresh),
+        }
+
+
+def plan(
+    lake: Lake,
+    models: Mapping[str, Model],
+    *,
+    select: Sequence[str] = (),
+    full_refresh: bool = False,
+    into: str = MAIN,
+) -> Plan:
+    """Decide which of the selected models are stale, why, and how each will be computed."""
+    chosen = graph.select(models, select)
+    states = _states(lake, models)
+    steps: list[Step] = []
+    fresh: list[str] = []
+    planned: set[str] = set()
+    pins: dict[str, int] = {}
+    for model in graph.ordered(models):
+        if model.table not in chosen:
+            continue
+        for source in model.sources:
+            head = _head(states.get(source), into)
+            if head is not None:
+                pins[source] = head
+        step = _step(model, states, planned, into, full_refresh=full_refresh)
+        if step is None:
+            fresh.append(model.table)
+        else:
+            steps.append(step)
+            planned.add(model.table)
+    return Plan(tuple(steps), tuple(fresh), into, pins)
+
+
+def _states(lake: Lake, models: Mapping[str, Model]) -> dict[str, TableState]:
+    wanted = {name for model in models.values() for name in (model.table, *model.sources)}
+    there = set(lake.tables())
+    return {table: lake.state(table) for table in sorted(wanted & there)}
+
+
+def _head(state: TableState | None, into: str) -> int | None:
+    if state is None:
+        return None
+    head = state.head(into)
+    return state.head() if head is None else head
+
+
+def _step(
+    model: Model,
+    states: Mapping[str, TableState],
+    planned: set[str],
+    into: str,
+    *,
+    full_refresh: bool,
+) -> Step | None:
+    for source in model.sources:
+        if source not in states and source not in planned:
+            raise NotFound(
+                f"{model.table} reads {source}, which does not exist yet.",
+                f"Ingest it first (thermo ingest), or select its model too: +{model.table}.",
+            )
+    state = states.get(model.table)
+    marked = _marked(state, into)
+    moves = [
+        _move(read.table, marked.get(read.table), states.get(read.table), planned, into)
+        for read in dict.fromkeys(model.reads.values())
+        if read.how is not How.LOOKUP
+    ]
+    moved = tuple(move for move in moves if move is not None)
+    reasons = [str(move) for move in moved]
+    if not marked:
+        reasons = ["never computed" if state is None or into == MAIN else "new here"]
+    elif marked.get(MODEL_KEY) != model.fingerprint:
+        reasons.insert(0, "the model or its contract changed")
+    elif full_refresh:
+        reasons.insert(0, "a full refresh was asked for")
+    elif not moved:
+        return None
+    whole = full_refresh or not marked or marked.get(MODEL_KEY) != model.fingerprint
+    lost = [move for move in moved if move.start is None and not move.pending]
+    if lost and not whole:
+        reasons.append("its bookmark is not in the source's history, so all rows are read")
+    way = Way.FULL if whole or lost else incremental_way(model, moved)
+    return Step(model, way, tuple(reasons), moved, creates=state is None)
+
+
+def _marked(state: TableState | None, into: str) -> dict[str, Any]:
+    if state is None:
+        return {}
+    ref = into if into in state.refs else MAIN
+    return bookmarks.read(state, ref)
+
+
+def _move(
+    source: str,
+    since: int | None,
+    state: TableState | None,
+    planned: set[str],
+    into: str,
+) -> SourceMove | None:
+    """How far a source is ahead of the bookmark; None when it is where it was."""
+    if source in planned or state is None:
+        return SourceMove(source, since, pending=True)
+    head = _head(state, into)
+    if head == since:
+        return None
+    between = state.between(since, head) if since is not None else None
+    if between is None:
+        return SourceMove(source, None)
+    changing = [s for s in between if s.operation != "replace"]
+    if not changing:
+        return None  # only maintenance: the same rows in other files
+    rows = sum(s.count("added-records") for s in changing)
+    return SourceMove(source, since, len(changing), rows)
+
+
+def incremental_way(model: Model, moves: Sequence[SourceMove]) -> Way:
+    """Whether new input rows suffice, touched parts can be found, or everything must be read."""
+    if not model.is_sql:
+        how = {read.table: read.how for read in model.reads.values()}
+        by_changes = all(how[move.table] is How.CHANGES for move in moves)
+        return Way.EVENTS if by_changes else Way.FULL
+    from thermocline.transform import delta
+
+    contract, query = model.contract, model.query()
+    if contract.write in {Write.APPEND, Write.SCD2} or (
+        contract.write is Write.MERGE and contract.order_by
+    ):
+        return Way.EVENTS if delta.row_by_row(query) else Way.FULL
+    target = touched_columns(model)
+    if not target or delta.unfit_for_substitution(query, target) is not None:
+        return Way.FULL
+    return Way.TOUCHED
+
+
+def touched_columns(model: Model) -> list[str]:
+    """The output columns by which touched parts are named: the partition's, or the key's."""
+    contract = model.contract
+    if contract.write is Write.PARTITIONS:
+        fits = {"identity", "day"}
+        if all(field.transform in fits for field in contract.partition):
+            return [field.column for field in contract.partition]
+        return []
+    return list(contract.key) if contract.write is Write.MERGE else []

@@ -1,0 +1,284 @@
+"""Run a plan: compute each step on the run's draft, check it there, publish everything at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thermocline.check.gate import Report, raise_if_failed
+from thermocline.check.tables import check_tables
+from thermocline.contract import Contract
+from thermocline.contract.definition import Write
+from thermocline.errors import ContractError
+from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import tables
+from thermocline.lake.draft import Draft, MainMoved, Published
+from thermocline.lake.faults import crash_point
+from thermocline.telemetry import SILENT, Progress
+from thermocline.transform import graph, replay, strategies
+from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.models import Model
+from thermocline.transform.plan import MODEL_KEY, Plan, Step, Way, touched_columns
+from thermocline.transform.strategies import tombstones
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.lake import Lake
+
+ROUNDS = 5
+"""How often a run works itself onto a main that keeps moving before it gives up."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one step did."""
+
+    table: str
+    write: str
+    way: str
+    detail: str
+    added: int
+    removed: int
+    total: int
+    snapshot: int
+    seconds: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run did. `published` is None when there was nothing to do."""
+
+    run: str
+    steps: tuple[StepResult, ...]
+    fresh: tuple[str, ...]
+    checks: tuple[Report, ...]
+    published: Published | None
+    seconds: float
+    replayed: tuple[str, ...] = ()
+
+    @property
+    def rules(self) -> int:
+        """How many quality rules were checked."""
+        return sum(len(report.outcomes) for report in self.checks)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        published = self.published
+        return {
+            "run": self.run,
+            "steps": [step.as_dict() for step in self.steps],
+            "fresh": list(self.fresh),
+            "checks": [report.as_dict() for report in self.checks],
+            "published": {t: after for t, (_, after) in published.tables.items()}
+            if published
+            else {},
+            "replayed": list(self.replayed),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def run(
+    lake: Lake,
+    models: Mapping[str, Model],
+    plan: Plan,
+    *,
+    run_id: str,
+    progress: Progress = SILENT,
+) -> RunReport:
+    """Bring every table of a plan up to date, all at once or not at all."""
+    started = time.monotonic()
+    if not plan.steps:
+        return RunReport(run_id, (), plan.fresh, (), None, time.monotonic() - started)
+    return _Run(lake, models, plan, run_id, progress).execute(started)
+
+
+class _Run:
+    """One run on its way."""
+
+    def __init__(
+        self, lake: Lake, models: Mapping[str, Model], plan: Plan, run_id: str, progress: Progress
+    ) -> None:
+        self.lake = lake
+        self.models = models
+        self.plan = plan
+        self.progress = progress
+        self.draft = Draft(lake, run_id, plan.into)
+        self.results: dict[str, StepResult] = {}
+        self.replayed: list[str] = []
+
+    def execute(self, started: float) -> RunReport:
+        steps = self.plan.steps
+        self._prepare(steps)
+        for step in steps:
+            self._compute(step)
+        checks = self._check([step.model.contract for step in steps])
+        published = self._publish()
+        self.progress.step("publish")
+        self.progress.done(f"{len(published.tables)} tables in one commit")
+        return RunReport(
+            self.draft.run,
+            tuple(self.results[step.table] for step in steps),
+            self.plan.fresh,
+            tuple(checks.values()),
+            published,
+            time.monotonic() - started,
+            tuple(self.replayed),
+        )
+
+    def _prepare(self, steps: Sequence[Step]) -> None:
+        """Bring the tables to their contracts, refusing all that is not allowed before any write."""
+        crash_point("run.planned")
+        wanted = [c for step in steps for c in _contracts(step.model.contract)]
+        problems: list[Any] = []
+        for contract in wanted:
+            try:
+                tables.pending(self.lake, contract)
+            except ContractError as error:
+                problems.extend(error.problems)
+        if problems:
+            raise ContractError(problems, tables.REFUSED)
+        for contract in wanted:
+            self.lake.ensure(contract)
+        crash_point("run.ensured")
+        self.draft.begin(*(contract.table for contract in wanted))
+
+    def _compute(self, step: Step) -> None:
+        """Compute one step's rows and commit them to the draft, with the bookmark."""
+        began = time.monotonic()
+        self.progress.step(f"run {step.table}")
+        crash_point("step.before")
+        spans = self._spans(step.model)
+        bookmark: dict[str, Any] = {span.table: span.end for span in spans.values()}
+        bookmark[MODEL_KEY] = step.model.fingerprint
+        inputs = Inputs(self.lake, step.model, spans)
+        try:
+            snapshot, way, detail = self._write(step, inputs, bookmark)
+        finally:
+            inputs.close()
+        crash_point("step.after")
+        made = self.lake.state(step.table).snapshot(snapshot)
+        removed = made.count("deleted-records") + made.count("added-position-deletes")
+        result = StepResult(
+            table=step.table,
+            write=str(step.model.contract.write),
+            way=str(way),
+            detail=detail,
+            added=made.count("added-records"),
+            removed=removed,
+            total=made.count("total-records") - made.count("total-position-deletes"),
+            snapshot=snapshot,
+            seconds=time.monotonic() - began,
+        )
+        self.results[step.table] = result
+        self.progress.done(f"{result.write:<10} {result.total:,} rows   {detail}")
+
+    def _spans(self, model: Model) -> dict[str, Span]:
+        """Each source from where the target last read it to where it is for this run."""
+        state = self.lake.state(model.table)
+        marked = bookmarks.read(state, self.draft.branch)
+        spans = {}
+        for source in model.sources:
+            inside = source in self.draft.tables
+            end = self.draft.head(source) if inside else self.plan.pins[source]
+            spans[source] = Span(source, marked.get(source), end)
+        return spans
+
+    def _write(
+        self, step: Step, inputs: Inputs, bookmark: Mapping[str, Any]
+    ) -> tuple[int, Way, str]:
+        contract, draft = step.model.contract, self.draft
+        way = step.way
+        if way is Way.EVENTS:
+            rows = inputs.new_rows()
+            if rows is not None:
+                return strategies.write(rows, contract, draft, bookmark=bookmark), way, "new rows"
+        if way is Way.TOUCHED:
+            touched = inputs.touched(touched_columns(step.model))
+            if touched is not None and not touched.values:
+                return replay.mark(draft, step.table, bookmark), way, "nothing touched"
+            if touched is not None:
+                snapshot = self._write_touched(step, inputs, touched, bookmark)
+                what = "partitions" if contract.write is Write.PARTITIONS else "keys"
+                return snapshot, way, f"{len(touched.values):,} {what} touched"
+        rows = inputs.everything()
+        snapshot = strategies.write(rows, contract, draft, bookmark=bookmark, full=True)
+        return snapshot, Way.FULL, "all rows"
+
+    def _write_touched(
+        self, step: Step, inputs: Inputs, touched: Any, bookmark: Mapping[str, Any]
+    ) -> int:
+        contract, rows = step.model.contract, inputs.only(touched)
+        if contract.write is Write.PARTITIONS:
+            return strategies.write(
+                rows, contract, self.draft, bookmark=bookmark, computed=inputs.condition(touched)
+            )
+        keys: DataFrame = self.lake.spark.session.createDataFrame(
+            [tuple(value) for value in touched.values], schema=_key_schema(contract)
+        )
+        return strategies.write(rows, contract, self.draft, bookmark=bookmark, affected=keys)
+
+    def _check(self, contracts: Sequence[Contract]) -> dict[str, Report]:
+        """Check the tables on the draft. A broken rule stops the run and leaves the branch."""
+        self.progress.step("check")
+        snapshots = dict(self.plan.pins) | {t: self.draft.head(t) for t in self.draft.tables}
+        reports = {c.table: r for c in contracts for r in check_tables(self.lake, [c], snapshots)}
+        raise_if_failed(list(reports.values()), self.draft.branch)
+        rules = sum(len(report.outcomes) for report in reports.values())
+        warned = sum(len(report.warnings) for report in reports.values())
+        warnings = f" · {warned} warnings" if warned else ""
+        self.progress.done(f"{rules} rules · {rules - warned} hold{warnings}")
+        crash_point("run.checked")
+        return reports
+
+    def _publish(self) -> Published:
+        """Publish, working the draft onto main first whenever main moved meanwhile."""
+        for _ in range(ROUNDS):
+            try:
+                return self.draft.publish()
+            except MainMoved as moved:
+                self._catch_up(moved.tables)
+        return self.draft.publish()
+
+    def _catch_up(self, moved: Sequence[str]) -> None:
+        """Replay or compute again every table that moved, and all that were computed from one."""
+        main_tables = {table.removesuffix(tombstones.SUFFIX) for table in moved}
+        behind = graph.downstream(self.models, main_tables)
+        redone: list[Contract] = []
+        changed: set[str] = set()
+        for step in self.plan.steps:
+            if step.table not in behind:
+                continue
+            stands = not changed & set(step.model.sources)
+            if stands and replay.onto_moved(self.draft, step.model.contract):
+                self.replayed.append(step.table)
+            else:
+                for contract in _contracts(step.model.contract):
+                    self.draft.rebase(contract.table)
+                self._compute(step)
+            changed.add(step.table)
+            redone.append(step.model.contract)
+        for table in set(moved) - {c.table for s in redone for c in _contracts(s)}:
+            self.draft.rebase(table)
+        self._check(redone)
+
+
+def _contracts(contract: Contract) -> list[Contract]:
+    """A table's contract and that of its companion, if it has one."""
+    companion = tombstones.contract_for(contract)
+    return [contract] if companion is None else [companion, contract]
+
+
+def _key_schema(contract: Contract) -> str:
+    from thermocline.engine.spark_types import ddl, quoted
+
+    columns = (contract.column(name) for name in contract.key)
+    return ", ".join(f"{quoted(c.name)} {ddl(c.type)}" for c in columns if c is not None)
+
+

@@ -1,0 +1,94 @@
+"""Putting prepared rows into a table: each function makes exactly one Iceberg commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from thermocline.engine.spark import CATALOG
+from thermocline.engine.spark_types import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.lake.draft import Draft
+
+ACTION = "_tc_action"
+"""What is to be done with a row: insert, update or delete."""
+
+
+def append(rows: DataFrame, target: str) -> None:
+    """Add rows; no rows still make a commit, which carries the bookmark."""
+    rows.writeTo(target).append()
+
+
+def replace(rows: DataFrame, target: str) -> None:
+    """Put rows in the place of everything there is. Older snapshots keep what was there."""
+    from pyspark.sql import functions as F
+
+    rows.writeTo(target).overwrite(F.lit(True))
+
+
+def change(changes: DataFrame, target: str, *, on: Sequence[str], columns: Sequence[str]) -> None:
+    """Insert, update and delete rows as their ACTION says.
+
+    `changes` has at most one row for each value of the columns `on`, and the action is right:
+    what is to be updated or deleted is there, what is to be inserted is not. It is read more
+    than once, so it must be evaluated once.
+    """
+    from pyspark.sql import functions as F
+
+    actions = changes.agg(
+        *(F.count_if(F.col(ACTION) == kind) for kind in ("insert", "update", "delete"))
+    ).first()
+    inserts, updates, deletes = actions or (0, 0, 0)
+    if not updates and not deletes:
+        # Nothing to look for in the table, so it is not read at all.
+        append(changes.select(*(quoted(name) for name in columns)), target)
+        return
+    values = {quoted(name): F.col(f"s.{quoted(name)}") for name in columns}
+    matching = " and ".join(f"{target}.{quoted(name)} = s.{quoted(name)}" for name in on)
+    # Sorting the whole table to find a few rows in it costs more than a hash of the few.
+    source = changes.hint("shuffle_hash").alias("s")
+    # Not SQL's MERGE: that takes a view, and Spark 4.1 cannot plan a view over a cached frame
+    # that reads the table which is merged into.
+    merge = source.mergeInto(target, F.expr(matching))
+    if deletes:
+        merge = merge.whenMatched(F.expr(f"s.{ACTION} = 'delete'")).delete()
+    if updates:
+        merge = merge.whenMatched(F.expr(f"s.{ACTION} = 'update'")).update(values)
+    if inserts:
+        merge = merge.whenNotMatched(F.expr(f"s.{ACTION} = 'insert'")).insert(values)
+    merge.merge()
+
+
+def holds_nothing(draft: Draft, table: str) -> bool:
+    """Whether the draft's branch of a table is known to have no rows, from its metadata alone."""
+    state = draft.lake.state(table)
+    return state.snapshot(draft.head(table)).summary.get("total-records") == "0"
+
+
+def as_of_now(draft: Draft, table: str) -> DataFrame:
+    """The draft's branch of a table, fixed at its newest snapshot.
+
+    A frame over the branch itself would be read anew after our own next commit, also when it was
+    cached: Spark refreshes cached frames whose table was written.
+    """
+    reader = draft.lake.spark.session.read.option("versionAsOf", str(draft.head(table)))
+    return reader.table(f"{CATALOG}.{table}")
+
+
+@contextmanager
+def evaluated_once(rows: DataFrame) -> Iterator[DataFrame]:
+    """Rows that are computed once however often they are read.
+
+    Needed where one write reads its source several times: a copy-on-write MERGE looks for the
+    files first and rewrites them after, and a model that is not deterministic (a random id, the
+    current time) must not answer the two differently.
+    """
+    kept = rows.persist()
+    try:
+        yield kept
+    finally:
+        kept.unpersist()

@@ -1,0 +1,224 @@
+"""Merge: one row a key, the newest, whatever the order of arrival.
+
+What happens to each row is decided before anything is written, by looking up the batch's keys in
+the table. So a row that changes nothing is not written, a batch of new keys is a plain append,
+and the MERGE itself compares keys only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thermocline.engine.spark_types import quoted
+from thermocline.transform.strategies import applying, ordering, tombstones
+from thermocline.transform.strategies.applying import ACTION
+from thermocline.transform.strategies.failures import explained, without
+from thermocline.transform.strategies.shaping import DELETED, shaped, written_columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.contract import Contract
+    from thermocline.lake.draft import Draft
+
+BROADCAST_ROWS = 500_000
+"""A batch of at most so many keys is sent to where the table is read, and not the other way."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What must be known of a batch before it is written."""
+
+    rows: int
+    deletes: int
+
+
+def events(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, full: bool) -> int:
+    """Write rows that are events: of each key the newest by `order_by` stays, or its delete.
+
+    The table is the same for every order and batching of the same events. Deletes are remembered
+    in the companion table, which is committed to the draft first.
+    """
+    companion = tombstones.contract_for(contract)
+    newest = ordering.newest(shaped(rows, contract, deletes=True), contract)
+    if companion is None:
+        if full:
+            return _replaced(rows, newest, contract, draft, bookmark)
+        if applying.holds_nothing(draft, contract.table):
+            return _commit(rows, newest, contract, draft, bookmark)
+    with applying.evaluated_once(newest) as kept:
+        survey = surveyed(rows, kept, contract)
+        if full:
+            if companion is not None:
+                _replaced(rows, kept.where(DELETED), companion, draft, None)
+            return _replaced(rows, kept.where(f"not {DELETED}"), contract, draft, bookmark)
+        alive = kept
+        if companion is not None:
+            if survey.deletes:
+                _remember(kept.where(DELETED), companion, draft, survey)
+            alive = _not_buried(kept, contract, companion, draft)
+        newer = f"{ordering.rank(contract, 's', 's.' + DELETED)} > "
+        newer += ordering.rank(contract, "t", "false")
+        return _settle(rows, alive, contract, draft, survey, newer, bookmark)
+
+
+def state(
+    rows: DataFrame,
+    contract: Contract,
+    draft: Draft,
+    *,
+    bookmark: Any,
+    full: bool,
+    affected: DataFrame | None,
+) -> int:
+    """Write rows that are the state of some keys: what is there becomes what the rows say.
+
+    Keys in `affected` that have no row are deleted. A key with two rows is an error.
+    """
+    states = _one_each(shaped(rows, contract, deletes=True), contract, affected)
+    if full:
+        return _replaced(rows, states.where(f"not {DELETED}"), contract, draft, bookmark)
+    with applying.evaluated_once(states) as kept:
+        survey = surveyed(rows, kept, contract)
+        newer = f"s.{DELETED} or not ({ordering.same(written_columns(contract), 's', 't')})"
+        return _settle(rows, kept, contract, draft, survey, newer, bookmark)
+
+
+def surveyed(
+    rows: DataFrame, kept: DataFrame, contract: Contract, needed: Sequence[str] = ()
+) -> Survey:
+    """Count a batch's rows and deletes in one pass, which also fills the cache.
+
+    Raises CheckFailed where rows have no key, or no value in another column that is `needed`:
+    SQL's equality would never find them again.
+    """
+    from pyspark.sql import functions as F
+
+    needed = (*contract.key, *needed)
+    null = " or ".join(f"{quoted(name)} is null" for name in needed)
+    with explained(rows, contract):
+        found = kept.agg(F.count("*"), F.count_if(F.col(DELETED)), F.count_if(F.expr(null))).first()
+    total, deletes, nulls = found or (0, 0, 0)
+    if nulls:
+        raise without(kept.where(null), contract, needed, nulls)
+    return Survey(total, deletes)
+
+
+def of_these_keys(table: DataFrame, keys: DataFrame, key: tuple[str, ...], rows: int) -> DataFrame:
+    """The table's rows that have one of the keys, without moving the table's other rows."""
+    from pyspark.sql import functions as F
+
+    wanted = keys.select(*(quoted(name) for name in key)).alias("s")
+    few = F.broadcast(wanted) if rows <= BROADCAST_ROWS else wanted
+    return table.alias("t").join(few, F.expr(_equal(key)), "leftsemi")
+
+
+def _one_each(rows: DataFrame, contract: Contract, affected: DataFrame | None) -> DataFrame:
+    """The rows, and a delete for each affected key without one. Two rows of a key fail."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    key = [quoted(name) for name in contract.key]
+    every = rows.withColumn("_tc_stated", F.lit(True))
+    if affected is not None:
+        keys = affected.select(*key, F.lit(True).alias(DELETED), F.lit(False).alias("_tc_stated"))
+        every = every.unionByName(keys, allowMissingColumns=True)
+    number = F.row_number().over(Window.partitionBy(*key).orderBy(F.col("_tc_stated").desc()))
+    message = F.concat(
+        F.lit(f"{contract.table}: the model gives several rows for the key "),
+        F.to_json(F.struct(*key)),
+    )
+    twice = F.when(F.col("_tc_stated"), F.raise_error(message)).otherwise(False)
+    first = F.when(F.col("_tc_number") == 1, True).otherwise(twice)
+    numbered = every.withColumn("_tc_number", number)
+    return numbered.where(first).drop("_tc_number", "_tc_stated")
+
+
+def _remember(deletes: DataFrame, companion: Contract, draft: Draft, survey: Survey) -> None:
+    """Keep the newest delete of each key, so that an older row finds it."""
+    newer = f"{ordering.place(companion, 's')} > {ordering.place(companion, 't')}"
+    _settle(deletes, shaped(deletes, companion), companion, draft, survey, newer, None)
+
+
+def _not_buried(
+    batch: DataFrame, contract: Contract, companion: Contract, draft: Draft
+) -> DataFrame:
+    """The batch without rows that a remembered delete outdoes; a tie is the delete's."""
+    from pyspark.sql import functions as F
+
+    if applying.holds_nothing(draft, companion.table):
+        return batch
+    graves = applying.as_of_now(draft, companion.table).alias("t")
+    outdone = F.expr(
+        f"not s.{DELETED} and {_equal(contract.key)} and "
+        f"{ordering.place(contract, 't')} >= {ordering.place(contract, 's')}"
+    )
+    return batch.alias("s").join(graves, outdone, "leftanti")
+
+
+def _settle(
+    rows: DataFrame,
+    batch: DataFrame,
+    contract: Contract,
+    draft: Draft,
+    survey: Survey,
+    newer: str,
+    bookmark: Any,
+) -> int:
+    """Decide what each row of the batch does to the table, and commit that.
+
+    `newer` is SQL that holds when the batch's row (`s`) changes the table's row (`t`).
+    """
+    from pyspark.sql import functions as F
+
+    if applying.holds_nothing(draft, contract.table):
+        return _commit(rows, batch, contract, draft, bookmark)
+    table = applying.as_of_now(draft, contract.table)
+    there = of_these_keys(table, batch, contract.key, survey.rows).alias("t")
+    found = f"t.{quoted(contract.key[0])} is not null"
+    action = (
+        f"case when {found} and ({newer}) then if(s.{DELETED}, 'delete', 'update') "
+        f"when not {found} and not s.{DELETED} then 'insert' end as {ACTION}"
+    )
+    joined = batch.alias("s").join(there, F.expr(_equal(contract.key)), "left")
+    decided = joined.selectExpr("s.*", action).where(f"{ACTION} is not null")
+    columns = [column.name for column in written_columns(contract)]
+    with applying.evaluated_once(decided) as changes:
+
+        def commit(target: str) -> None:
+            with explained(rows, contract):
+                applying.change(changes, target, on=contract.key, columns=columns)
+
+        return draft.commit(contract.table, commit, bookmark=bookmark, operation="merge")
+
+
+def _commit(
+    rows: DataFrame, batch: DataFrame, contract: Contract, draft: Draft, bookmark: Any
+) -> int:
+    """Add a batch to an empty table."""
+    ready = batch.where(f"not {DELETED}").drop(DELETED)
+
+    def commit(target: str) -> None:
+        with explained(rows, contract):
+            applying.append(ready, target)
+
+    return draft.commit(contract.table, commit, bookmark=bookmark, operation="merge")
+
+
+def _replaced(
+    rows: DataFrame, batch: DataFrame, contract: Contract, draft: Draft, bookmark: Any
+) -> int:
+    """Put a batch in the place of the whole table."""
+    ready = shaped(batch, contract).drop(DELETED)
+
+    def commit(target: str) -> None:
+        with explained(rows, contract):
+            applying.replace(ready, target)
+
+    return draft.commit(contract.table, commit, bookmark=bookmark, operation="merge")
+
+
+def _equal(key: tuple[str, ...]) -> str:
+    return " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)

@@ -1,0 +1,68 @@
+"""The companion of a table: what the table itself cannot remember.
+
+A deleted key has no row, so nothing in the table says that an older row arriving late must stay
+dead. An scd2 table has no row for an event that changed nothing, nor for a delete, yet a late row
+may make both matter. Such events are kept beside the table, in `<table>__tombstones`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from thermocline.contract.definition import Column, Contract, Updates, Write
+from thermocline.contract.types import Primitive
+from thermocline.errors import ContractError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SUFFIX = "__tombstones"
+KIND = "_kind"
+
+
+def contract_for(contract: Contract) -> Contract | None:
+    """The companion's contract, or None for a table that needs none.
+
+    A merge with deletes keeps the newest delete of each key; scd2 keeps deletes and the events
+    that repeated the version before them.
+    """
+    if not contract.order_by or contract.write not in {Write.MERGE, Write.SCD2}:
+        return None
+    if contract.write is Write.MERGE and contract.delete_when is None:
+        return None
+    history = contract.write is Write.SCD2
+    key = (*contract.key, contract.order_by[0]) if history else contract.key
+    columns = [_column(contract, name, name in key) for name in _names(contract)]
+    if history:
+        columns.append(Column(KIND, Primitive("string"), True, "delete, or same: changed nothing"))
+    return Contract(
+        table=contract.table + SUFFIX,
+        columns=tuple(columns),
+        description=f"Events that {contract.table} has no row for, so that late rows find them.",
+        key=key,
+        write=Write.MERGE,
+        order_by=contract.order_by,
+        # It only grows, and each run touches few of its rows.
+        updates=Updates.MERGE_ON_READ,
+        tags=("companion",),
+    )
+
+
+def is_companion(table: str) -> bool:
+    """Whether a table only serves another one."""
+    return table.endswith(SUFFIX)
+
+
+def _names(contract: Contract) -> Iterable[str]:
+    return dict.fromkeys((*contract.key, *contract.order_by))
+
+
+def _column(contract: Contract, name: str, required: bool) -> Column:
+    column = contract.column(name)
+    if column is None:
+        raise ContractError(
+            [f"{contract.table}: orderBy names {name}, which is not a column."],
+            "Order by columns of the contract: an order that is not stored cannot be compared.",
+        )
+    return replace(column, required=required, renamed_from=None, doc=None)

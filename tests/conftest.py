@@ -1,0 +1,47 @@
+"""Fixtures that all tests share: one Spark session a process, a fresh embedded lake a test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from thermocline.lake import Lake
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """An empty project with the embedded default: SQLite catalog, local files."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "thermocline.toml").write_text('[lake]\nname = "test"\n[engine.spark]\nmaster = "local[2]"\n'
+                                             'memory = "1500m"\nshuffle_partitions = 2\n')
+    return folder
+
+
+@pytest.fixture
+def lake(project: Path) -> Iterator[Lake]:
+    """A fresh embedded lake. Its Spark session, if asked for, lives in this process's one JVM."""
+    from thermocline.config import load
+    from thermocline.lake import Lake
+
+    opened = Lake(load(project, environ=clean_environment()))
+    yield opened
+    opened.duck.stop()
+
+
+@pytest.fixture
+def spark(lake: Lake) -> SparkSession:
+    """The lake's Spark session."""
+    return lake.spark.session
+
+
+def clean_environment() -> dict[str, str]:
+    """The environment without settings of ours, so that tests don't depend on who runs them."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("THERMOCLINE_")}

@@ -1,0 +1,220 @@
+"""Merge and scd2 against a plain-Python model, over random histories.
+
+Each example holds many independent keys, so that one Spark write tries many histories: late,
+repeated, tied and deleted rows, cut into batches at random. After every batch the table must be
+what the model makes of all events so far, however they were ordered and batched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from itertools import count, groupby
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from thermocline.contract import Contract
+from thermocline.contract.definition import Column, Updates, Write
+from thermocline.contract.types import Decimal as DecimalType
+from thermocline.contract.types import Primitive
+from thermocline.transform import strategies
+from thermocline.transform.strategies import tombstones
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+
+KEYS = 40
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = count(1)
+FEW_BUT_LARGE = settings(
+    max_examples=4,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a source said about a key at a time."""
+
+    id: int
+    minute: int | None
+    lsn: int | None
+    deleted: bool
+    name: str | None
+    amount: int | None
+
+    @property
+    def at(self) -> datetime | None:
+        """The event's time; microseconds, so that nothing may be cut on the way."""
+        if self.minute is None:
+            return None
+        return START + timedelta(minutes=self.minute, microseconds=self.id)
+
+    @property
+    def total(self) -> Decimal | None:
+        """The amount as a decimal."""
+        return None if self.amount is None else Decimal(self.amount).scaleb(-2)
+
+    @property
+    def payload(self) -> tuple[str | None, Decimal | None]:
+        """What it says, apart from when."""
+        return (self.name, self.total)
+
+    @property
+    def row(self) -> tuple[Any, ...]:
+        """The row that it would be in a merged table."""
+        return (self.id, self.at, self.lsn, *self.payload)
+
+    def as_input(self) -> tuple[Any, ...]:
+        """The row that a model gives for it; the amount as text, which the strategy casts."""
+        total = None if self.total is None else str(self.total)
+        return (self.id, self.at, self.lsn, self.name, total, "d" if self.deleted else "u")
+
+
+def events(timeless: bool) -> st.SearchStrategy[list[list[Event]]]:
+    """Batches of events; a repeated event may fall into any batch."""
+    minutes = st.integers(0, 7)
+    event = st.builds(
+        Event,
+        id=st.integers(0, KEYS - 1),
+        minute=st.one_of(st.none(), minutes) if timeless else minutes,
+        lsn=st.sampled_from([None, 1, 2]),
+        deleted=st.sampled_from([False, False, False, True]),
+        name=st.sampled_from([None, "Ada", "Æ"]),
+        amount=st.sampled_from([None, 100, 250]),
+    )
+    batch = st.lists(event, min_size=40, max_size=110)
+    return st.lists(batch, min_size=3, max_size=3).map(_with_repeats)
+
+
+def _with_repeats(batches: list[list[Event]]) -> list[list[Event]]:
+    repeated = batches[0][::7]
+    return [batches[0], batches[1] + repeated + batches[1][:5], batches[2] + batches[1][::5]]
+
+
+def rank(event: Event) -> tuple[Any, ...]:
+    """Newer is greater: order, then delete, then content; null below everything."""
+    content = () if event.deleted else tuple(map(null_first, event.row))
+    return (null_first(event.at), null_first(event.lsn), event.deleted, content)
+
+
+def null_first(value: Any) -> tuple[Any, ...]:
+    """A sort key in which None is the least."""
+    return (value is not None, value) if value is not None else (False,)
+
+
+def merged(history: Iterable[Event]) -> list[tuple[Any, ...]]:
+    """The model of merge: of each key the newest event, unless that is a delete."""
+    newest: dict[int, Event] = {}
+    for event in history:
+        known = newest.get(event.id)
+        if known is None or rank(event) > rank(known):
+            newest[event.id] = event
+    return sorted(event.row for event in newest.values() if not event.deleted)
+
+
+def versions(history: Iterable[Event]) -> list[tuple[Any, ...]]:
+    """The model of scd2: fold each key's events in time, one an instant."""
+    found: list[tuple[Any, ...]] = []
+    for _, of_key in groupby(sorted(history, key=lambda e: e.id), lambda e: e.id):
+        in_time = sorted(of_key, key=rank)
+        instants = [list(same)[-1] for _, same in groupby(in_time, lambda e: e.at)]
+        current: Event | None = None
+        for event in instants:
+            if current and not event.deleted and event.payload == current.payload:
+                continue
+            if current:
+                found.append((*current.row, current.at, event.at, False))
+            current = None if event.deleted else event
+        if current:
+            found.append((*current.row, current.at, None, True))
+    return sorted(found, key=lambda row: (row[0], row[5]))
+
+
+def contract(write: Write, updates: Updates) -> Contract:
+    """Customers as they are, or as they ever were."""
+    return Contract(
+        table=f"silver.customers_{next(NAMES)}",
+        columns=(
+            Column("id", Primitive("long"), required=True),
+            Column("updated_at", Primitive("timestamptz")),
+            Column("lsn", Primitive("long")),
+            Column("name", Primitive("string")),
+            Column("total", DecimalType(10, 2)),
+        ),
+        key=("id",),
+        write=write,
+        order_by=("updated_at", "lsn"),
+        delete_when="_op = 'd'",
+        updates=updates,
+    )
+
+
+def write(lake: Lake, wanted: Contract, batch: Sequence[Event], *, full: bool = False) -> None:
+    """Write one batch in a draft of its own and publish it."""
+    schema = "id long, updated_at timestamp, lsn long, name string, total string, _op string"
+    rows = lake.spark.session.createDataFrame([event.as_input() for event in batch], schema)
+    draft = lake.draft(f"t{next(NAMES)}")
+    companion = tombstones.contract_for(wanted)
+    assert companion is not None
+    draft.begin(companion.table, wanted.table)
+    strategies.write(rows, wanted, draft, bookmark={"batch": len(batch)}, full=full)
+    draft.publish()
+
+
+def create(lake: Lake, wanted: Contract) -> Contract:
+    """Make the table and its companion."""
+    companion = tombstones.contract_for(wanted)
+    assert companion is not None
+    lake.ensure(companion)
+    lake.ensure(wanted)
+    return wanted
+
+
+def content(lake: Lake, wanted: Contract) -> list[tuple[Any, ...]]:
+    """The table's rows in the model's order, with Python's own values."""
+    rows = lake.spark.session.table(f"lake.{wanted.table}").collect()
+    found = [tuple(_utc(value) for value in row) for row in rows]
+    return sorted(found, key=lambda row: (row[0], row[5] if len(row) > 5 else None))
+
+
+def _utc(value: Any) -> Any:
+    # PySpark gives local times without a zone.
+    return value.astimezone(UTC) if isinstance(value, datetime) else value
+
+
+@pytest.mark.parametrize("updates", list(Updates))
+def test_merge_depends_only_on_the_events(lake: Lake, updates: Updates) -> None:
+    @FEW_BUT_LARGE
+    @given(events(timeless=True))
+    def holds(batches: list[list[Event]]) -> None:
+        wanted = create(lake, contract(Write.MERGE, updates))
+        seen: list[Event] = []
+        for batch in batches:
+            write(lake, wanted, batch)
+            seen += batch
+            assert content(lake, wanted) == merged(seen)
+
+    holds()
+
+
+@pytest.mark.parametrize("updates", list(Updates))
+def test_scd2_depends_only_on_the_events(lake: Lake, updates: Updates) -> None:
+    @FEW_BUT_LARGE
+    @given(events(timeless=False))
+    def holds(batches: list[list[Event]]) -> None:
+        wanted = create(lake, contract(Write.SCD2, updates))
+        seen: list[Event] = []
+        for batch in batches:
+            write(lake, wanted, batch)
+            seen += batch
+            assert content(lake, wanted) == versions(seen)
+
+    holds()

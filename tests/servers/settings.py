@@ -1,0 +1,64 @@
+"""What an environment says to put a lake on one of the servers.
+
+Each function gives a place of its own to the lake, so that tests on one server don't meet.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from tests.servers.postgres import Postgres
+from tests.servers.rest_catalog import RestCatalog
+from tests.servers.s3 import S3
+from tests.servers.spark_cluster import SparkCluster
+
+
+def postgres_lake_settings(server: Postgres, folder: Path) -> dict[str, str]:
+    """A lake with its catalog in a new database and its files in `folder`."""
+    return {
+        "THERMOCLINE_LAKE__WAREHOUSE": str(folder / "warehouse"),
+        "THERMOCLINE_LAKE__CATALOG__TYPE": "postgres",
+        "THERMOCLINE_LAKE__CATALOG__URI": server.create_database(f"lake_{uuid.uuid4().hex}"),
+        "THERMOCLINE_LAKE__CATALOG__USER": server.user,
+        "THERMOCLINE_LAKE__CATALOG__PASSWORD": server.password,
+    }
+
+
+def rest_lake_settings(server: RestCatalog) -> dict[str, str]:
+    """A lake on the REST catalog, which is emptied for it: one lake there at a time."""
+    server.clear()
+    return {
+        "THERMOCLINE_LAKE__WAREHOUSE": str(server.warehouse),
+        "THERMOCLINE_LAKE__CATALOG__TYPE": "rest",
+        "THERMOCLINE_LAKE__CATALOG__URI": server.uri,
+    }
+
+
+def s3_lake_settings(server: S3, folder: Path) -> dict[str, str]:
+    """A lake with its files under a new prefix of the bucket, its SQLite catalog in `folder`.
+
+    Joined with another lake's catalog settings it gives, say, PostgreSQL and S3 together.
+    """
+    return {
+        "THERMOCLINE_LAKE__WAREHOUSE": f"s3://{server.bucket}/{uuid.uuid4().hex}",
+        "THERMOCLINE_LAKE__CATALOG__TYPE": "sqlite",
+        "THERMOCLINE_LAKE__CATALOG__URI": str(folder / "catalog.db"),
+        **s3_access_settings(server),
+    }
+
+
+def s3_access_settings(server: S3) -> dict[str, str]:
+    """The way into the bucket alone, for a landing folder on S3."""
+    return {
+        "THERMOCLINE_LAKE__S3__ENDPOINT": server.endpoint,
+        "THERMOCLINE_LAKE__S3__REGION": server.region,
+        "THERMOCLINE_LAKE__S3__PATH_STYLE": "true",
+        "THERMOCLINE_LAKE__S3__ACCESS_KEY": server.access_key,
+        "THERMOCLINE_LAKE__S3__SECRET_KEY": server.secret_key,
+    }
+
+
+def cluster_settings(cluster: SparkCluster) -> dict[str, str]:
+    """Spark on the cluster. For another process than pytest's, which has its session already."""
+    return {"THERMOCLINE_ENGINE__SPARK__MASTER": cluster.master}

@@ -1,0 +1,77 @@
+"""Contract files made from the few lines that a test is about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent, indent
+
+import pytest
+
+from thermocline.contract import Contract, load_contract
+from thermocline.errors import ContractError
+
+HEAD = """\
+apiVersion: v3.1.0
+kind: DataContract
+id: shop.silver.orders
+version: 1.2.0
+schema:
+  - name: orders
+    properties:
+"""
+FIRST_COLUMN = HEAD.count("\n") + 1
+COLUMNS = """\
+- {name: order_id, logicalType: string, required: true, primaryKey: true}
+- {name: status, logicalType: string}
+- {name: quantity, physicalType: int}
+- {name: net_amount, physicalType: "decimal(12,2)"}
+- {name: day, physicalType: date}
+- {name: updated_at, physicalType: timestamptz}
+- {name: tags, physicalType: "list<string>"}
+"""
+
+
+def contract_text(columns: str = COLUMNS, quality: str = "", rest: str = "") -> str:
+    """A contract with these columns, quality rules, and parts after the schema."""
+    text = HEAD + indent(dedent(columns), " " * 6)
+    if quality:
+        text += "    quality:\n" + indent(dedent(quality), " " * 6)
+    return text + dedent(rest)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    """Writes contracts/<table>.odcs.yaml below a fresh project and returns its path."""
+
+    def _write(text: str, table: str = "silver/orders") -> Path:
+        path = tmp_path / "contracts" / f"{table}.odcs.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return _write
+
+
+@pytest.fixture
+def load(write: Callable[..., Path]) -> Callable[..., Contract]:
+    """Loads a contract made of columns, quality and rest."""
+
+    def _load(columns: str = COLUMNS, quality: str = "", rest: str = "") -> Contract:
+        return load_contract(write(contract_text(columns, quality, rest)))
+
+    return _load
+
+
+@pytest.fixture
+def problems(load: Callable[..., Contract]) -> Callable[..., list[str]]:
+    """The problems of such a contract as "line  text", without the file's name."""
+
+    def _problems(columns: str = COLUMNS, quality: str = "", rest: str = "") -> list[str]:
+        with pytest.raises(ContractError) as caught:
+            load(columns, quality, rest)
+        assert all(problem.path == "contracts/silver/orders.odcs.yaml" for problem in
+                   caught.value.problems)  # fmt: skip
+        return [str(problem).split(":", 1)[1] for problem in caught.value.problems]
+
+    return _problems

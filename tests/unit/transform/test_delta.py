@@ -1,0 +1,87 @@
+"""What the SQL alone says about the part of the output that a change can touch."""
+
+from __future__ import annotations
+
+import pytest
+
+from thermocline.transform import delta
+from thermocline.transform.models import parse_query
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select order_id, a + 1 as b, c.d from bronze.x where a > 3", True),
+        ("select case when a then b end as c from bronze.x", True),
+        ("select count(*) as n from bronze.x", False),
+        ("select distinct a from bronze.x", False),
+        ("select a, row_number() over (order by a) as r from bronze.x", False),
+        ("select x.a from bronze.x join bronze.y on x.a = y.a", False),
+        ("select a from bronze.x union all select a from bronze.y", False),
+        ("select a from bronze.x limit 3", False),
+        ("select a from (select a from bronze.x)", False),
+        ("select unnest(items) as i from bronze.x", False),
+    ],
+)
+def test_row_by_row(sql: str, expected: bool) -> None:
+    assert delta.row_by_row(parse_query(sql)) is expected
+
+
+@pytest.mark.parametrize(
+    ("sql", "reason"),
+    [
+        ("select day, sum(n) as n from s.t group by day", None),
+        ("select day, sum(n) as n from s.t group by day having sum(n) > 3", None),
+        ("select t.day, d.a from s.t left join s.d on t.k = d.k", None),
+        ("select day from s.t union all select day from s.u", None),
+        ("select day, sum(n) over (partition by day, k) as n from s.t", None),
+        ("select cast(ts as date) as day, lag(n) over (partition by cast(ts as date)) as p from s.t",
+         None),
+        ("select day from s.t except select day from s.u", "EXCEPT"),
+        ("select day from s.t limit 5", "LIMIT"),
+        ("select day from s.t where k in (select k from s.u)", "a subquery in a condition"),
+        ("select day, (select max(n) from s.u) as m from s.t", "a subquery in a condition"),
+        ("select day from s.t where exists (select 1 from s.u)", "EXISTS"),
+        ("select day, lag(n) over (partition by k order by day) as p from s.t", "a window"),
+        ("select day, current_date as today from s.t", "the current date"),
+        ("select d.day, t.n from s.t left join s.d on t.k = d.k", "an outer join"),
+        ("select coalesce(d.day, t.day) as day from s.t left join s.d on t.k = d.k", "an outer"),
+        ("select t.day from s.t join (select k, max(v) as m from s.d group by k) x on t.v = x.m",
+         "a join on an aggregated column"),
+    ],
+)  # fmt: skip
+def test_fitness_for_substitution(sql: str, reason: str | None) -> None:
+    found = delta.unfit_for_substitution(parse_query(sql), ["day"])
+    if reason is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.reason.startswith(reason)
+
+
+def test_substitution_keeps_only_rows_that_a_change_takes_part_in() -> None:
+    query = parse_query(
+        "with o as (select day, k, n from s.t where n > 0) "
+        "select o.day, d.a, sum(o.n) as n from o left join s.d on o.k = d.k "
+        "where d.a is null group by 1, 2 having sum(o.n) > 3"
+    )
+    [(widened, occurrence)] = delta.substitutions(query, "s.d")
+    text = widened.sql("duckdb")
+    assert "LEFT JOIN" not in text
+    assert "HAVING" not in text
+    assert "d.a IS NULL" not in text  # it would hide a row that just found its partner
+    assert "n > 0" in text  # a filter on the stored table itself stays
+    assert occurrence.name == "d"
+
+
+def test_each_occurrence_is_substituted_once() -> None:
+    query = parse_query("select a.day from s.t a join s.t b on a.k = b.k")
+    found = [occurrence.alias for _, occurrence in delta.substitutions(query, "s.t")]
+    assert found == ["a", "b"]
+
+
+def test_columns_read() -> None:
+    query = parse_query("select t.a, b + 1 as x, s.inner from l.t where c is null")
+    assert delta.columns_read(query, ["a", "b", "c", "s", "z"]) == ["a", "b", "c", "s"]
+    assert delta.columns_read(parse_query("select * from l.t"), ["a", "z"]) == ["a", "z"]
+    assert delta.columns_read(parse_query("select count(*) as n, a from l.t group by a"), ["a", "z"]) == ["a"]
