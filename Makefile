@@ -28,7 +28,7 @@ test: java  ## all tests
 	@$(BIN)/python -m pytest $(PYTEST) tests
 
 check: setup  ## style, types, import directions and unit tests, in under a minute
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target types unit lint
+	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target types unit lint
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -74,6 +74,8 @@ else
         make_venv "$python"
     fi
     say "Installing the pinned dependencies (half a gigabyte, most of it Spark)"
+    # Spark comes as a source archive; older pips would install it in a way that is on its way out.
+    export PIP_USE_PEP517=1
     pip=(.venv/bin/python -m pip --disable-pip-version-check install)
     "${pip[@]}" --require-hashes --requirement requirements.lock | progress
     "${pip[@]}" --quiet --no-deps --editable .

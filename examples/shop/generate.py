@@ -81,9 +81,10 @@ def generate(
     Customers come as gzipped JSON lines, products as CSV, events as Parquet, orders as JSON lines
     or, which suits millions, as Parquet. Earlier generated files there are replaced.
     """
-    for name, value in (("customers", customers), ("products", products)):
+    counts = {"customers": customers, "products": products, "orders": orders, "events": events}
+    for name, value in counts.items():
         if value < 1:
-            raise ValueError(f"{name} must be at least 1: orders and events refer to them")
+            raise ValueError(f"{name} must be at least 1")
     if orders_format not in {"jsonl", "parquet"}:
         raise ValueError(f"orders_format must be jsonl or parquet, not {orders_format!r}")
     shop = World(seed, customers, products, orders, events, until)
@@ -125,6 +126,8 @@ def change(
         raise ValueError(f"{root} holds no generated data: run generate first")
     notes = json.loads((root / NOTES).read_text())
     known = notes["world"]
+    if not 0 < share <= 1:
+        raise ValueError("share must be more than 0 and at most 1")
     if seed is not None and seed != known["seed"]:
         raise ValueError(f"this shop was generated with seed {known['seed']}, not {seed}")
     shop = World(**{**known, "until": date.fromisoformat(known["until"])})
@@ -142,7 +145,7 @@ def change(
     files.put("products", "csv", iter([history.next_products(shop, batch, share)]))
     files.put("orders", notes["orders_format"], iter([orders]))
     files.put("events", "parquet", iter([history.next_events(shop, before, after, batch)]))
-    notes["states"] = notes["states"][:batch] + [after.as_dict()]
+    notes["states"] = [*notes["states"][:batch], after.as_dict()]
     (root / NOTES).write_text(json.dumps(notes, indent=1) + "\n")
     return Summary(batch, shop.until, files.written())
 
@@ -162,7 +165,9 @@ class _Files:
         names.append(str(path.relative_to(self.root.parent)))
 
     def written(self) -> dict[str, Written]:
-        return {name: Written(tuple(self.names[name]), dict(self.roles[name])) for name in self.names}
+        return {
+            name: Written(tuple(self.names[name]), dict(self.roles[name])) for name in self.names
+        }
 
 
 def _groups(pieces: Iterator[pa.Table]) -> Iterator[list[pa.Table]]:
@@ -191,19 +196,17 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--orders-format", choices=("jsonl", "parquet"), default="jsonl")
     parser.add_argument("--change", action="store_true", help="write the next batch of change")
-    parser.add_argument("--share", type=float, default=0.01, help="part of the rows a batch touches")
+    parser.add_argument(
+        "--share", type=float, default=0.01, help="part of the rows a batch touches"
+    )
     parser.add_argument("--batch", type=int, default=None, help="which batch, instead of the next")
     given = parser.parse_args(arguments)
     try:
         if given.change:
             print(change(given.folder, share=given.share, batch=given.batch))
             return 0
-        print(
-            generate(
-                given.folder, given.seed, given.customers, given.products, given.orders,
-                given.events, given.until, given.orders_format,
-            )  # fmt: skip
-        )
+        counts = (given.customers, given.products, given.orders, given.events)
+        print(generate(given.folder, given.seed, *counts, given.until, given.orders_format))
     except ValueError as problem:
         print(f"{parser.prog}: {problem}", file=sys.stderr)
         return 2

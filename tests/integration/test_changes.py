@@ -154,7 +154,8 @@ MADE = """
         cast(pmod(hash(id, {seed}), 1000) / 100 AS DECIMAL(12,2)) amount,
         CASE id % 5 WHEN 0 THEN double('NaN') WHEN 1 THEN -0.0D WHEN 2 THEN NULL
             ELSE pmod(hash(id, {seed}), 7) / 2 END score,
-        timestamp_micros(1767225600000000 + id * 1000001) at, date_add(date'2026-01-01', int(id)) day,
+        timestamp_micros(1767225600000000 + id * 1000001) at,
+        date_add(date'2026-01-01', int(id)) day,
         CASE id % 4 WHEN 0 THEN NULL WHEN 1 THEN array() ELSE array(
             named_struct('sku', 's' || id, 'n', int(pmod(hash({seed}), 3))), NULL) END items,
         CASE id % 4 WHEN 0 THEN NULL WHEN 1 THEN map() ELSE
@@ -310,3 +311,32 @@ def test_format_3_deletion_vectors_are_refused_clearly(lake: Lake) -> None:
     assert head
     with pytest.raises(Permanent, match="PUFFIN"):
         changes(table, None, head.snapshot_id)
+
+
+def test_equality_deletes_are_refused_clearly(lake: Lake) -> None:
+    """Neither Spark nor PyIceberg writes them, but Flink does: so one is added through Java."""
+    history = History(lake, "merge-on-read", "file", 0)
+    jvm = history.spark.sparkContext._jvm
+    assert jvm
+    session = history.spark._jsparkSession
+    java = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, "lake.silver.t")
+    partition = java.newScan().planFiles().iterator().next().file().partition()
+    ids = history.spark.sparkContext._gateway.new_array(jvm.int, 1)
+    ids[0] = 1
+    builder = jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(java.spec())
+    delete = (
+        builder.ofEqualityDeletes(ids)
+        .withPath(java.location() + "/data/eq.parquet")
+        .withFormat("parquet")
+        .withPartition(partition)
+        .withFileSizeInBytes(10)
+        .withRecordCount(1)
+        .build()
+    )
+    java.newRowDelta().addDeletes(delete).commit()
+    table = lake.iceberg("silver.t")
+    head = table.current_snapshot()
+    assert head
+    with pytest.raises(Permanent, match="equality deletes") as caught:
+        changes(table, None, head.snapshot_id)
+    assert caught.value.next_step.startswith("Compact it first")

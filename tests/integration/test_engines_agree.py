@@ -185,16 +185,16 @@ def write_history(lake: Lake) -> dict[str, int]:
     ):
         run(f"ALTER TABLE {name} {change}")
     run(
-        f"INSERT INTO {name} (id, small, words, point, note) VALUES (21, 9999999999, 'new', "
+        f"INSERT INTO {name} (id, small, real, words, point, note) VALUES "
+        "(21, 9999999999, double('NaN'), 'new', "
         "named_struct('lon', 1.0BD, 'alt', 2.5D, 'label', 'l'), 'n')"
     )
     at["evolved"] = run(f"UPDATE {name} SET note = 'noted' WHERE id = 12")
     refs = lake.state("silver.everything").refs
-    at |= {"tag": refs["v1"].snapshot, "branch": refs["side"].snapshot, "main": at["evolved"]}
-    return at
+    return at | {"branch": refs["side"].snapshot}
 
 
-SNAPSHOTS = ["old", "tag", "updated", "branch", "evolved", "main"]
+SNAPSHOTS = ["old", "updated", "branch", "evolved"]
 
 
 def shown(table: pa.Table) -> list[str]:
@@ -222,10 +222,10 @@ def test_the_history_is_what_was_written(world: World) -> None:
     ids = {name: sorted(world.spark(world.at[name])["id"].to_pylist()) for name in SNAPSHOTS}
     first = [1, 2, 3, 4, 5, 6]
     kept = [1, 2, 3, 4, 6, 11, 12, 15, 16]
-    assert ids["old"] == ids["tag"] == first
+    assert ids["old"] == first
     assert ids["branch"] == [1, 2, 4, 5, 6]
     assert ids["updated"] == kept
-    assert ids["evolved"] == ids["main"] == [*kept, 21]
+    assert ids["evolved"] == [*kept, 21]
     deletes = [task.delete_files for task in world.table.scan().plan_files()]
     assert any(deletes) == (world.mode == "merge-on-read")
 
@@ -249,12 +249,12 @@ def test_types_are_the_canonical_ones(world: World) -> None:
 @pytest.mark.parametrize(
     ("columns", "where"),
     [
-        ("id, real, moment", "real > 1"),  # NaN is the greatest value
+        ("id, real, moment", "real < 1"),
         ("id, numbers, places", "day >= date'1970-01-01'"),
         ("id, moment, local", "moment < timestamptz'1970-01-01 00:00:00Z'"),
         ("id, big, raw", "big = -9223372036854775808 OR raw IS NULL"),
-        ("id, exact", "exact * 10 <> 0"),
-        ("id, ident", "ident = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'"),
+        ("id, exact", "exact > 0.5"),
+        ("id, ident", "ident = '123e4567-e89b-12d3-a456-426614174000'"),
         ("id, point.lon AS lon, point", "point.lon IS NOT NULL"),
     ],
 )
@@ -266,11 +266,11 @@ def test_projections_and_filters(world: World, name: str, columns: str, where: s
 
 @pytest.mark.parametrize("name", SNAPSHOTS)
 def test_filters_that_pyiceberg_can_express(world: World, name: str) -> None:
-    snapshot, fields = world.at[name], ("id", "price", "real", "scores")
+    snapshot, fields = world.at[name], ("id", "real", "price", "scores")
     by_pyiceberg = world.table.scan(
-        And(GreaterThan("price", "0.5"), NotNull("scores")), fields, snapshot_id=snapshot
+        And(GreaterThan("price", "0.50"), NotNull("day")), fields, snapshot_id=snapshot
     )
-    where = "price > 0.5 AND scores IS NOT NULL"
+    where = "price > 0.5 AND day IS NOT NULL"
     by_spark = world.spark(snapshot, ", ".join(fields), where)
     assert by_spark.num_rows > 0
     assert_same(by_spark, normalise(by_pyiceberg.to_arrow()))
@@ -287,10 +287,31 @@ def test_aggregates(world: World, name: str) -> None:
     assert_same(world.spark(snapshot, query), world.duck(snapshot, in_duck))
 
 
-def test_refs_by_name_are_the_snapshots_by_id(world: World) -> None:
-    for ref, name in (("v1", "tag"), ("side", "branch"), ("main", "main")):
-        by_name = f"SELECT id FROM lake.silver.everything VERSION AS OF '{ref}'"
-        assert_same(world.lake.spark.query(by_name), world.duck(world.at[name], "id"))
+def test_main_a_branch_and_a_tag_by_name(world: World) -> None:
+    """Spark's own way to a ref, against the snapshot that the light state says it is."""
+    refs = world.lake.state("silver.everything").refs
+    for ref, name in (("v1", "old"), ("side", "branch"), ("main", "evolved")):
+        assert refs[ref].snapshot == world.at[name]
+        columns = "id, real, points, places, moment"
+        by_name = f"SELECT {columns} FROM lake.silver.everything VERSION AS OF '{ref}'"
+        assert_same(world.lake.spark.query(by_name), world.duck(refs[ref].snapshot, columns))
+
+
+# What follows is where an engine is wrong. Each test says what would be right, and fails when the
+# engine is mended, so that nobody works round a problem that has gone.
+
+
+@pytest.mark.xfail(strict=True, reason="Iceberg in Spark prunes files that hold only NaN")
+def test_spark_finds_nan_above_every_number(world: World) -> None:
+    """In Spark NaN is the greatest double, but Iceberg's file statistics leave it out."""
+    snapshot = world.at["evolved"]
+    assert_same(world.spark(snapshot, "id", "real > 1"), world.duck(snapshot, "id", "real > 1"))
+
+
+@pytest.mark.xfail(strict=True, reason="Iceberg in Spark compares uuid bounds as signed numbers")
+def test_spark_finds_a_uuid_by_equality(world: World) -> None:
+    snapshot, where = world.at["old"], "ident = 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'"
+    assert_same(world.spark(snapshot, "id", where), world.duck(snapshot, "id", where))
 
 
 @pytest.mark.xfail(strict=True, reason="PyIceberg reads a null list of structs as an empty one")

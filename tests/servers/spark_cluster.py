@@ -63,20 +63,15 @@ def serve(folder: Path) -> Iterator[SparkCluster]:
             return False
 
     with contextlib.ExitStack() as stack:
-        command: list[str | Path] = [
-            spark_class,
-            "org.apache.spark.deploy.master.Master",
-            "--host",
-            "127.0.0.1",
-        ]
-        command += ["--port", str(port), "--webui-port", str(page)]
+        command: list[str | Path] = [spark_class, "org.apache.spark.deploy.master.Master"]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page)]
         log = folder / "master.log"
         started = [running(command, log=log, ready=lambda: alive(0), environ=environ)]
         for number in range(1, WORKERS + 1):
             place = folder / f"worker-{number}"
-            command = [spark_class, "org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1"]
-            command += ["--webui-port", str(free_port()), "--cores", "1", "--memory", "1g"]
-            command += ["--work-dir", place, master]
+            command = [spark_class, "org.apache.spark.deploy.worker.Worker"]
+            command += ["--host", "127.0.0.1", "--webui-port", str(free_port())]
+            command += ["--cores", "1", "--memory", "1g", "--work-dir", place, master]
             log = folder / f"worker-{number}.log"
             # Awaited only after the last, so that they start side by side.
             last = number == WORKERS

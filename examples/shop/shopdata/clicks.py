@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from shopdata.draws import Ints, instants, integers, padded, pick, text, uniform
 from shopdata.world import HOUR, SECOND, World
 

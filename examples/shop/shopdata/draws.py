@@ -40,11 +40,8 @@ def integers(
 def spread(seed: int, name: str, total: int, count: int) -> Ints:
     """Exactly `count` distinct positions below `total`, ascending, one in each equal stretch."""
     count = min(count, total)
-    slot = np.arange(count, dtype=np.int64)
-    return slot * total // max(count, 1) + integers(
-        seed, name, slot, 0, np.maximum((slot + 1) * total // max(count, 1)
-                                        - slot * total // max(count, 1), 1)
-    )  # fmt: skip
+    edges = np.arange(count + 1, dtype=np.int64) * total // max(count, 1)
+    return edges[:-1] + integers(seed, name, np.arange(count), 0, np.diff(edges))
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:

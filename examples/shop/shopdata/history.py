@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from shopdata import clicks, world
 from shopdata.draws import Ints, integers, spread, uniform
 from shopdata.landing import MALFORMED, ROLE
@@ -94,9 +95,7 @@ def first_customers(shop: World) -> Iterator[pa.Table]:
         index = np.arange(low, min(low + PIECE, shop.customers), dtype=np.int64)
         whole = world.customers(shop, index, np.zeros_like(index), shop.joined[index], "r")
         here = (moved >= low) & (moved < low + len(index))
-        fresh = world.customers(
-            shop, moved[here], np.ones_like(moved[here]), when[here], "u"
-        )  # fmt: skip
+        fresh = world.customers(shop, moved[here], np.ones_like(moved[here]), when[here], "u")
         again = spread(shop.seed, "customer twice", len(index), _share(len(index), 0.005))
         bad = _bad_customers(shop, 0, low, _share(len(index), 0.001, 1), int(when.max(initial=0)))
         parts = [_as(whole, "row"), _as(fresh, "update"), _as(whole.take(again), "duplicate"), *bad]
@@ -133,10 +132,11 @@ def first_orders(shop: World, low: int, high: int, parsed: bool) -> Iterator[pa.
         placed = shop.moments("placed", index, 0, total, (shop.start, shop.end))
         whole = world.orders(shop, index, placed, shop.end - 1, "r")
         gone, stale = (_inside(chosen, begins, ends) - begins for chosen in (doomed, old))
+        first = world.orders(shop, index[stale], placed[stale], placed[stale], "c")
         parts = [
             _as(whole, "row"),
             _as(_deleted(shop, index[gone], placed[gone], shop.end), "delete"),
-            _as(world.orders(shop, index[stale], placed[stale], placed[stale], "c"), "out_of_order"),
+            _as(first, "out_of_order"),
             _as(whole.take(_inside(again, begins, ends) - begins), "duplicate"),
             faults.filter((beside >= begins) & (beside < ends)),
         ]
@@ -156,8 +156,9 @@ def first_events(shop: World) -> Iterator[pa.Table]:
 # change
 
 
-def next_orders(shop: World, before: State, after: State, batch: int, share: float,
-                parsed: bool) -> pa.Table:  # fmt: skip
+def next_orders(
+    shop: World, before: State, after: State, batch: int, share: float, parsed: bool
+) -> pa.Table:
     """One batch: new orders, old ones that come late, progress and corrections, deletes."""
     low, high = _day(shop, batch)
     count, at, seed = _share(shop.orders, share, 1), high - 1, shop.seed
@@ -165,7 +166,8 @@ def next_orders(shop: World, before: State, after: State, batch: int, share: flo
     for role, span in zip(("new", "late"), after.spans[-2:], strict=True):
         index = np.arange(span.first, span.first + span.count, dtype=np.int64)
         parts.append(_as(world.orders(shop, index, _placed(shop, after, index), at, "c"), role))
-    index = _recent(shop, before, batch, _share(count, 0.62))
+    others = after.orders - before.orders + after.deleted_orders - before.deleted_orders
+    index = _recent(shop, before, batch, max(count - others, 0))
     placed = _placed(shop, before, index)
     _, since, _ = world.state(shop, index, placed, at)
     moved = since >= low  # it went on by itself today; otherwise somebody corrected it

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
 from shopdata.draws import Floats, Ints, decimals, instants, integers, padded, pick, text, uniform
 
 DAYS = 91
@@ -89,7 +90,9 @@ class World:
         skewed = uniform(self.seed, "price", np.arange(self.products, dtype=np.int64)) ** 3
         return 499 + (skewed * 120_000).astype(np.int64)
 
-    def moments(self, name: str, index: Ints, first: int, count: int, span: tuple[int, int]) -> Ints:
+    def moments(
+        self, name: str, index: Ints, first: int, count: int, span: tuple[int, int]
+    ) -> Ints:
         """Ascending instants inside the span for positions first … first+count−1.
 
         Evenings and weekends are busier, and business grows a little over time.

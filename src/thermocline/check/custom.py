@@ -83,32 +83,45 @@ def bind(
 ) -> exp.Select:
     """A copy of the query that reads the given relations."""
     bound = query.copy()
-    for table in list(_sources(bound)):
+    qualified = set()
+    for table in _sources(bound):
         name = _name(table)
         held = relation if name in (_OBJECT, contract.table) else references.get(name)
         if held is None:
             raise RuleError(f"the query reads {shown(name)}, which is not a table of the lake")
+        qualified.add(name)
         alias = table.alias or (_OBJECT if name == _OBJECT else table.name)
         replacement = exp.alias_(held.copy(), exp.to_identifier(alias, quoted=True), table=True)
         replacement.set("joins", table.args.get("joins"))
         table.replace(replacement)
     for each in bound.find_all(exp.Column):
-        each.set("db", None)
-        each.set("catalog", None)
+        # silver.customers.name becomes customers.name; o.address.zip is left alone.
+        if f"{each.db}.{each.table}" in qualified:
+            each.set("db", None)
     return bound
 
 
 def counted_rows(query: exp.Select) -> exp.Expr | None:
-    """The WHERE of `select count(*) from {object} where …`: the rows that such a rule counts."""
-    plain = not any(query.args.get(part) for part in ("with_", "with", "group", "joins", "distinct",
-                                                      "having", "limit", "qualify"))  # fmt: skip
-    sources = list(_sources(query))
-    counts = query.selects[0].unalias()
-    if not (plain and len(sources) == 1 and _name(sources[0]) == _OBJECT):
-        return None
+    """The condition of `select count(*) from {object} where …`, over columns of the table.
+
+    Such a rule counts rows of the table that is looked at anyway, and they can be shown.
+    """
     where = query.args.get("where")
+    parts = {name for name, part in query.args.items() if part} - {"expressions", "where", "from_"}
+    sources = _sources(query)
+    counts = query.selects[0].unalias()
     whole = isinstance(counts, exp.Count) and isinstance(counts.this, exp.Star)
-    return where.this if where is not None and whole else None
+    if parts or where is None or not whole or len(sources) != 1 or _name(sources[0]) != _OBJECT:
+        return None
+    if where.find(exp.Query, exp.AggFunc, exp.Window) or sources[0].args.get("joins"):
+        return None
+    condition: exp.Expr = where.this.copy()
+    names = (sources[0].alias or _OBJECT).lower()
+    for each in condition.find_all(exp.Column):
+        first = each.parts[0]
+        if len(each.parts) > 1 and first.name.lower() == names:
+            first.pop()
+    return condition
 
 
 def _hold(query: exp.Select) -> None:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 _SPACE = r"\t\n\f\r "
 _BOUNDARY = r"(?:(?<=[0-9A-Za-z_])(?![0-9A-Za-z_])|(?<![0-9A-Za-z_])(?=[0-9A-Za-z_]))"
-_INSIDE = r"(?:(?<=[0-9A-Za-z_])(?=[0-9A-Za-z_])|(?<![0-9A-Za-z_])(?![0-9A-Za-z_]))"
 _QUANTIFIER = re.compile(r"(?:[*+?]|\{(\d+)(?:,(\d*))?\})(\??)")
 _GROUP = re.compile(r"\((?:\?(?:(P?<[A-Za-z]\w*>)|([is]*(?:-[is]+)?)(:|\))))?")
 _CODE = re.compile(r"x(?:[0-9A-Fa-f]{2}|\{([0-9A-Fa-f]{1,6})\})")
@@ -129,7 +128,6 @@ class _Reader:
             "s": (f"[{_SPACE}]", None, True),
             "S": (f"[^{_SPACE}]", None, True),
             "b": (r"\b", _BOUNDARY, False),
-            "B": (r"\B", _INSIDE, False),
             "A": (r"\A", None, False),
             "z": (r"\z", None, False),
         }.get(after)

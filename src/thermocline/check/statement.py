@@ -102,14 +102,10 @@ def sample(
         return None
     if condition is None:
         return None
-    condition = condition.copy()
-    for each in condition.find_all(exp.Column):
-        if rule.kind == "sql":
-            each.set("table", None)
     key = contract.shape.key if contract.key else ()
     offending = list(rule.columns)
     if rule.kind == "sql":
-        named = {each.name.lower() for each in condition.find_all(exp.Column)}
+        named = {each.parts[0].name.lower() for each in condition.find_all(exp.Column)}
         offending = [c.name for c in contract.table_columns if c.name.lower() in named]
     shown_columns = [
         exp.alias_(column(contract, name)[0], name, quoted=True)
@@ -149,9 +145,7 @@ def _metric(
         value, _ = column(contract, rule.columns[0])
         return exp.Sub(this=exp.Count(this=exp.Star()), expression=exp.Count(this=value))
     if rule.row_level:
-        # Not count_if: for an empty table DuckDB answers it with null.
-        broken = exp.Case().when(breaks(contract, rule, dialect), exp.Literal.number(1))
-        return exp.Count(this=broken)
+        return _count(breaks(contract, rule, dialect))
     if rule.kind == "freshness":
         return _newest(contract, rule)
     if rule.kind == "duplicates":
@@ -163,8 +157,16 @@ def _metric(
         )
     if rule.kind == "sql":
         query = custom.parse(contract, rule)
+        condition = custom.counted_rows(query)
+        if condition is not None:
+            return _count(condition)
         return custom.bind(contract, query, relation, references).subquery()
     raise RuleError(f"there is no rule of kind {shown(rule.kind)}")
+
+
+def _count(condition: exp.Expr) -> exp.Expr:
+    # Not count_if: for an empty table DuckDB answers it with null.
+    return exp.Count(this=exp.Case().when(condition, exp.Literal.number(1)))
 
 
 def _newest(contract: Contract, rule: Rule) -> exp.Expr:

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from thermocline.check.compile import references
 from thermocline.check.gate import Engine, Report, check
+from thermocline.errors import NotFound
 
 if TYPE_CHECKING:
     from thermocline.contract import Contract
@@ -29,7 +31,7 @@ def check_tables(
 def _check(
     lake: Lake, contract: Contract, snapshots: Mapping[str, int], now: datetime | None
 ) -> Report:
-    wanted = [contract.table, *_referenced(contract)]
+    wanted = [contract.table, *references(contract)]
     states = {table: lake.state(table) for table in dict.fromkeys(wanted)}
     pinned = {
         table: snapshots[table] if table in snapshots else state.head()
@@ -44,7 +46,7 @@ def _check(
     views = {}
     for table, snapshot in pinned.items():
         if snapshot is None:
-            continue
+            raise NotFound(f"{table} has no snapshot to check.", "Write to it first.")
         views[table] = f"_check_{table.replace('.', '__')}"
         if in_process:
             lake.duck.view(views[table], states[table].metadata_location, snapshot)
@@ -52,7 +54,3 @@ def _check(
             lake.spark.view(views[table], table, snapshot)
     engine: Engine = lake.duck if in_process else lake.spark
     return check(contract, engine, views[contract.table], views, now)
-
-
-def _referenced(contract: Contract) -> list[str]:
-    return [str(rule.argument("table")) for rule in contract.rules if rule.kind == "reference"]

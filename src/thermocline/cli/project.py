@@ -32,10 +32,12 @@ def init(invocation: Invocation, folder: Path, example: str) -> None:
 
 
 def _next_steps(folder: Path) -> RenderableType:
-    enter = "" if folder == Path() else f"cd {folder} && "
+    enter = [] if folder == Path() else [f"cd {folder}"]
+    generate = ["python generate.py"] if (folder / "generate.py").is_file() else []
+    steps = [*enter, *generate, "thermo ingest", "thermo run", "thermo tables"]
     return output.stack(
         output.line(f"A new project in {folder.absolute()}"),
-        output.line(f"Next:  {enter}thermo ingest", "thermo run", "thermo tables", style="dim"),
+        output.line("Next:  " + " && ".join(steps), style="dim"),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,16 @@ import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Group, Invocation, pass_invocation
+from thermocline.errors import BadInput, NotFound
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from thermocline.ingest.quarantine import QuarantinedRow
+
 LIST_LIMIT = 50
+SHORT_ID = 12
+SHOWN_RAW = 100
 
 
 @click.group(cls=Group, invoke_without_command=True)
@@ -41,27 +46,31 @@ def list_rows(invocation: Invocation, table: str | None, limit: int) -> None:
     invocation.show(rows, lambda found: _kept_out(found, limit))
 
 
-def _kept_out(rows: Sequence[Any], limit: int) -> RenderableType:
+def _kept_out(rows: Sequence[QuarantinedRow], limit: int) -> RenderableType:
     if not rows:
         return output.line("Nothing is in quarantine.")
     shown = output.table(
-        ["id", "source", "file", "position", "reason", "row"],
+        ["id", "table", "file", "position", "why", "row"],
         [
             [
-                str(row.id),
-                row.source,
+                row.id[:SHORT_ID],
+                row.target,
                 row.file,
                 str(row.position),
-                row.reason,
-                row.raw,
+                "; ".join(row.reasons),
+                output.styled(_beginning(row.raw or ""), "dim"),
             ]
             for row in rows[:limit]
         ],
         right=("position",),
     )
     cut = f", the first {output.number(limit)} shown" if len(rows) > limit else ""
-    count = output.line(f"{output.plural(len(rows), 'row')} in quarantine{cut}", style="dim")
-    return output.stack(shown, count)
+    count = f"{output.plural(len(rows), 'row')} in quarantine{cut}"
+    return output.stack(shown, output.line(count, style="dim"))
+
+
+def _beginning(raw: str) -> str:
+    return raw if len(raw) <= SHOWN_RAW else f"{raw[:SHOWN_RAW]}…"
 
 
 @quarantine.command("replay", cls=Command)
@@ -72,12 +81,36 @@ def _kept_out(rows: Sequence[Any], limit: int) -> RenderableType:
     type=click.Path(path_type=Path, dir_okay=False),
     help="A file of mended rows; else the kept rows are tried again as they are.",
 )
-@click.option("--id", "ids", multiple=True, help="Only this quarantined row (repeatable).")
+@click.option(
+    "--id",
+    "ids",
+    multiple=True,
+    metavar="ID",
+    help="Only the quarantined row whose id begins so (repeatable).",
+)
 @pass_invocation
 def replay(invocation: Invocation, source: str, mended: Path | None, ids: tuple[str, ...]) -> None:
     """Put quarantined rows of SOURCE through once more, each at most once."""
-    report = invocation.lakehouse().replay(source, file=mended, ids=ids or None)
-    invocation.show(report, lambda done: _replayed(done.as_dict()))
+    lakehouse = invocation.lakehouse()
+    whole = [_whole(each, lakehouse.quarantine()) for each in ids] if ids else None
+    report = lakehouse.replay(source, file=mended, ids=whole)
+    invocation.show(report, lambda done: _replayed(output.plain(done)))
+
+
+def _whole(beginning: str, rows: Iterable[QuarantinedRow]) -> str:
+    """The one id that begins so: people copy the short ones that `quarantine` prints."""
+    found = [row.id for row in rows if beginning and row.id.startswith(beginning)]
+    if not found:
+        raise NotFound(
+            f"No row in quarantine has an id that begins with {beginning!r}.",
+            "`thermo quarantine` lists them.",
+        )
+    if len(found) > 1:
+        raise BadInput(
+            f"{len(found)} rows in quarantine have an id that begins with {beginning!r}.",
+            "Give more of the id.",
+        )
+    return found[0]
 
 
 def _replayed(report: dict[str, Any]) -> RenderableType:

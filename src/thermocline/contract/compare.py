@@ -81,9 +81,10 @@ class _Comparison:
         self.dropped = {tuple(path.split(".")) for path in wanted.dropped}
         self.changes: list[Change] = []
         self.problems: list[Problem] = []
+        self._line = wanted.line
 
     def evolution(self) -> Evolution:
-        self._members(self.current.columns, self.wanted.columns, (), self.contract.line)
+        self._members(self.current.columns, self.wanted.columns, ())
         self._around()
         ordered = chain.from_iterable(
             (change for change in self.changes if type(change) is kind) for kind in ORDER
@@ -101,21 +102,22 @@ class _Comparison:
         if now.sort != self.wanted.sort:
             self.changes.append(Resort(now.sort, self.wanted.sort))
 
-    def _members(
-        self, current: Sequence[Member], wanted: Sequence[Member], path: Path, line: int
-    ) -> None:
+    def _members(self, current: Sequence[Member], wanted: Sequence[Member], path: Path) -> None:
         """Columns of the table, or fields of the struct at a path."""
+        line = self._line
         there = {member.name: member for member in current}
         names = {member.name for member in wanted}
         order: dict[str, str] = {}
         for member in wanted:
+            self._line = member.line or line
             old = self._predecessor(member, there, names, order, path)
             if old is None:
                 continue
             order[old.name] = member.name
             self._member(old, member, (*path, member.name))
+        self._line = line
         left = [member for member in current if member.name not in order]
-        kept = [member.name for member in left if not self._leaves(member, path, line)]
+        kept = [member.name for member in left if not self._leaves(member, path)]
         added = [member.name for member in wanted if member.name not in order.values()]
         arrived = [order.get(m.name, m.name) for m in current if m.name in (*order, *kept)]
         target = [*(member.name for member in wanted), *kept]
@@ -135,15 +137,13 @@ class _Comparison:
         if old is not None and old in there and old != member.name:
             if old in names:
                 hint = "remove renamedFrom once the rename has been applied"
-                self._problem(
-                    here, f"renamed from {old}, which the contract still has", hint, member
-                )
+                self._problem(here, f"renamed from {old}, which the contract still has", hint)
             elif member.name in there:
                 hint = f"remove renamedFrom, and list {_dotted((*path, old))} under dropped"
-                self._problem(here, f"renamed from {old}, but the table has both", hint, member)
+                self._problem(here, f"renamed from {old}, but the table has both", hint)
                 taken[old] = old
             elif old in taken:
-                self._problem(here, f"renamed from {old}, as is {taken[old]}", "", member)
+                self._problem(here, f"renamed from {old}, as is {taken[old]}")
                 return None
             else:
                 self.changes.append(Rename((*path, old), member.name))
@@ -153,15 +153,15 @@ class _Comparison:
         twin = next((n for n in there if n.lower() == member.name.lower()), None)
         if twin is not None:
             hint = f"declare renamedFrom: {twin}"
-            self._problem(here, f"differs from {twin} only by case", hint, member)
+            self._problem(here, f"differs from {twin} only by case", hint)
             taken[twin] = member.name
         elif member.required:
-            self._problem(here, *_why_not_required(member, path), member)
+            self._problem(here, *_why_not_required(member, path))
         else:
             self.changes.append(Add(here, member.type, member.doc))
         return None
 
-    def _leaves(self, member: Member, path: Path, line: int) -> bool:
+    def _leaves(self, member: Member, path: Path) -> bool:
         """Whether a member that the contract does not name goes, or is kept."""
         here = (*path, member.name)
         if here not in self.dropped:
@@ -169,58 +169,55 @@ class _Comparison:
                 return False
             what = "is in the table but not in the contract"
             hint = f"keep it, or list {_dotted(here)} under dropped"
-            self._problem(here, what, hint, None, line)
+            self._problem(here, what, hint)
             return True
         if not path and member.name in self.current.key:
-            self._problem(here, "is part of the key and cannot be dropped", "", None, line)
+            self._problem(here, "is part of the key and cannot be dropped")
         elif not path and any(p.column == member.name for p in self.current.partition):
             hint = "partition by other columns first, and drop it in a later version"
-            self._problem(here, "is a partition column and cannot be dropped", hint, None, line)
+            self._problem(here, "is a partition column and cannot be dropped", hint)
         else:
             self.changes.append(Drop(here))
         return True
 
     def _member(self, old: Member, new: Member, path: Path) -> None:
-        self._nullable(old.required, new.required, path, new)
+        self._nullable(old.required, new.required, path)
         if (old.doc or None) != (new.doc or None):
             self.changes.append(Describe(path, new.doc or None))
-        self._type(old.type, new.type, path, new)
+        self._type(old.type, new.type, path)
 
-    def _nullable(self, old: bool, new: bool, path: Path, member: Member) -> None:
+    def _nullable(self, old: bool, new: bool, path: Path) -> None:
         if old and not new:
             self.changes.append(Relax(path))
         elif new and not old:
             hint = "rows may hold nulls already; keep it optional and add a nullValues rule"
-            self._problem(path, "optional → required tightens", hint, member)
+            self._problem(path, "optional → required tightens", hint)
 
-    def _type(self, old: Type, new: Type, path: Path, member: Member) -> None:
+    def _type(self, old: Type, new: Type, path: Path) -> None:
         match old, new:
             case Struct(before), Struct(after):
-                self._members(before, after, path, member.line)
+                self._members(before, after, path)
             case List(), List():
                 element = (*path, "element")
-                self._nullable(old.element_required, new.element_required, element, member)
-                self._type(old.element, new.element, element, member)
+                self._nullable(old.element_required, new.element_required, element)
+                self._type(old.element, new.element, element)
             case Map(), Map():
                 value = (*path, "value")
                 if old.key != new.key:
                     hint = "declare it as a new column"
                     what = f"{old.key} → {new.key} changes a map's key"
-                    self._problem((*path, "key"), what, hint, member)
-                self._nullable(old.value_required, new.value_required, value, member)
-                self._type(old.value, new.value, value, member)
+                    self._problem((*path, "key"), what, hint)
+                self._nullable(old.value_required, new.value_required, value)
+                self._type(old.value, new.value, value)
             case _ if is_promotion(old, new):
                 self.changes.append(Promote(path, old, new))
             case _ if old != new:
                 what = f"{old} → {new} {_verb(old, new)}"
-                self._problem(path, what, "declare it as a new column", member)
+                self._problem(path, what, "declare it as a new column")
 
-    def _problem(
-        self, path: Path, what: str, hint: str, member: Member | None, line: int = 0
-    ) -> None:
+    def _problem(self, path: Path, what: str, hint: str = "") -> None:
         file = shown_path(self.contract.path) if self.contract.path else ""
-        line = member.line if member is not None and member.line else line
-        self.problems.append(Problem(file, line, _dotted(path), what, hint))
+        self.problems.append(Problem(file, self._line, _dotted(path), what, hint))
 
 
 def _dotted(path: Path) -> str:

@@ -25,9 +25,10 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}" if self.line else self.path
-        subject = f"{self.where}: " if self.where else ""
+        subject = f"{printable(self.where, 100)}: " if self.where else ""
         hint = f"; {self.hint}" if self.hint else ""
-        return "  ".join(part for part in (place, f"{subject}{self.what}{hint}") if part)
+        text = f"{subject}{printable(f'{self.what}{hint}', 500)}"
+        return f"{printable(place, 500)}  {text}" if place else text
 
 
 @dataclass
@@ -70,11 +71,15 @@ def did_you_mean(name: str, known: Sequence[str], cutoff: float = 0.66) -> str:
     return f'did you mean "{folded[close[0]]}"?' if close else ""
 
 
-def shown(value: object, limit: int = 60) -> str:
-    """A value from a file, quoted for a message: short, and without control characters."""
-    text = str(value)
+def printable(text: str, limit: int) -> str:
+    """A text from a file, made safe for a terminal and a log: short, no control characters."""
     text = text if len(text) <= limit else text[: limit - 1] + "…"
-    return '"' + "".join(c if c.isprintable() else repr(c)[1:-1] for c in text) + '"'
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def shown(value: object) -> str:
+    """A value from a file, quoted for a message."""
+    return f'"{printable(str(value), 60)}"'
 
 
 def shown_path(path: Path) -> str:

@@ -24,7 +24,7 @@ MAX_DEPTH = 30
 MAX_PRECISION = 38
 _MAX_FIXED = 2**31 - 1
 
-_SYNONYMS = {
+SYNONYMS = {
     "bool": "boolean", "byte": "int", "tinyint": "int", "short": "int", "smallint": "int",
     "integer": "int", "int32": "int", "bigint": "long", "int64": "long", "real": "float",
     "float32": "float", "float64": "double", "double precision": "double", "text": "string",
@@ -37,7 +37,7 @@ _SYNONYMS = {
 _NANOSECONDS = {"timestamp_ns", "timestamptz_ns"}
 _DECIMALS = {"decimal", "numeric", "dec", "number"}
 _LISTS = {"list", "array"}
-_KNOWN = sorted({*PRIMITIVES, *_SYNONYMS, "decimal", "numeric", "fixed", "struct", "list", "array",
+_KNOWN = sorted({*PRIMITIVES, *SYNONYMS, "decimal", "numeric", "fixed", "struct", "list", "array",
                  "map"})  # fmt: skip
 _SPELLINGS = f"{', '.join(sorted(PRIMITIVES))}, decimal(p,s), fixed[n], struct<…>, list<…>, map<…>"
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>()\[\],:])", re.ASCII)
@@ -183,7 +183,7 @@ class _Reader:
         name = self._phrase(name)
         if name in _NANOSECONDS:
             raise _TypeSyntaxError("timestamps are kept in microseconds (Iceberg v2)")
-        primitive = name if name in PRIMITIVES else _SYNONYMS.get(name)
+        primitive = name if name in PRIMITIVES else SYNONYMS.get(name)
         if primitive is None:
             raise _TypeSyntaxError(did_you_mean(name, _KNOWN) or f"types are {_SPELLINGS}")
         if self._take("("):

@@ -16,6 +16,7 @@ from thermocline.errors import EngineUnavailable
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from thermocline.config import Settings
 
@@ -48,10 +49,22 @@ class SparkEngine:
             self._session = _start(self._settings)
         return self._session
 
+    def read(self, table: str, snapshot: int) -> DataFrame:
+        """A table at one snapshot, which stays that snapshot whatever is committed later."""
+        reader = self.session.read.option("versionAsOf", str(snapshot))
+        return reader.table(f"{CATALOG}.{table}")
+
     def view(self, name: str, table: str, snapshot: int) -> None:
         """Make a temporary view of a table at one snapshot."""
-        reader = self.session.read.option("snapshot-id", str(snapshot))
-        reader.table(f"{CATALOG}.{table}").createOrReplaceTempView(name)
+        self.read(table, snapshot).createOrReplaceTempView(name)
+
+    def frame(self, rows: pa.Table, schema: StructType | str) -> DataFrame:
+        """Arrow rows as a Spark frame.
+
+        The chunks are joined first: PySpark 4.1 sends one batch a chunk, and its JVM side takes
+        an empty batch for the end of the stream, so rows after it would be lost without a word.
+        """
+        return self.session.createDataFrame(rows.combine_chunks(), schema=schema)
 
     def sql(self, text: str) -> DataFrame:
         """Plan a statement in Spark's dialect."""
@@ -167,8 +180,6 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.warehouse.dir": (settings.project / ".thermocline" / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
-        # Without it Hadoop leaves a .crc file beside every data file on local disk.
-        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j.configurationFile={_LOG4J.as_uri()} -Duser.timezone=UTC"
         ),
@@ -207,7 +218,19 @@ def _start(settings: Settings) -> SparkSession:
             f"See {log}, or run `thermo doctor`.",
         ) from error
     apply_conf(session, {**catalog, **secret})
+    _write_no_checksum_files(session)
     return session
+
+
+def _write_no_checksum_files(session: SparkSession) -> None:
+    """Keep Hadoop from leaving a .crc file beside every file it writes to local disk.
+
+    The raw file system would do it too, but Spark cannot cache frames over it. This reaches the
+    instance that the JVM shares; the executors of a cluster still leave theirs.
+    """
+    context = session.sparkContext
+    hadoop = context._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]
+    hadoop.getLocal(context._jsc.hadoopConfiguration()).setWriteChecksum(False)
 
 
 def apply_conf(session: SparkSession, conf: Mapping[str, str]) -> None:

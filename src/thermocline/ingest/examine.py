@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from thermocline.ingest.landing import Folder, LandingFile
 from thermocline.ingest.source import Source, TextOptions
@@ -84,7 +84,13 @@ def examine(folder: Folder, file: LandingFile, source: Source) -> Examined:
     return found
 
 
-def unpacked(raw: BinaryIO, compression: str) -> BinaryIO:
+class Readable(Protocol):
+    """All that is asked of a stream of bytes."""
+
+    def read(self, size: int = ..., /) -> bytes: ...
+
+
+def unpacked(raw: Any, compression: str) -> Readable:
     """The content of a compressed file as a stream."""
     if compression == "gz":
         return gzip.GzipFile(fileobj=raw)
@@ -95,12 +101,13 @@ def unpacked(raw: BinaryIO, compression: str) -> BinaryIO:
     if compression == "zst":
         import pyarrow as pa
 
-        stream: BinaryIO = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+        stream: Readable = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
         return stream
-    return raw
+    readable: Readable = raw
+    return readable
 
 
-def chunks(stream: BinaryIO) -> Iterator[bytes]:
+def chunks(stream: Readable) -> Iterator[bytes]:
     """A stream in pieces."""
     while chunk := stream.read(CHUNK):
         yield chunk
@@ -118,7 +125,7 @@ def _format_of(name: str) -> str:
     return _FORMATS.get(path.suffix, "")
 
 
-def _measure(stream: BinaryIO, meter: _Meter, size: int) -> str | None:
+def _measure(stream: Readable, meter: _Meter, size: int) -> str | None:
     limit = max(EXPANSION_FREE, EXPANSION * size)
     try:
         for chunk in chunks(stream):

@@ -146,7 +146,7 @@ class LocalFolder:
     def unchanged(self, file: LandingFile) -> bool:
         """Whether size and time of change are as listed."""
         try:
-            now = os.stat(file.location, follow_symlinks=False)
+            now = Path(file.location).lstat()
         except FileNotFoundError:
             return False
         return (now.st_size, now.st_mtime_ns) == (file.size, file.modified_ns)

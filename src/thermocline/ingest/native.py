@@ -81,7 +81,9 @@ _NEVER = {
 }  # fmt: skip
 
 
-def native_flaws(type_: Type, it: str, found: DataType, path: str, depth: int = 0) -> Iterator[Flaw]:
+def native_flaws(
+    type_: Type, it: str, found: DataType, path: str, depth: int = 0
+) -> Iterator[Flaw]:
     """Which values of the file may not fit."""
     from pyspark.sql import types as spark
 
@@ -100,11 +102,14 @@ def native_flaws(type_: Type, it: str, found: DataType, path: str, depth: int = 
                     yield from native_flaws(field.type, here, there[field.name], name, depth)
         case List(element), spark.ArrayType():
             for flaw in native_flaws(element, x, found.elementType, path, depth + 1):
-                yield Flaw(f"exists({it}, {x} -> {flaw.when})", literal(f"{path}: {_unfit(element)}"))
+                yield Flaw(
+                    f"exists({it}, {x} -> {flaw.when})", literal(f"{path}: {_unfit(element)}")
+                )
         case Map(_, inner), spark.MapType():
             of = f"map_values({it})"
             for flaw in native_flaws(inner, x, found.valueType, path, depth + 1):
-                yield Flaw(f"exists({of}, {x} -> {flaw.when})", literal(f"{path}: {_unfit(inner)}"))
+                when = f"exists({of}, {x} -> {flaw.when})"
+                yield Flaw(when, literal(f"{path}: a value {_unfit(inner)}"))
         case _ if not _always_fits(type_, found):
             typed = _scalar(type_, it, found)
             shown = f"left(cast({it} as string), 60)"
@@ -133,6 +138,8 @@ def _scalar(type_: Type, it: str, found: DataType) -> str:
         return it if found.simpleString() == target else f"cast({it} as {target})"
     if isinstance(type_, Fixed):
         return f"case when octet_length({it}) = {type_.length} then {it} end"
+    if isinstance(type_, Decimal) and found.typeName() == "decimal":
+        return f"case when try_cast({it} as {target}) = {it} then try_cast({it} as {target}) end"
     return f"try_cast({it} as {target})"
 
 

@@ -106,9 +106,7 @@ def find_source(sources: Mapping[str, Source], name: str) -> Source:
     raise BadInput(f"There is no source {shown(name)}.", f"The project's sources: {known}.")
 
 
-def _read(
-    path: Path, project: Path, warehouse: str | None
-) -> tuple[Source | None, list[Problem]]:
+def _read(path: Path, project: Path, warehouse: str | None) -> tuple[Source | None, list[Problem]]:
     from thermocline.contract.odcs.yaml_lines import MAX_BYTES, read_document
 
     with path.open("rb") as file:
@@ -148,7 +146,9 @@ class _Reader:
                 self._report.add((key,), "", f"unknown {shown(key)}", did_you_mean(key, _KEYS))
         kind = self._text("kind", "files")
         if kind != "files":
-            self._report.add(("kind",), "kind", f"{shown(kind)} is not in this version", "use files")
+            self._report.add(
+                ("kind",), "kind", f"{shown(kind)} is not in this version", "use files"
+            )
         name = self._name()
         return Source(
             name=name,
@@ -196,7 +196,7 @@ class _Reader:
             self._report.add(("path",), "path", f"{shown(text)} is not in this version", hint)
             return ""
         location = text.rstrip("/") if "://" in text else str((self._project / text).absolute())
-        if self._warehouse and _overlap(location, self._warehouse):
+        if self._warehouse and overlap(location, self._warehouse):
             what = "the landing folder and the warehouse overlap"
             hint = "keep raw files outside the warehouse, and the warehouse outside the folder"
             self._report.add(("path",), "path", what, hint)
@@ -257,7 +257,7 @@ def _flaw_of_option(key: str, value: Any) -> str | None:
     return None
 
 
-def _overlap(landing: str, warehouse: str) -> bool:
+def overlap(landing: str, warehouse: str) -> bool:
     if landing.startswith("s3://") != warehouse.startswith("s3://"):
         return False
     if landing.startswith("s3://"):

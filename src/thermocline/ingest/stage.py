@@ -10,6 +10,7 @@ import codecs
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from thermocline.ingest.examine import Examined, chunks, suffix_says, unpacked
 from thermocline.ingest.landing import Folder
@@ -68,9 +69,9 @@ def staged(folder: Folder, examined: Examined, source: Source, scratch: Path) ->
     return Staged(examined, str(path), separator.decode(), tuple(too_long))
 
 
-def chunks_of(raw: object, examined: Examined) -> Iterator[bytes]:
+def chunks_of(raw: BinaryIO, examined: Examined) -> Iterator[bytes]:
     """A file's text as UTF-8, in pieces. What cannot be decoded stays as bytes that are not."""
-    stream = unpacked(raw, examined.compression)  # type: ignore[arg-type]
+    stream = unpacked(raw, examined.compression)
     if examined.encoding == "utf-8":
         yield from chunks(stream)
         return

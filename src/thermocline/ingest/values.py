@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 
 from thermocline.contract.definition import Contract
 from thermocline.contract.problems import Problem
@@ -79,6 +80,12 @@ def literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def instant(moment: datetime) -> str:
+    """A moment as a SQL expression, to the microsecond."""
+    whole = int(moment.timestamp()) * 1_000_000 + moment.microsecond
+    return f"timestamp_micros({whole})"
+
+
 def quoted(name: str) -> str:
     """A name as a SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
@@ -120,7 +127,11 @@ def value(type_: Type, it: str, depth: int = 0) -> str:
             return f"transform({it}, {x} -> {value(element, x, depth + 1)})"
         case Map(key, inner):
             pair = f"{value(key, f'{x}.key', depth + 1)}, {value(inner, f'{x}.value', depth + 1)}"
-            return f"map_from_entries(transform(map_entries({it}), {x} -> struct({pair})))"
+            read = f"map_from_entries(transform(map_entries({it}), {x} -> struct({pair})))"
+            if key == Primitive("string"):
+                return read
+            # Spark would fail the whole job over a key that is null or there twice.
+            return f"if({_keys_clash(key, it, x)}, null, {read})"
     return scalar(type_, it)
 
 
@@ -176,6 +187,9 @@ def flaws(type_: Type, it: str, path: str, depth: int = 0) -> Iterator[Flaw]:
             if required:
                 empty = f"exists({entries}, {x} -> {x}.value is null)"
                 yield Flaw(empty, literal(f"{path} has a value that is missing"))
+            if key != Primitive("string"):
+                clash = _keys_clash(key, it, x)
+                yield Flaw(clash, literal(f"{path} has a key that is there twice or unreadable"))
             for flaw in _item_flaws(key, f"{x}.key", f"{path} key", depth + 1):
                 yield _lifted(flaw, entries, x)
             for flaw in _item_flaws(inner, f"{x}.value", path, depth + 1):
@@ -230,6 +244,11 @@ def _lifted(flaw: Flaw, items: str, x: str) -> Flaw:
     first = f"element_at(filter({items}, {x} -> {flaw.when}), 1)"
     says = f"element_at(transform(array({first}), {x} -> {flaw.says}), 1)"
     return Flaw(f"exists({items}, {x} -> {flaw.when})", says)
+
+
+def _keys_clash(key: Type, it: str, x: str) -> str:
+    keys = f"transform(map_keys({it}), {x} -> {scalar(key, x)})"
+    return f"(exists({keys}, {x} -> {x} is null) or size(array_distinct({keys})) <> size({keys}))"
 
 
 def _matches(text: str, name: str) -> str:

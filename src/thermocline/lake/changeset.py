@@ -98,7 +98,7 @@ class ChangeSet:
         rows = [
             *(("+", row, {}) for row in arrow.json_rows(self.inserts, _SHOWN)),
             *_updates(self),
-            *(("−", row, {}) for row in arrow.json_rows(self.deletes, _SHOWN)),  # noqa: RUF001
+            *(("−", row, {}) for row in arrow.json_rows(self.deletes, _SHOWN)),
         ]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.columns))
         body = "".join(

@@ -35,7 +35,8 @@ def present(table: Table) -> Iterator[tuple[str, int]]:
     if location.startswith("file:") or "://" not in location:
         folder = local_path(location)
         for path in folder.rglob("*"):
-            if path.is_file():
+            # Hadoop's checksum of a file belongs to that file.
+            if path.is_file() and not (path.name.startswith(".") and path.suffix == ".crc"):
                 yield str(path), path.stat().st_size
         return
     from pyarrow.fs import FileSelector, FileType

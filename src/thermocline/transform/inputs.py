@@ -146,8 +146,7 @@ class Inputs:
         return views
 
     def _read(self, table: str, snapshot: int) -> DataFrame:
-        reader = self.lake.spark.session.read.option("snapshot-id", str(snapshot))
-        return reader.table(f"{CATALOG}.{table}")
+        return self.lake.spark.read(table, snapshot)
 
     def _appended(self, span: Span) -> bool:
         return only_appends(self.lake.state(span.table), span.start, span.end)
@@ -238,7 +237,7 @@ class Inputs:
                 schema.add(name, extra[name], True)
             else:
                 schema.add(name, known[name].dataType, True)
-        return session.createDataFrame(rows, schema=schema)
+        return self.lake.spark.frame(rows, schema)
 
 
 def touched_condition(model: Model, touched: Touched) -> Column:

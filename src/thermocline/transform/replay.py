@@ -49,7 +49,7 @@ def onto_moved(draft: Draft, contract: Contract) -> bool:
         return False
     iceberg = draft.lake.iceberg(table)
     ours = changes(iceberg, base, head, key=contract.shape.key)
-    theirs = changes(iceberg, base, main, key=contract.key, columns=contract.key)
+    theirs = changes(iceberg, base, main, key=contract.shape.key)
     collide = _keys(ours, contract) & _keys(theirs, contract)
     if collide or sum(ours.counts.values()) > MOST_ROWS:
         return False
@@ -124,7 +124,8 @@ def _apply(draft: Draft, contract: Contract, ours: ChangeSet, target: str) -> No
     schema = session.table(f"{CATALOG}.{contract.table}").schema.add("_tc_gone", "boolean")
     names = [field.name for field in schema.fields if field.name != "_tc_gone"]
     view = f"_tc_replay_{uuid4().hex}"
-    session.createDataFrame(rows.select([*names, "_tc_gone"]), schema=schema).createTempView(view)
+    frame = draft.lake.spark.frame(rows.select([*names, "_tc_gone"]), schema)
+    frame.createTempView(view)
     on = " and ".join(f"t.`{name}` = s.`{name}`" for name in contract.shape.key)
     columns = ", ".join(f"`{name}`" for name in names)
     values = ", ".join(f"s.`{name}`" for name in names)

@@ -254,6 +254,33 @@ CASES = {
         None,
         ({"amount": Number("-0.01")},),
     ),
+    "sql: count in the same pass": Case(
+        sql(
+            "select count(*) from {object} o where o.address.zip = 'x' or o.code = ''",
+            bounds=(("mustBe", 2),),
+        ),
+        2,
+        True,
+        None,
+    ),
+    "sql: count of a join": Case(
+        sql(
+            "select count(*) from {object} join silver.customers "
+            "on silver.customers.id = {object}.customer where silver.customers.code = 'zz'"
+        ),
+        1,
+        False,
+        None,
+    ),
+    "sql: count of what is nowhere": Case(
+        sql(
+            "select count(*) from {object} where customer not in "
+            "(select id from silver.customers where id is not null)"
+        ),
+        1,
+        False,
+        None,
+    ),
     "sql: property": Case(
         sql(
             "SELECT max({property}) - min({object}.{property}) FROM {object}",

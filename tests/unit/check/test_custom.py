@@ -124,3 +124,10 @@ def test_several_rows_are_not_a_value(engine, cases):
 def test_references_refuses_what_compile_refuses(cases):
     with pytest.raises(ContractError, match="must be one SELECT"):
         references(cases.contract(cases.sql("drop table x")))
+
+
+def test_a_plain_count_is_measured_in_the_same_pass(cases):
+    rule = cases.sql("select count(*) from {object} where {object}.amount < 0")
+    sql = compile(cases.contract(rule), "things", {}, "duckdb", cases.NOW).sql
+    assert sql.count("things") == 1
+    assert "COUNT(CASE WHEN amount < 0 THEN 1 END)" in sql

@@ -269,3 +269,17 @@ def test_a_broken_setting_reaches_every_command(
         code, out, err = run(*arguments)
         assert (code, out) == (2, "")
         assert "did you mean `lake.name`?" in err
+
+
+def test_init_makes_a_project_that_can_be_opened(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("init", "mine")
+    assert code == 0
+    assert out.splitlines()[0] == f"A new project in {tmp_path / 'mine'}"
+    assert out.splitlines()[1].startswith("Next:  cd mine && ")
+    assert answer(run, "-C", "mine", "config")["project"] == str(tmp_path / "mine")
+    code, out, err = run("init", "mine")
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0] == "mine holds a project already."

@@ -20,7 +20,6 @@ schema:
   - name: orders
     properties:
 """
-FIRST_COLUMN = HEAD.count("\n") + 1
 COLUMNS = """\
 - {name: order_id, logicalType: string, required: true, primaryKey: true}
 - {name: status, logicalType: string}
@@ -32,9 +31,11 @@ COLUMNS = """\
 """
 
 
-def contract_text(columns: str = COLUMNS, quality: str = "", rest: str = "") -> str:
-    """A contract with these columns, quality rules, and parts after the schema."""
-    text = HEAD + indent(dedent(columns), " " * 6)
+def contract_text(
+    columns: str = COLUMNS, quality: str = "", rest: str = "", schema: str = ""
+) -> str:
+    """A contract with these columns, quality rules, other keys of the schema and of the file."""
+    text = HEAD + indent(dedent(columns), " " * 6) + indent(dedent(schema), " " * 4)
     if quality:
         text += "    quality:\n" + indent(dedent(quality), " " * 6)
     return text + dedent(rest)
@@ -55,10 +56,10 @@ def write(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def load(write: Callable[..., Path]) -> Callable[..., Contract]:
-    """Loads a contract made of columns, quality and rest."""
+    """Loads a contract made of the given parts, as in `contract_text`."""
 
-    def _load(columns: str = COLUMNS, quality: str = "", rest: str = "") -> Contract:
-        return load_contract(write(contract_text(columns, quality, rest)))
+    def _load(columns: str = COLUMNS, **parts: str) -> Contract:
+        return load_contract(write(contract_text(columns, **parts)))
 
     return _load
 
@@ -67,11 +68,12 @@ def load(write: Callable[..., Path]) -> Callable[..., Contract]:
 def problems(load: Callable[..., Contract]) -> Callable[..., list[str]]:
     """The problems of such a contract as "line  text", without the file's name."""
 
-    def _problems(columns: str = COLUMNS, quality: str = "", rest: str = "") -> list[str]:
+    def _problems(columns: str = COLUMNS, **parts: str) -> list[str]:
         with pytest.raises(ContractError) as caught:
-            load(columns, quality, rest)
-        assert all(problem.path == "contracts/silver/orders.odcs.yaml" for problem in
-                   caught.value.problems)  # fmt: skip
-        return [str(problem).split(":", 1)[1] for problem in caught.value.problems]
+            load(columns, **parts)
+        texts = [str(problem) for problem in caught.value.problems]
+        file = "contracts/silver/orders.odcs.yaml:"
+        assert all(text.startswith(file) for text in texts)
+        return [text.removeprefix(file) for text in texts]
 
     return _problems

@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.contract import Column, Contract, Drift, Partition, Sort, Updates, Write
-from thermocline.contract import load_contract, load_contracts
+from thermocline.contract import (
+    Column,
+    Contract,
+    Drift,
+    Partition,
+    Sort,
+    Updates,
+    Write,
+    load_contract,
+    load_contracts,
+)
 from thermocline.contract.types import Decimal, Field, List, Map, Primitive, Struct
 from thermocline.errors import ContractError, NotFound
 
@@ -188,8 +197,15 @@ def test_system_columns_may_be_declared_as_they_are(load):
 
 
 def test_settings_may_stand_at_the_schema_as_well(load):
-    rest = "    customProperties: [{property: write, value: replace}]\n"
-    assert load(rest=rest).write is Write.REPLACE
+    setting = "customProperties: [{property: write, value: replace}]\n"
+    assert load(schema=setting).write is Write.REPLACE
+
+
+def test_but_not_at_both(problems):
+    setting = "customProperties: [{property: write, value: replace}]\n"
+    assert problems(schema=setting, rest=setting) == [
+        "15  write: is set both for the contract and for its schema"
+    ]
 
 
 def test_a_folder_of_contracts(write, tmp_path):
@@ -225,8 +241,7 @@ def test_all_problems_of_all_files_come_together(write, tmp_path):
         "put it into a folder named after its layer, as contracts/silver/",
         'contracts/silver/orders.odcs.yaml:15  net_amount: unknown type "decimal(50,2)"; '
         "precision is at most 38",
-        'contracts/silver/orders.odcs.yaml:26  write: unknown value "mrege"; '
-        'did you mean "merge"?',
+        'contracts/silver/orders.odcs.yaml:26  write: unknown value "mrege"; did you mean "merge"?',
     ]
     assert caught.value.next_step == "Mend those 6 problems in the contract. Nothing was written."
     assert caught.value.as_dict()["error"]["details"]["problems"] == texts
@@ -244,12 +259,15 @@ def test_references_are_checked_against_the_other_contracts(write, tmp_path):
     assert contract.rules[0].argument("table") == "silver.customers"
 
     write(referring("custmers.order_id"))
-    with pytest.raises(ContractError, match=r"orders\.odcs\.yaml:16  customer_email: there is no "
-                       r'contract of silver\.custmers; did you mean "silver\.customers"\?'):  # fmt: skip
+    with pytest.raises(ContractError) as caught:
         load_contracts(tmp_path / "contracts")
+    assert [str(problem) for problem in caught.value.problems] == [
+        "contracts/silver/orders.odcs.yaml:16  customer_email: there is no contract of "
+        'silver.custmers; did you mean "silver.customers"?'
+    ]
 
     write(referring("silver.customers.id"))
-    with pytest.raises(ContractError, match='silver.customers has no column "id"'):
+    with pytest.raises(ContractError, match=r'silver\.customers has no column "id"'):
         load_contracts(tmp_path / "contracts")
 
     # What a broken contract promises is not known, so nothing is said about references to it.

@@ -136,7 +136,9 @@ def test_transforms_must_fit_the_type(problems, type_, transform, expected):
 
 
 def test_a_transform_needs_a_partitioned_column(problems):
-    column = "- {name: a, physicalType: date, customProperties: [{property: transform, value: day}]}"
+    column = (
+        "- {name: a, physicalType: date, customProperties: [{property: transform, value: day}]}"
+    )
     assert problems(column + "\n") == ["8  a: transform without partitioned: true"]
 
 
@@ -324,7 +326,7 @@ def test_one_wrong_value_does_not_hide_the_others(problems):
         """
     quality = "- {metric: rowCount, mustBeBetween: [1]}\n"
     rest = "tags: [1, x]\ncustomProperties: [{property: write, value: mrege}]\n"
-    assert [problem.split(";")[0] for problem in problems(columns, quality, rest)] == [
+    assert [problem.split(";")[0] for problem in problems(columns, quality=quality, rest=rest)] == [
         "8  a.primaryKey: must be true or false, not the number 7",
         '8  a.required: must be true or false, not "maybe"',
         "9  b': \"b'\" cannot be a name",

@@ -164,6 +164,8 @@ def test_a_snapshot_has_the_schema_it_was_written_with(orders: Table) -> None:
     assert rows(orders, head).column_names == ["id", "city", "amount"]
     found = changes(orders, None, head, schema=orders.schema())
     assert found.inserts.to_pylist() == [{**row, "note": None} for row in ROWS]
+    only_new = changes(orders, None, head, columns=["note"], schema=orders.schema())
+    assert only_new.inserts.to_pylist() == [{"note": None}] * 3
 
 
 def test_only_files_that_differ_are_read(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -238,6 +240,19 @@ def test_a_change_set_shows_itself(orders: Table) -> None:
     shown = found._repr_html_()
     assert "<s>Bern</s> &lt;b&gt;Rome&lt;/b&gt;" in shown and "<b>" not in shown
     assert "silver.orders" in repr(found) and "1 updates" in repr(found)
+
+
+def test_names_with_dots_and_spaces(catalog: SqlCatalog) -> None:
+    schema = Schema(
+        NestedField(1, "a", StructType(NestedField(2, "b", StringType()))),
+        NestedField(3, "a b", LongType()),
+        NestedField(4, "größe.x", StringType()),
+    )
+    table = catalog.create_table("silver.odd", schema)
+    given = [{"a": {"b": "1"}, "a b": 2, "größe.x": "3"}]
+    head = put(table, given)
+    assert rows(table, head).to_pylist() == given
+    assert rows(table, head, ["größe.x"]).to_pylist() == [{"größe.x": "3"}]
 
 
 def test_a_file_with_null_lists_of_structs_keeps_them(catalog: SqlCatalog, tmp_path: Path) -> None:

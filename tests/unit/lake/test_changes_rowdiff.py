@@ -130,7 +130,7 @@ def test_many_wide_columns_do_not_overflow_the_number() -> None:
     columns = {f"c{i}": pa.array(np.random.default_rng(i).permutation(rows)) for i in range(9)}
     table = pa.table(columns)
     shuffled = table.take(pa.array(np.random.default_rng(99).permutation(rows)))
-    changed = shuffled.set_column(8, "c8", pa.array([-1] + shuffled["c8"].to_pylist()[1:]))
+    changed = shuffled.set_column(8, "c8", pa.array([-1, *shuffled["c8"].to_pylist()[1:]]))
     gone, came = rowdiff.cancel(table, changed)
     assert came.to_pylist() == changed.slice(0, 1).to_pylist()
     assert gone.to_pylist() == shuffled.slice(0, 1).to_pylist()

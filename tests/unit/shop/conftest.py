@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -77,6 +77,13 @@ def read() -> Callable[..., Landed]:
     return read_table
 
 
+@pytest.fixture(scope="session")
+def landing(first_load: Any, read: Callable[..., Landed]) -> dict[str, Landed]:
+    """The default first load, a table at a time."""
+    folder, summary = first_load
+    return {table: read(folder, table) for table in summary.tables}
+
+
 def _records(path: Path) -> Iterator[Row | None]:
     """Each record of a file; None where it does not parse."""
     if path.suffix == ".parquet":
@@ -85,7 +92,9 @@ def _records(path: Path) -> Iterator[Row | None]:
         with path.open(encoding="utf-8", newline="") as file:
             header, *lines = csv.reader(file)
         for cells in lines:
-            yield None if len(cells) != len(header) else _typed(dict(zip(header, cells, strict=True)))
+            yield (
+                None if len(cells) != len(header) else _typed(dict(zip(header, cells, strict=True)))
+            )
     else:
         opened = gzip.open(path, "rt") if path.suffix == ".gz" else path.open(encoding="utf-8")
         with opened as file:
@@ -172,3 +181,9 @@ def amounts(order: Row) -> dict[str, Decimal]:
         "shipping_cost": shipping,
         "net_amount": subtotal + tax + shipping,
     }
+
+
+@pytest.fixture(scope="session")
+def plain() -> SimpleNamespace:
+    """The shop's rules in plain Python, to hold the models against."""
+    return SimpleNamespace(newest=newest, amounts=amounts, shop=SHOP)

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 
 from thermocline.transform import changes, model
 
-# Σ quantity · unit_price · (1 − discount) has four decimals at most; it is rounded once, at the end.
+# Σ quantity · unit_price · (1 − discount) has at most four decimals; it is rounded once, at last.
 _SUM = """
     aggregate(items, cast(0 as decimal(18,4)), (total, item) -> cast(
         total + cast(item.quantity as decimal(10,0)) * item.unit_price * ({part}) as decimal(18,4)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _SYSTEM = {column.name: column for column in (*INGEST_COLUMNS, *SCD2_COLUMNS)}
 _TRANSFORM = re.compile(r"([a-z]+)(?:[\[(]([0-9]{1,10})[\])])?")
-_TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
+TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
 
 
 @dataclass
@@ -90,7 +90,7 @@ def _column(
         return None
     flaw = flaw_of_column(name)
     if flaw:
-        report.broken((*at, "name"), shown(name)[1:-1], *flaw)
+        report.broken((*at, "name"), name, *flaw)
         return None
     twin = next((c.name for c in layout.columns if c.name.lower() == name.lower()), None)
     if twin is not None:
@@ -148,8 +148,8 @@ def _partition(
         return Partition(column.name, line=column.line)
     match = _TRANSFORM.fullmatch(str(setting.value).strip().lower())
     name, param = (match[1], match[2]) if match else ("", None)
-    if name not in _TRANSFORMS:
-        hint = did_you_mean(name, _TRANSFORMS) or f"one of {', '.join(_TRANSFORMS)}"
+    if name not in TRANSFORMS:
+        hint = did_you_mean(name, TRANSFORMS) or f"one of {', '.join(TRANSFORMS)}"
         report.add(setting.at, column.name, f"unknown transform {shown(setting.value)}", hint)
         return None
     if name in ("bucket", "truncate"):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         SchemaProperty,
     )
 
-_METRICS = (
+METRICS = (
     "nullValues", "missingValues", "duplicateValues", "rowCount", "invalidValues", "freshness",
 )  # fmt: skip
 # Names that version 3.0 of the standard used.
@@ -38,7 +38,7 @@ _LIMITS = {
     "exclusiveMax": "exclusive_max", "exclusiveMaximum": "exclusive_max",
 }  # fmt: skip
 _LENGTHS = {"minLength": "min", "maxLength": "max"}
-_ARGUMENTS = ("properties", "property", "validValues", "pattern", "missingValues", "reference",
+ARGUMENTS = ("properties", "property", "validValues", "pattern", "missingValues", "reference",
               "within", *_LENGTHS, *_LIMITS)  # fmt: skip
 _PLACEHOLDERS = re.compile(r"\$?\{(object|table|property|column)\}")
 _TEXT = Primitive("string")
@@ -193,16 +193,16 @@ class _Reader:
 
     def _library(self, entry: DataQuality, at: Where, column: str | None, where: str) -> list[Rule]:
         metric = entry.metric or _OLD_METRICS.get(entry.rule or "", entry.rule)
-        if metric not in _METRICS:
+        if metric not in METRICS:
             what = f"unknown metric {shown(metric)}" if metric else "a rule without a metric"
-            hint = did_you_mean(metric or "", _METRICS) or f"one of {', '.join(_METRICS)}"
+            hint = did_you_mean(metric or "", METRICS) or f"one of {', '.join(METRICS)}"
             self.report.lacks(at, where, what, hint)
             return []
         arguments = entry.arguments or {}
         for key in arguments:
-            if key not in _ARGUMENTS:
+            if key not in ARGUMENTS:
                 place = (*at, "arguments", key)
-                hint = did_you_mean(key, _ARGUMENTS)
+                hint = did_you_mean(key, ARGUMENTS)
                 self.report.add(place, where, f"unknown argument {shown(key)}", hint)
         if metric == "freshness":
             return self._freshness(entry, arguments, at, column, where)
@@ -234,7 +234,7 @@ class _Reader:
             if len(rules) > 1:
                 hint = "state each as a rule of its own"
                 self.report.add(at, where, "more than one condition in one rule", hint)
-            elif not rules and not set(arguments) & {*_ARGUMENTS[2:]}:
+            elif not rules and not set(arguments) & {*ARGUMENTS[2:]}:
                 hint = "give validValues, pattern, min, max, minLength, maxLength or reference"
                 self.report.lacks(at, where, "invalidValues without a condition", hint)
             return rules

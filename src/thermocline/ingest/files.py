@@ -1,0 +1,263 @@
+"""Ingest a landing folder: every file exactly once, whatever is delivered twice or dies."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from thermocline.contract.definition import Contract, Drift
+from thermocline.contract.types import Primitive, Type
+from thermocline.errors import BadInput, Permanent
+from thermocline.ingest import drift
+from thermocline.ingest.batch import Batch, Drifted, Landed, land
+from thermocline.ingest.examine import Examined, examine
+from thermocline.ingest.judge import data_only
+from thermocline.ingest.landing import Folder, LandingFile, Refusal, folder_of, list_landing
+from thermocline.ingest.ledger import read_ledger
+from thermocline.ingest.read import read
+from thermocline.ingest.source import Source, overlap
+from thermocline.ingest.stage import staged
+from thermocline.ingest.values import refuse_unwritable
+from thermocline.lake import MainMoved
+from thermocline.lake.faults import crash_point
+from thermocline.telemetry import SILENT, Progress, one_line
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+
+BATCH_BYTES = 4 << 30
+BATCH_FILES = 500
+ATTEMPTS = 5
+"""How often a batch is begun anew when somebody else lands something at the same moment."""
+
+STRING = Primitive("string")
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What one source's ingestion did. `skipped` files had landed before; `growing` ones wait."""
+
+    source: str
+    target: str
+    files: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    skipped: int = 0
+    growing: int = 0
+    snapshot: int | None = None
+    refused: tuple[Refusal, ...] = ()
+
+    def plus(self, landed: Landed) -> IngestReport:
+        """The report with one more batch."""
+        return replace(
+            self,
+            files=self.files + landed.files,
+            rows=self.rows + landed.rows,
+            quarantined=self.quarantined + landed.quarantined,
+            snapshot=landed.snapshot,
+        )
+
+
+def ingest(
+    lake: Lake,
+    source: Source,
+    contract: Contract,
+    *,
+    run: str,
+    progress: Progress = SILENT,
+    batch_bytes: int = BATCH_BYTES,
+) -> IngestReport:
+    """Land every new file of a source in its bronze table.
+
+    A file's identity is its content: delivered twice or under another name it lands once, changed
+    it is new. Rows that break the contract go to quarantine. Files are landed in batches, each in
+    one commit that also says which files it holds; a batch is visible whole or not at all. Files
+    that the contract's drift policy refuses are named in the report and tried again next time.
+    """
+    _refuse_overlap(source, lake)
+    contract = data_only(contract)
+    refuse_unwritable(contract)
+    folder = folder_of(source, lake.settings)
+    listing = list_landing(folder, source)
+    crash_point("ingest.listed")
+    if not lake.exists(source.target):
+        lake.ensure(contract)
+    work = _Work(lake, source, contract, folder, run)
+    fresh = [file for file in listing.files if not work.ledger.holds_unread(file)]
+    work.report = IngestReport(
+        source.name,
+        source.target,
+        skipped=len(listing.files) - len(fresh),
+        growing=listing.growing,
+        refused=tuple(listing.refused),
+    )
+    try:
+        for files in _batches(_examined(folder, fresh, source), batch_bytes):
+            work.take(files)
+            progress.advance(len(files), f"{work.report.rows:,} rows")
+    finally:
+        shutil.rmtree(work.scratch, ignore_errors=True)
+    return work.report
+
+
+class _Work:
+    """One ingestion under way."""
+
+    def __init__(
+        self, lake: Lake, source: Source, contract: Contract, folder: Folder, run: str
+    ) -> None:
+        self.lake = lake
+        self.source = source
+        self.contract = contract
+        self.folder = folder
+        self.run = run
+        self.report = IngestReport(source.name, source.target)
+        self.ledger = read_ledger(lake, source.target, source.quarantine)
+        self.scratch = lake.settings.project / ".thermocline" / "staging" / run
+
+    def take(self, files: Sequence[Examined]) -> None:
+        """Land files, again from the start when somebody else was faster."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._take(files)
+            except MainMoved:
+                if attempt == ATTEMPTS:
+                    raise
+                time.sleep(0.1 * attempt)
+                self.ledger = read_ledger(self.lake, self.source.target, self.source.quarantine)
+            else:
+                return
+
+    def _take(self, files: Sequence[Examined]) -> None:
+        new = self._unknown(files)
+        contract = drift.with_added(self.lake, self.contract)
+        refused: list[Refusal] = []
+        sound = _admitted([file for file in new if file.flaw is None], contract, refused)
+        if contract.drift is Drift.ADD:
+            contract = drift.added(contract, _fields_to_add(sound, contract))
+        batch = Batch(
+            self.lake, self.source, contract, self.folder,
+            tuple(staged(self.folder, file, self.source, self.scratch) for file in sound),
+            tuple(file for file in new if file.flaw is not None),
+            self.run,
+        )  # fmt: skip
+        landed, batch = self._land(batch, refused)
+        report = self.report if landed is None else self.report.plus(landed)
+        self.report = replace(
+            report,
+            skipped=report.skipped + len(files) - len(new),
+            refused=(*report.refused, *refused),
+        )
+        self.ledger.add(batch.all_files)
+
+    def _land(self, batch: Batch, refused: list[Refusal]) -> tuple[Landed | None, Batch]:
+        """Land a batch, without the files that turn out to be unfit while it is read."""
+        while batch.all_files:
+            self.lake.ensure(batch.contract)
+            try:
+                return land(batch), batch
+            except Drifted as found:
+                batch = _after_drift(batch, found.fields, refused)
+            except Permanent as error:
+                if type(error) is not Permanent:
+                    raise  # a rule or a contract, not a file
+                broken = _unreadable(batch)
+                if not broken:
+                    raise
+                batch = replace(
+                    batch.without({file.sha256 for file in broken}),
+                    damaged=(*batch.damaged, *broken),
+                )
+        return None, batch
+
+    def _unknown(self, files: Sequence[Examined]) -> list[Examined]:
+        """Files whose content has not landed, each content once."""
+        new: dict[str, Examined] = {}
+        for file in files:
+            if not self.ledger.holds(file):
+                new.setdefault(file.sha256, file)
+        return list(new.values())
+
+
+def _examined(folder: Folder, files: Sequence[LandingFile], source: Source) -> Iterator[Examined]:
+    """Files with their hashes. Hashing leaves the interpreter alone, so threads help."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for start in range(0, len(files), BATCH_FILES):
+            part = files[start : start + BATCH_FILES]
+            yield from pool.map(lambda file: examine(folder, file, source), part)
+
+
+def _batches(files: Iterator[Examined], most_bytes: int) -> Iterator[list[Examined]]:
+    batch: list[Examined] = []
+    size = 0
+    for file in files:
+        if batch and (size + file.expanded > most_bytes or len(batch) == BATCH_FILES):
+            yield batch
+            batch, size = [], 0
+        batch.append(file)
+        size += file.expanded
+    if batch:
+        yield batch
+
+
+def _admitted(
+    files: Sequence[Examined], contract: Contract, refused: list[Refusal]
+) -> list[Examined]:
+    """The files that header or schema do not already forbid."""
+    admitted = []
+    for file in files:
+        reason = drift.obstacle(file, contract)
+        stray = drift.stray_fields(file, contract) if contract.drift is Drift.REFUSE else {}
+        if reason is None and stray:
+            reason = drift.refused(stray, contract)
+        if reason is None:
+            admitted.append(file)
+        else:
+            refused.append(Refusal(file.file.name, reason))
+    return admitted
+
+
+def _fields_to_add(files: Sequence[Examined], contract: Contract) -> dict[str, Type]:
+    found: dict[str, Type] = {}
+    for file in files:
+        for name, type_ in drift.stray_fields(file, contract).items():
+            found[name] = type_ if found.get(name, type_) == type_ else STRING
+    return found
+
+
+def _after_drift(batch: Batch, fields: dict[str, set[str]], refused: list[Refusal]) -> Batch:
+    """The batch as the contract's policy wants it, now that the fields are known."""
+    if batch.contract.drift is Drift.ADD:
+        names = {name for found in fields.values() for name in found}
+        return replace(batch, contract=drift.added(batch.contract, dict.fromkeys(names, STRING)))
+    by_hash = {file.examined.sha256: file.examined.file.name for file in batch.files}
+    for sha256, names in fields.items():
+        refused.append(Refusal(by_hash[sha256], drift.refused(names, batch.contract)))
+    return batch.without(set(fields))
+
+
+def _unreadable(batch: Batch) -> list[Examined]:
+    """The files that Spark cannot read to their end, found by reading each alone."""
+    from pyspark.errors import PySparkException
+
+    broken = []
+    for file in batch.files:
+        frame = read(batch.lake.spark.session, [file], batch.source, batch.contract)
+        try:
+            frame.write.format("noop").mode("overwrite").save()
+        except PySparkException as error:
+            said = one_line(str(error).strip().splitlines()[0])[:200]
+            broken.append(replace(file.examined, flaw=f"damaged: {said}"))
+    return broken
+
+
+def _refuse_overlap(source: Source, lake: Lake) -> None:
+    if overlap(source.path, lake.settings.warehouse):
+        raise BadInput(
+            f"The landing folder of {source.name} and the warehouse overlap.",
+            "Keep raw files outside the warehouse, and the warehouse outside the landing folder.",
+        )

@@ -1,0 +1,83 @@
+"""The form in which every record is judged, whatever file it came from.
+
+FILE is the file's number in its batch, POSITION the record's number in the file, RAW its text,
+REASONS what stands against it (empty when nothing does), DRIFTED whether it has fields that the
+contract does not name, UNKNOWN their names, RESCUED their texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from thermocline.check.rows import row_reasons
+from thermocline.contract.definition import INGEST_COLUMNS, Contract, Drift
+from thermocline.ingest.values import Flaw, quoted, spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FILE, POSITION, RAW = "__tc_file", "__tc_position", "__tc_raw"
+REASONS, DRIFTED, UNKNOWN, RESCUED = "__tc_reasons", "__tc_drifted", "__tc_unknown", "_rescued"
+
+NO_NAMES = "cast(null as array<string>)"
+NO_TEXTS = "cast(null as map<string,string>)"
+
+
+@dataclass(frozen=True)
+class Stray:
+    """Expressions for fields that the contract does not name: whether, which, their texts."""
+
+    drifted: str = "false"
+    names: str = NO_NAMES
+    texts: str = NO_TEXTS
+
+
+def judged(
+    frame: DataFrame,
+    contract: Contract,
+    flaws: Sequence[Flaw],
+    stray: Stray,
+    carried: Sequence[str] = (),
+) -> DataFrame:
+    """Rows that already have the contract's columns, with what stands against each."""
+    rescued = NO_TEXTS if contract.drift is Drift.REFUSE else stray.texts
+    return frame.selectExpr(
+        FILE,
+        POSITION,
+        RAW,
+        f"{_reasons(flaws, contract)} as {REASONS}",
+        f"{stray.drifted} as {DRIFTED}",
+        f"{stray.names} as {UNKNOWN}",
+        f"{rescued} as {RESCUED}",
+        *carried,
+        *(quoted(column.name) for column in contract.columns),
+    )
+
+
+def data_only(contract: Contract) -> Contract:
+    """The contract of what files bring: an author may list provenance columns, we fill them."""
+    ours = {column.name for column in INGEST_COLUMNS}
+    return replace(contract, columns=tuple(c for c in contract.columns if c.name not in ours))
+
+
+def nothing(spark: SparkSession, contract: Contract) -> DataFrame:
+    """No rows, in the same form."""
+    columns = [f"{quoted(c.name)} {spark_type(c.type)}" for c in contract.columns]
+    fixed = (
+        f"{FILE} int, {POSITION} long, {RAW} string, {REASONS} array<string>, {DRIFTED} boolean, "
+        f"{UNKNOWN} array<string>, {RESCUED} map<string,string>"
+    )
+    return spark.createDataFrame([], ", ".join([fixed, *columns]))
+
+
+def _reasons(flaws: Sequence[Flaw], contract: Contract) -> str:
+    """What could not be read, or else, in a row that could, the rules it breaks."""
+    rules = row_reasons(contract, "spark")
+    if not flaws:
+        return rules
+    # First a cheap yes or no for the many good rows, then words for the few bad ones.
+    any_flaw = " or ".join(f"coalesce({flaw.when}, false)" for flaw in flaws)
+    said = ", ".join(f"case when {flaw.when} then {flaw.says} end" for flaw in flaws)
+    return f"if({any_flaw}, filter(array({said}), r -> r is not null), {rules})"

@@ -1,0 +1,141 @@
+"""Quarantine: the rows that could not land, with the reason, and the way back for mended ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thermocline.contract.definition import Column, Contract, Write
+from thermocline.contract.problems import shown
+from thermocline.contract.types import List, Primitive
+from thermocline.errors import BadInput
+from thermocline.ingest.source import Source
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+
+LAYER = "quarantine"
+ID = re.compile(r"[0-9a-f]{64}")
+_STRING = Primitive("string")
+_TIMESTAMPTZ = Primitive("timestamptz")
+
+
+@dataclass(frozen=True)
+class QuarantinedRow:
+    """A record that could not land. Position 0 stands for a whole file that cannot be read."""
+
+    id: str
+    source: str
+    target: str
+    file: str
+    position: int
+    reasons: tuple[str, ...]
+    raw: str | None
+    run: str
+    quarantined_at: datetime
+
+
+@dataclass(frozen=True)
+class ReplayReport:
+    """What a replay did: rows that landed, that stay, and that had landed before."""
+
+    source: str
+    target: str
+    replayed: int = 0
+    still_bad: int = 0
+    already: int = 0
+    snapshot: int | None = None
+
+
+def contract_of(source: Source) -> Contract:
+    """The contract of the table that keeps a source's bad rows.
+
+    `id` is made of the file's content and the position in it: the same record always gets the
+    same one. `layout` is how `raw` is written, null where `raw` is not the whole record.
+    """
+    columns = (
+        Column("id", _STRING, required=True, doc="sha256 of the file's hash and the position"),
+        Column("source", _STRING, required=True),
+        Column("target", _STRING, required=True, doc="the table it was meant for"),
+        Column("file", _STRING, required=True),
+        Column("file_sha256", _STRING, required=True),
+        Column("position", Primitive("long"), required=True, doc="record number; 0: the file"),
+        Column("reasons", List(_STRING), required=True),
+        Column("raw", _STRING, doc="the record as it was written"),
+        Column("layout", _STRING, doc="how raw is written; null when it is not whole"),
+        Column("run", _STRING, required=True),
+        Column("quarantined_at", _TIMESTAMPTZ, required=True),
+        Column("replayed_at", _TIMESTAMPTZ, doc="when it landed after all"),
+        Column("replayed_run", _STRING),
+    )
+    return Contract(
+        source.quarantine,
+        columns,
+        id=source.quarantine,
+        description=f"What could not land in {source.target}",
+        key=("id",),
+        write=Write.MERGE,
+    )
+
+
+def rows(
+    lake: Lake, table: str | None = None, *, replayed: bool = False, limit: int = 10_000
+) -> list[QuarantinedRow]:
+    """Rows that wait in quarantine, oldest first: of one table, or of all.
+
+    `table` may be the quarantine's or the one that the rows were meant for. Rows that were
+    replayed are left out unless asked for. No JVM is started.
+    """
+    from pyiceberg.table import ALWAYS_TRUE
+
+    wanted = [name for name in lake.tables() if name.startswith(f"{LAYER}.")]
+    if table is not None:
+        lake.state(table)  # says so when there is no such table
+        wanted = [name for name in wanted if name.partition(".")[2] == table.partition(".")[2]]
+    condition = ALWAYS_TRUE if replayed else "replayed_at is null"
+    fields = tuple(QuarantinedRow.__dataclass_fields__)
+    found: list[QuarantinedRow] = []
+    for name in wanted:
+        scan = lake.iceberg(name).scan(row_filter=condition, selected_fields=fields)
+        for row in scan.to_arrow().to_pylist():
+            found.append(QuarantinedRow(**{**row, "reasons": tuple(row["reasons"])}))
+    found.sort(key=lambda row: (row.quarantined_at, row.file, row.position))
+    return found[:limit]
+
+
+def replay(
+    lake: Lake,
+    source: Source,
+    contract: Contract,
+    *,
+    mended: Path | None = None,
+    ids: Sequence[str] | None = None,
+    run: str,
+) -> ReplayReport:
+    """Put quarantined rows through the contract's checks again, each at most once.
+
+    Without a file, the records as they were written are judged by today's contract. With one
+    (JSON lines, each with a quarantine `id` and the corrected fields), its fields replace those
+    of the record. Rows that now pass land in bronze with their old file and position and are
+    marked as replayed in the same publish; the others stay, with the new reason.
+    """
+    from thermocline.ingest.replay import Replay, read_mended
+
+    chosen = _chosen(ids)
+    if not lake.exists(source.quarantine):
+        return ReplayReport(source.name, source.target)
+    patches = None if mended is None else read_mended(mended)
+    return Replay(lake, source, contract, run, patches, chosen).apply()
+
+
+def _chosen(ids: Sequence[str] | None) -> frozenset[str] | None:
+    for each in ids or ():
+        if not ID.fullmatch(each):
+            raise BadInput(
+                f"{shown(each)} is no id of a quarantined row.", "`thermo quarantine` lists them."
+            )
+    return None if ids is None else frozenset(ids)
