@@ -9,10 +9,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+pytest_plugins = ["tests.servers.fixtures"]
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from thermocline.lake import Lake
+
+
+SETTINGS = """
+[lake]
+name = "test"
+[engine.spark]
+master = "local[2]"
+memory = "1500m"
+shuffle_partitions = 2
+"""
 
 
 @pytest.fixture
@@ -20,8 +32,7 @@ def project(tmp_path: Path) -> Path:
     """An empty project with the embedded default: SQLite catalog, local files."""
     folder = tmp_path / "project"
     folder.mkdir()
-    (folder / "thermocline.toml").write_text('[lake]\nname = "test"\n[engine.spark]\nmaster = "local[2]"\n'
-                                             'memory = "1500m"\nshuffle_partitions = 2\n')
+    (folder / "thermocline.toml").write_text(SETTINGS)
     return folder
 
 

@@ -113,11 +113,14 @@ def play(table: Table, steps: list[tuple[Any, ...]]) -> None:
             table.append(given_rows)
 
 
-@given(steps=STEPS, partitioned=st.booleans(), data=st.data())
+@given(first=ROWS, steps=STEPS, partitioned=st.booleans(), data=st.data())
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
 def test_any_two_snapshots_of_a_random_history(
-    steps: list[tuple[Any, ...]], partitioned: bool, data: st.DataObject
+    first: list[dict[str, Any]],
+    steps: list[tuple[Any, ...]],
+    partitioned: bool,
+    data: st.DataObject,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         warehouse = Path(folder).as_uri()
@@ -126,7 +129,7 @@ def test_any_two_snapshots_of_a_random_history(
         by_city = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "city"))
         spec = by_city if partitioned else PartitionSpec()
         table = catalog.create_table("silver.t", SCHEMA, partition_spec=spec)
-        play(table, steps)
+        play(table, [("append", first), *steps])
         snapshots = [s.snapshot_id for s in table.metadata.snapshots]
         truth = {s: bag(normalise(table.scan(snapshot_id=s).to_arrow())) for s in snapshots}
         pairs = list(itertools.product([None, *snapshots], snapshots))

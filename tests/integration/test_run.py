@@ -85,8 +85,8 @@ customProperties:
 """
 MODELS = {
     "silver/orders.sql": "select id, day, amount, seq, op from bronze.raw",
-    "gold/daily.sql": "select day, count(*) as orders, cast(sum(amount) as decimal(38,2)) as revenue\n"
-    "from silver.orders group by day",
+    "gold/daily.sql": "select day, count(*) as orders,\n"
+    "cast(sum(amount) as decimal(38,2)) as revenue from silver.orders group by day",
     "gold/totals.sql": "select id, count(distinct day) as days from silver.orders group by id",
 }
 
@@ -112,14 +112,21 @@ def house(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakehouse]
 def land(house: Lakehouse, *rows: tuple[str, str, str, int, str]) -> None:
     """Put raw rows into bronze: id, day, amount, seq, op."""
     session = house.lake.spark.session
-    frame = session.createDataFrame(list(rows), "id string, day string, amount string, seq long, op string")
+    frame = session.createDataFrame(
+        list(rows), "id string, day string, amount string, seq long, op string"
+    )
     ready = frame.selectExpr(
         "id", "cast(day as date) as day", "cast(amount as decimal(12,2)) as amount", "seq", "op",
         "'test' as _source", "'f' as _source_file", "cast(1 as bigint) as _position",
         "current_timestamp() as _ingested_at", "cast(null as map<string,string>) as _rescued",
     )  # fmt: skip
     draft = house.lake.draft(new_run_id())
-    draft.commit("bronze.raw", lambda t: ready.writeTo(t).append(), bookmark={"files": {}}, operation="append")
+    draft.commit(
+        "bronze.raw",
+        lambda t: ready.writeTo(t).append(),
+        bookmark={"files": {}},
+        operation="append",
+    )
     draft.publish()
 
 
@@ -206,7 +213,7 @@ def test_an_environment_is_apart_until_it_is_published(house: Lakehouse) -> None
     [difference] = again.diff(env="rework")
     assert difference.counts == {"inserts": 1, "updates": 0, "deletes": 1}
     assert again.run(env="rework").steps == ()
-    assert str(again.publish(env="rework")) == "published 1 tables in one commit"
+    assert str(again.publish(env="rework")) == "published 1 table in one commit"
     assert daily(again) == [("2026-01-01", "1", "20.00")]
     assert again.plan().steps == ()
     with pytest.raises(NotFound, match="no environment rework"):
@@ -241,7 +248,9 @@ def test_main_that_moved_is_never_overwritten(
         draft = house.lake.draft("MEDDLER")
         session = house.lake.spark.session
         update = f"update {{}} set amount = 77.00, seq = 100 where id = '{theirs}'"
-        draft.commit("silver.orders", lambda t: session.sql(update.format(t)), bookmark=None, operation="fix")
+        draft.commit(
+            "silver.orders", lambda t: session.sql(update.format(t)), bookmark=None, operation="fix"
+        )
         draft.publish()
         monkeypatch.setattr(runner._Run, "_publish", published)
         return published(run)
@@ -251,7 +260,10 @@ def test_main_that_moved_is_never_overwritten(
     expected = {"a": "77.00", "b": "1.00"} if same_key else {"a": "11.00", "b": "77.00"}
     assert dict(rows(house, "select id, amount from silver.orders")) == expected
     assert report.replayed == (() if same_key else ("silver.orders",))
-    assert dict(row[::2] for row in daily(house)) == {"2026-01-01": expected["a"], "2026-01-02": expected["b"]}
+    assert dict(row[::2] for row in daily(house)) == {
+        "2026-01-01": expected["a"],
+        "2026-01-02": expected["b"],
+    }
     assert fresh(house).plan().steps == ()
 
 
@@ -261,7 +273,8 @@ def test_compaction_makes_nothing_stale_and_hides_no_bookmark(house: Lakehouse) 
         house.run()
     marked = bookmarks.read(house.lake.state("silver.orders"))
     house.lake.spark.session.sql(
-        "call lake.system.rewrite_data_files(table => 'silver.orders', options => map('rewrite-all', 'true'))"
+        "call lake.system.rewrite_data_files(table => 'silver.orders', "
+        "options => map('rewrite-all', 'true'))"
     ).collect()
     state = house.lake.state("silver.orders")
     assert state.snapshot(state.head() or 0).operation == "replace"
@@ -281,7 +294,7 @@ def test_what_a_contract_may_not_do_is_refused_before_anything_is_written(house:
 
 
 def test_selection_and_missing_sources(house: Lakehouse) -> None:
-    with pytest.raises(NotFound, match="reads silver.orders, which does not exist yet"):
+    with pytest.raises(NotFound, match=r"reads silver\.orders, which does not exist yet"):
         house.run(["gold.daily"])
     land(house, ("a", "2026-01-01", "10.00", 1, "c"))
     assert [s.table for s in house.plan(["+gold.daily"]).steps] == ["silver.orders", "gold.daily"]

@@ -102,11 +102,11 @@ def test_replace_keeps_what_was_there_in_the_history(lake: Lake) -> None:
 
 def test_partitions_without_a_row_are_emptied_and_others_stay(lake: Lake) -> None:
     contract = orders(Write.PARTITIONS, partition=(Partition("day"),))
-    put(lake, contract, values([A, B, "('c', date'2026-03-01', 3, 1, 'u')"]))
+    put(lake, contract, values([A, B, "('c', date'2026-03-01', '3', 1, 'u')"]))
     put(
         lake,
         contract,
-        values(["('a2', date'2026-01-01', 9, 1, 'u')"]),
+        values(["('a2', date'2026-01-01', '9', 1, 'u')"]),
         computed=[{"day": JAN}, {"day": FEB}, {"day": None}],
     )
     assert content(lake, "id, day") == [("a2", JAN), ("c", MAR)]
@@ -119,7 +119,7 @@ def test_partitions_without_a_row_are_emptied_and_others_stay(lake: Lake) -> Non
 def test_partitions_that_are_not_named_are_those_of_the_rows(lake: Lake) -> None:
     contract = orders(Write.PARTITIONS, partition=(Partition("day", "month"),))
     put(lake, contract, values([A, B]))
-    put(lake, contract, values(["('a2', date'2026-01-31', 9, 1, 'u')"]))
+    put(lake, contract, values(["('a2', date'2026-01-31', '9', 1, 'u')"]))
     assert content(lake, "id") == [("a2",), ("b",)]
     nothing = values([A]) + " where false"
     put(lake, contract, nothing)
@@ -138,12 +138,12 @@ def test_a_row_outside_the_computed_partitions_is_refused(lake: Lake) -> None:
 @pytest.mark.parametrize("updates", list(Updates))
 def test_state_is_upserted_and_affected_keys_without_a_row_go(lake: Lake, updates: Updates) -> None:
     contract = orders(Write.MERGE, key=("id",), updates=updates)
-    put(lake, contract, values([A, B, "('c', null, 3, 1, 'u')"]))
+    put(lake, contract, values([A, B, "('c', null, '3', 1, 'u')"]))
     affected = lake.spark.session.sql("select explode(array('a', 'b', 'b', 'd', 'x')) as id")
     put(
         lake,
         contract,
-        values(["('a', date'2026-03-01', 7, 2, 'u')", "('d', null, 4, 1, 'u')"]),
+        values(["('a', date'2026-03-01', '7', 2, 'u')", "('d', null, '4', 1, 'u')"]),
         affected=affected,
     )
     assert content(lake, "id, amount, version") == [
@@ -166,12 +166,12 @@ def test_two_states_of_one_key_are_refused_by_name(lake: Lake) -> None:
 
 def test_a_late_row_does_not_raise_the_dead(lake: Lake) -> None:
     contract = orders(Write.MERGE, key=("id",), order_by=("version",), delete_when="_op = 'd'")
-    put(lake, contract, values(["('a', null, 1, 5, 'u')"]))
+    put(lake, contract, values(["('a', null, '1', 5, 'u')"]))
     put(lake, contract, values(["('a', null, null, 7, 'd')", "('b', null, null, 3, 'd')"]))
-    put(lake, contract, values(["('a', null, 2, 6, 'u')", "('b', null, 2, 3, 'u')"]))
+    put(lake, contract, values(["('a', null, '2', 6, 'u')", "('b', null, '2', 3, 'u')"]))
     assert content(lake) == []
     assert content(lake, table="silver.orders__tombstones") == [("a", 7), ("b", 3)]
-    put(lake, contract, values(["('a', null, 3, 8, 'u')", "('b', null, 3, null, 'u')"]))
+    put(lake, contract, values(["('a', null, '3', 8, 'u')", "('b', null, '3', null, 'u')"]))
     assert content(lake, "id, version") == [("a", 8)]
     put(lake, contract, values([A, "('b', null, null, 1, 'd')"]), full=True)
     assert content(lake, "id, version") == [("a", 1)]
@@ -182,12 +182,12 @@ def test_a_late_row_does_not_raise_the_dead(lake: Lake) -> None:
 def test_rows_that_change_nothing_are_not_written(lake: Lake, updates: Updates) -> None:
     contract = orders(Write.MERGE, key=("id",), order_by=("version",), updates=updates)
     put(lake, contract, values([A, B]))
-    again = values([A, A, "('b', date'2026-05-05', 9, 0, 'u')"])
+    again = values([A, A, "('b', date'2026-05-05', '9', 0, 'u')"])
     put(lake, contract, again)
     assert "added-data-files" not in summary(lake)
     assert "deleted-data-files" not in summary(lake)
     assert marked(lake) == again
-    put(lake, contract, values([A, "('c', null, 3, 1, 'u')"]))
+    put(lake, contract, values([A, "('c', null, '3', 1, 'u')"]))
     assert summary(lake)["added-records"] == "1", "a new key is appended, nothing is rewritten"
     assert content(lake, "id, amount") == [
         ("a", Decimal("1.50")),
@@ -274,10 +274,22 @@ KEYED = orders(Write.MERGE, key=("id",), order_by=("version",))
 @pytest.mark.parametrize(
     ("rows", "error", "said"),
     [
-        ("(null, null, 1, 1, 'u')", CheckFailed, r'1 rows have no id: \{"amount":1.00,"version":1'),
-        ("('x', null, null, 1, 'u')", CheckFailed, r"amount is null in 1 rows.*\"id\":\"x\""),
+        (
+            "(null, null, '1', 1, 'u')",
+            CheckFailed,
+            r'1 rows have no id: \{"amount":1.00,"version":1',
+        ),
+        (
+            "('x', null, cast(null as string), 1, 'u')",
+            CheckFailed,
+            r"amount is null in 1 rows.*\"id\":\"x\"",
+        ),
         ("('x', null, 'oops', 1, 'u')", CheckFailed, r"amount: 1 values are no decimal.*'oops'"),
-        ("('x', null, 1234567.1, 1, 'u')", CheckFailed, r"amount: 1 values are no decimal\(8,2\)"),
+        (
+            "('x', null, '1234567.1', 1, 'u')",
+            CheckFailed,
+            r"amount: 1 values are no decimal\(8,2\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named_and_nothing_is_written(

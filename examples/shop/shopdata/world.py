@@ -157,7 +157,9 @@ def customers(world: World, index: Ints, version: Ints, changed: Ints, op: str) 
     shouted = uniform(seed, "shout", index) < 0.03
     email = _email(world, index)
     email = pc.if_else(shouted, text(" ", pc.utf8_upper(email)), email)
-    level = uniform(seed, "segment", index, np.where(what == 0, version, 0))
+    segment = np.searchsorted([0.62, 0.84, 0.95], uniform(seed, "segment", index))
+    # An update changes something: a segment moves to one of the other three.
+    segment = np.where(what == 0, segment + integers(seed, "to", index, 1, 4, version), segment)
     salt = np.where(what == 2, version, 0)
     area = pa.array(integers(seed, "area", index, 200, 999, salt)).cast(pa.string())
     line = padded("", integers(seed, "line", index, 0, 9999, salt), 4)
@@ -171,7 +173,7 @@ def customers(world: World, index: Ints, version: Ints, changed: Ints, op: str) 
             "last_name": pick(_LAST, integers(seed, "last", index, 0, len(_LAST))),
             "phone": text("+1 (", area, ") 555-", line),
             "address": _address(world, index, np.where(what == 1, version, 0)),
-            "segment": pick(SEGMENTS, np.searchsorted([0.62, 0.84, 0.95], level)),
+            "segment": pick(SEGMENTS, segment % len(SEGMENTS)),
             "created_at": instants(created),
             "updated_at": instants(changed),
             "source_system": pick(("web", "mobile", "store"), integers(seed, "from", index, 0, 3)),

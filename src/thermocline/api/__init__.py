@@ -1,16 +1,16 @@
 """Thermocline in Python: everything the command line can do, as objects.
 
-    import thermocline as tc
+import thermocline as tc
 
-    lakehouse = tc.open("demo")
-    lakehouse.query("select count(*) from silver.orders", at="yesterday 18:00").to_pandas()
+lakehouse = tc.open("demo")
+lakehouse.query("select count(*) from silver.orders", at="yesterday 18:00").to_pandas()
 """
 
+from thermocline.api.answer import Result
 from thermocline.api.example import DemoReport, demo, init
 from thermocline.api.health import Finding
 from thermocline.api.lakehouse import IngestReport, IngestTarget, Lakehouse, open
 from thermocline.api.table import Entry, Table, TableAt, TableInfo
-from thermocline.api.answer import Result
 from thermocline.check.gate import Report as CheckReport
 from thermocline.transform.plan import Plan
 from thermocline.transform.runner import RunReport

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine import arrow
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake.metadata import TableState
 from thermocline.lake.moments import Moment, resolve
@@ -62,6 +61,8 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
+        from thermocline.engine import arrow
+
         types = [str(field_.type) for field_ in self.table.schema]
         columns = [{"name": n, "type": t} for n, t in zip(self.columns, types, strict=True)]
         rows = [list(row.values()) for row in arrow.json_rows(self.table)]
@@ -127,9 +128,13 @@ def _parse(sql: str) -> exp.Query:
         statements = [s for s in sqlglot.parse(sql, dialect="duckdb") if s is not None]
     except (errors.ParseError, errors.TokenError, RecursionError) as error:
         first = str(error).splitlines()[0] if str(error) else "it is nested too deeply"
-        raise BadInput(f"The query cannot be read: {first}", "Mend the SQL (DuckDB's dialect).") from error
+        raise BadInput(
+            f"The query cannot be read: {first}", "Mend the SQL (DuckDB's dialect)."
+        ) from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise BadInput("A query is exactly one SELECT.", "Send other statements one by one, elsewhere.")
+        raise BadInput(
+            "A query is exactly one SELECT.", "Send other statements one by one, elsewhere."
+        )
     return statements[0]
 
 
@@ -187,4 +192,6 @@ def _run(lake: Lake, query: exp.Query, engine: str) -> pa.Table:
 
 def _refused(error: Exception) -> BadInput:
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return BadInput(f"The query failed: {text.strip()}", "Mend the SQL; `thermo show TABLE` lists columns.")
+    return BadInput(
+        f"The query failed: {text.strip()}", "Mend the SQL; `thermo show TABLE` lists columns."
+    )

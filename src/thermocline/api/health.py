@@ -13,6 +13,7 @@ from thermocline.engine import jars, java
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import ThermoclineError
 from thermocline.lake.names import RUN_PREFIX
+from thermocline.lake.partitions import too_fine
 
 if TYPE_CHECKING:
     from thermocline.api.lakehouse import Lakehouse
@@ -37,7 +38,7 @@ class Finding:
 def examine(lakehouse: Lakehouse) -> list[Finding]:
     """Look at the machine, the project and the lake; change nothing."""
     found: list[Finding] = [Finding("ok", "python", sys.version.split()[0])]
-    for look in (_java, _jars, _project, _disk, _catalog, _leftovers):
+    for look in (_java, _jars, _project, _disk, _catalog, _partitions, _leftovers):
         try:
             found.extend(look(lakehouse))
         except ThermoclineError as error:
@@ -81,6 +82,15 @@ def _catalog(lakehouse: Lakehouse) -> Iterator[Finding]:
     yield Finding("ok", "catalog", f"{lakehouse.settings.catalog.type}, {len(tables)} tables")
 
 
+def _partitions(lakehouse: Lakehouse) -> Iterator[Finding]:
+    there = set(lakehouse.lake.tables())
+    for table, contract in lakehouse.contracts.items():
+        head = lakehouse.lake.state(table).head() if table in there else None
+        if head is not None:
+            for warning in too_fine(lakehouse.lake, contract, head):
+                yield Finding("warn", "partitions", f"{table}: {warning.what}", warning.hint)
+
+
 def _leftovers(lakehouse: Lakehouse) -> Iterator[Finding]:
     """Branches and files that no published state needs: of failed runs, and of ones that died."""
     branches: dict[str, list[str]] = {}
@@ -102,6 +112,8 @@ def _leftovers(lakehouse: Lakehouse) -> Iterator[Finding]:
         )
     if orphans:
         detail = f"{orphans:,} files, {size / (1 << 20):.1f} MB, that no snapshot uses"
-        yield Finding("warn", "orphans", detail, "They are safe to leave; maintenance removes them.")
+        yield Finding(
+            "warn", "orphans", detail, "They are safe to leave; maintenance removes them."
+        )
     else:
         yield Finding("ok", "orphans", "none")

@@ -9,13 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thermocline import config
+from thermocline import config, telemetry
 from thermocline.api.table import Rollback, Table, TableInfo, info
 from thermocline.contract import Contract, load_contracts
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake import Lake, Published
+from thermocline.lake import Lake, Published, refs
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import refs
 from thermocline.lake.atomic import TableChange
 from thermocline.lake.draft import MainMoved, drop_branch_everywhere
 from thermocline.lake.metadata import MAIN
@@ -80,12 +79,14 @@ class PublishReport:
         count = len(self.published.tables)
         if not count:
             return f"nothing to publish in {self.env}"
-        return f"published {count} tables in one commit"
+        return f"published {count} table{'' if count == 1 else 's'} in one commit"
 
 
 def open(path: str | os.PathLike[str] = ".", profile: str | None = None) -> Lakehouse:
     """Open the project in a folder, or in one of the folders above it."""
-    return Lakehouse(config.load(config.find_project(Path(path)), profile))
+    settings = config.load(config.find_project(Path(path)), profile)
+    telemetry.hide(secret.reveal() for secret in settings.secrets())
+    return Lakehouse(settings)
 
 
 class Lakehouse:
@@ -238,7 +239,7 @@ class Lakehouse:
         return drop_branch_everywhere(self.lake, env_branch(env), self.lake.tables())
 
     def rollback(self, run: str) -> Rollback:
-        """Undo what a run published, in all its tables at once, if nothing was built on it since."""
+        """Undo what a run published, in all tables at once, if nothing was built on it since."""
         changes: list[TableChange] = []
         done: dict[str, tuple[int | None, int]] = {}
         for table in self.lake.tables():
@@ -273,12 +274,12 @@ class Lakehouse:
         from thermocline.ingest import quarantine
 
         if source not in self.sources:
-            raise NotFound(f"There is no source {source}.", f"There are: {', '.join(self.sources)}.")
+            raise NotFound(
+                f"There is no source {source}.", f"There are: {', '.join(self.sources)}."
+            )
         found = self.sources[source]
         contract = self._contract(found.target)
-        return quarantine.replay(
-            self.lake, found, contract, mended=file, ids=ids, run=new_run_id()
-        )
+        return quarantine.replay(self.lake, found, contract, mended=file, ids=ids, run=new_run_id())
 
     def doctor(self) -> list[Finding]:
         """Whether everything is in place, and what dead runs left behind. Changes nothing."""
@@ -327,9 +328,7 @@ class Lakehouse:
             if head is not None and main is not None:
                 heads[table] = (main, head)
         if not heads:
-            raise NotFound(
-                f"There is no environment {env}.", f"Make it: thermo run --env {env}."
-            )
+            raise NotFound(f"There is no environment {env}.", f"Make it: thermo run --env {env}.")
         return heads
 
     def __repr__(self) -> str:
@@ -350,5 +349,3 @@ def _env_is_behind(env: str, tables: list[str]) -> MainMoved:
         f"then thermo run --env {env}."
     )
     return error
-
-

@@ -188,7 +188,9 @@ class Table:
         return f"<Table {self.name}: {line.rows:,} rows, snapshot {line.snapshot}>"
 
     def _repr_html_(self) -> str:
-        rows = [(n, t, "required" if r else "", d or "", c or "") for n, t, r, d, c in self.schema()]
+        rows = [
+            (n, t, "required" if r else "", d or "", c or "") for n, t, r, d, c in self.schema()
+        ]
         return html_table(["column", "type", "", "meaning", "class"], rows, len(rows))
 
 
@@ -301,7 +303,9 @@ def _shown_bookmark(snapshot: Snapshot) -> str:
             continue
         if isinstance(value, int):
             text = str(value)
-            parts.append(f"{source}@{text[:4]}…{text[-4:]}" if len(text) > 9 else f"{source}@{text}")
+            parts.append(
+                f"{source}@{text[:4]}…{text[-4:]}" if len(text) > 9 else f"{source}@{text}"
+            )
         elif isinstance(value, dict):
             parts.append(f"{len(value)} {source}")
         else:

@@ -47,15 +47,19 @@ def _summary(report: DemoReport, folder: Path) -> RenderableType:
         right=("rows", "snapshots"),
     )
     days = report.revenue[-REVENUE_DAYS:]
-    revenue = output.beside(
-        output.grid(["day", "orders", "revenue"], days), output.sparkline([day[2] for day in days])
+    revenue = output.table(
+        ["day", "orders", "revenue"],
+        [[str(day), output.number(orders), f"{amount:,.2f}"] for day, orders, amount in days],
+        right=("orders", "revenue"),
+        boxed=True,
     )
+    trend = output.sparkline([amount for _, _, amount in days])
     newest = "select * from gold.daily_revenue order by day desc limit 7"
     return output.stack(
         tables,
         output.line(f"{output.plural(report.quarantined, 'row')} in quarantine"),
         "",
-        revenue,
+        output.beside(revenue, trend),
         "",
         output.line(f"Next:  cd {folder}"),
         f'       thermo query "{newest}"',

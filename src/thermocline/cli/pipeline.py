@@ -137,6 +137,7 @@ def ran(report: RunReport, env: str | None = None) -> RenderableType:
         steps,
         checked(report.checks),
         output.line(f"replayed onto a main that moved: {moved}") if moved else None,
+        *(output.line(f"! {warning}", style="yellow") for warning in report.warnings),
         _made_visible(report, env),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,7 @@ from thermocline.errors import BadInput, NotFound
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from thermocline.ingest.quarantine import QuarantinedRow
+    from thermocline.ingest.quarantine import QuarantinedRow, ReplayReport
 
 LIST_LIMIT = 50
 SHORT_ID = 12
@@ -94,7 +94,7 @@ def replay(invocation: Invocation, source: str, mended: Path | None, ids: tuple[
     lakehouse = invocation.lakehouse()
     whole = [_whole(each, lakehouse.quarantine()) for each in ids] if ids else None
     report = lakehouse.replay(source, file=mended, ids=whole)
-    invocation.show(report, lambda done: _replayed(output.plain(done)))
+    invocation.show(report, _replayed)
 
 
 def _whole(beginning: str, rows: Iterable[QuarantinedRow]) -> str:
@@ -113,5 +113,9 @@ def _whole(beginning: str, rows: Iterable[QuarantinedRow]) -> str:
     return found[0]
 
 
-def _replayed(report: dict[str, Any]) -> RenderableType:
-    return output.line(*(f"{name.replace('_', ' ')} {value}" for name, value in report.items()))
+def _replayed(report: ReplayReport) -> RenderableType:
+    return output.line(
+        f"{output.plural(report.replayed, 'row')} landed in {report.target}",
+        f"{report.still_bad:,} still bad" if report.still_bad else "",
+        f"{report.already:,} had landed before" if report.already else "",
+    )

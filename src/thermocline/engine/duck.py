@@ -38,7 +38,9 @@ class DuckEngine:
         import duckdb
 
         settings = self._settings
-        config: dict[str, str | bool | int | float | list[str]] = {"memory_limit": settings.duckdb.memory_limit}
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": settings.duckdb.memory_limit
+        }
         if settings.duckdb.threads:
             config["threads"] = settings.duckdb.threads
         connection = duckdb.connect(config=config)

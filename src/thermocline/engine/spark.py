@@ -1,4 +1,4 @@
-"""The Spark session: built once a process, tuned for a laptop, or attached to a cluster by its URL."""
+"""The Spark session: built once a process, tuned for a laptop, or on a cluster by its URL."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
-from thermocline.errors import CheckFailed, CommitUnknown, Transient
+from thermocline.errors import CheckFailed, CommitUnknown, Permanent, Transient
 from thermocline.ingest import drift, ledger, quarantine
 from thermocline.ingest.judge import DRIFTED, FILE, POSITION, RAW, REASONS, RESCUED, UNKNOWN
 from thermocline.ingest.landing import Folder
@@ -130,6 +130,7 @@ def _write(batch: Batch, draft: Draft) -> Landed:
     )
     crash_point("ingest.committed-bronze")
     counts = seen.get
+    _expect_every_record(batch, counts["rows"])
     if counts["drifted"]:
         _refuse_drift(batch, frame)
     if counts["bad"] > batch.source.bad_share * counts["rows"]:
@@ -139,6 +140,17 @@ def _write(batch: Batch, draft: Draft) -> Landed:
         quarantined = _quarantine(batch, draft, set(counts["bad_files"]), now)
     crash_point("ingest.committed-quarantine")
     return Landed(len(batch.all_files), counts["rows"] - counts["bad"], quarantined, snapshot)
+
+
+def _expect_every_record(batch: Batch, rows: int) -> None:
+    """Stop when the files count more records than were read: a row must land or be set aside."""
+    counted = [file.examined.records for file in batch.files]
+    expected = sum(count for count in counted if count is not None)
+    if None not in counted and rows != expected:
+        raise Permanent(
+            f"{batch.source.name}: {rows:,} of {expected:,} records were read.",
+            "Nothing of the batch landed. This is a bug; please report it.",
+        )
 
 
 def _bronze_columns(batch: Batch, now: datetime) -> list[str]:

@@ -43,7 +43,8 @@ class Examined:
     """What a file turned out to be.
 
     `flaw` says why the file cannot be read at all; then the rest does not count. `fields` are the
-    columns of a CSV file's header, `schema` is a Parquet file's own.
+    columns of a CSV file's header, `schema` is a Parquet file's own, `records` what its footer
+    counts.
     """
 
     file: LandingFile
@@ -56,6 +57,7 @@ class Examined:
     fields: tuple[str, ...] = ()
     schema: pa.Schema | None = None
     flaw: str | None = None
+    records: int | None = None
 
 
 def examine(folder: Folder, file: LandingFile, source: Source) -> Examined:
@@ -182,11 +184,12 @@ def _examine_parquet(folder: Folder, file: LandingFile) -> Examined:
             return Examined(file, sha256, "parquet")
         raw.seek(0)
         try:
-            schema = pq.ParquetFile(pa.PythonFile(raw, mode="r")).schema_arrow
+            opened = pq.ParquetFile(pa.PythonFile(raw, mode="r"))
+            schema, records = opened.schema_arrow, opened.metadata.num_rows
         except (pa.ArrowException, OSError) as error:
             said = str(error).strip().splitlines()[0]
             return Examined(file, sha256, "parquet", flaw=f"truncated or damaged: {said}")
-    return Examined(file, sha256, "parquet", expanded=file.size, schema=schema)
+    return Examined(file, sha256, "parquet", expanded=file.size, schema=schema, records=records)
 
 
 class _Hashing(io.RawIOBase):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive, Type
@@ -242,17 +242,27 @@ def _after_drift(batch: Batch, fields: dict[str, set[str]], refused: list[Refusa
 
 def _unreadable(batch: Batch) -> list[Examined]:
     """The files that Spark cannot read to their end, found by reading each alone."""
+    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
 
     broken = []
     for file in batch.files:
-        frame = read(batch.lake.spark.session, [file], batch.source, batch.contract)
         try:
+            frame = read(batch.lake.spark.session, [file], batch.source, batch.contract)
             frame.write.format("noop").mode("overwrite").save()
+        except Py4JJavaError as error:
+            broken.append(replace(file.examined, flaw=f"damaged: {_root_of(error.java_exception)}"))
         except PySparkException as error:
             said = one_line(str(error).strip().splitlines()[0])[:200]
             broken.append(replace(file.examined, flaw=f"damaged: {said}"))
     return broken
+
+
+def _root_of(failure: Any) -> str:
+    """What the innermost of Java's exceptions says, which is the one that knows."""
+    while failure.getCause() is not None:
+        failure = failure.getCause()
+    return one_line(str(failure.getMessage() or failure.getClass().getName()))[:200]
 
 
 def _refuse_overlap(source: Source, lake: Lake) -> None:

@@ -51,9 +51,15 @@ def _with_file(
     if len(files) == 1:
         return scanned.withColumn(FILE, F.lit(files[0][0]))
     known = {location_of(file.uri): index for index, file in files}
+    # The paths as the rows spell them: Spark's own list of input files spells them otherwise.
+    # No column is read for it.
+    paths = [row[0] for row in scanned.select("__tc_path").distinct().collect()]
     rows = [(path, known[decoded(path)]) for path in paths]
-    index = spark.createDataFrame(rows, f"__tc_path string, {FILE} int")
-    return scanned.join(F.broadcast(index), "__tc_path")
+    index = spark.createDataFrame(rows, "__tc_path string, __tc_index int")
+    joined = scanned.join(F.broadcast(index), "__tc_path", "left")
+    # A row without its file would be a row lost: better no batch at all.
+    stray = "raise_error(concat('a row of a file that was not asked for: ', __tc_path))"
+    return joined.selectExpr("*", f"coalesce(__tc_index, cast({stray} as int)) as {FILE}")
 
 
 def _stray(more: dict[str, DataType], inputs: dict[str, str]) -> Stray:

@@ -1,24 +1,30 @@
-"""Rewrite what Spark cannot read as it is: into UTF-8 text with records of a bounded length.
+"""Make readable for Spark what it cannot read as it is.
 
-Only files that need it are staged: other encodings, xz and zstd, records that are too long for
-memory, CSV records over several lines. The copy lives as long as the batch.
+Other encodings, xz and zstd, records too long for memory and CSV records over several lines are
+rewritten: into UTF-8 text with records of a bounded length. A file whose name Hadoop cannot spell
+gets another one. What is staged lives as long as the run.
 """
 
 from __future__ import annotations
 
 import codecs
+import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from thermocline.ingest.examine import Examined, chunks, suffix_says, unpacked
-from thermocline.ingest.landing import Folder
+from thermocline.ingest.landing import Folder, glob_escaped
 from thermocline.ingest.source import Source, TextOptions
 
 LINE = "\n"
 RECORD = "\x1e\n"
 """Ends a record of several lines: ASCII's record separator, which no text file has by accident."""
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9/ ._=+,@~-]+", re.ASCII)
+"""Names that mean the same to Hadoop and to us. A colon, for one, it cannot take."""
 
 KEPT = 4096
 """How much of a record that is too long is kept for a person to recognise it."""
@@ -34,8 +40,8 @@ class Staged:
     too_long: tuple[int, ...] = ()
 
 
-def needs_staging(examined: Examined, source: Source) -> bool:
-    """Whether Spark cannot read the file where it lies."""
+def must_rewrite(examined: Examined, source: Source) -> bool:
+    """Whether Spark cannot read the content as it is."""
     if examined.format == "parquet":
         return False
     return (
@@ -48,14 +54,20 @@ def needs_staging(examined: Examined, source: Source) -> bool:
 
 
 def staged(folder: Folder, examined: Examined, source: Source, scratch: Path) -> Staged:
-    """The file as Spark can read it: itself, or a copy in the scratch folder."""
-    if not needs_staging(examined, source):
-        return Staged(examined, folder.uri(examined.file))
+    """The file as Spark can read it: itself, or what stands for it in the scratch folder."""
+    if must_rewrite(examined, source):
+        scratch.mkdir(parents=True, exist_ok=True)
+        return _rewritten(folder, examined, source, scratch / f"{examined.sha256}.txt")
+    if not PLAIN_NAME.fullmatch(examined.file.name):
+        scratch.mkdir(parents=True, exist_ok=True)
+        return _renamed(folder, examined, scratch)
+    return Staged(examined, folder.uri(examined.file))
+
+
+def _rewritten(folder: Folder, examined: Examined, source: Source, path: Path) -> Staged:
     multiline = examined.format == "csv" and source.options.multiline
-    scratch.mkdir(parents=True, exist_ok=True)
-    path = scratch / f"{examined.sha256}.txt"
     offset = 0 if examined.format == "csv" and source.options.header else 1
-    separator = (RECORD if multiline else LINE).encode()
+    separator = RECORD if multiline else LINE
     too_long: list[int] = []
     with folder.open(examined.file) as raw, path.open("wb") as out:
         found = lines(chunks_of(raw, examined), source.max_line_bytes)
@@ -65,8 +77,20 @@ def staged(folder: Folder, examined: Examined, source: Source, scratch: Path) ->
             if length > len(line):
                 too_long.append(number)
             out.write(line)
-            out.write(separator)
-    return Staged(examined, str(path), separator.decode(), tuple(too_long))
+            out.write(separator.encode())
+    return Staged(examined, glob_escaped(str(path)), separator, tuple(too_long))
+
+
+def _renamed(folder: Folder, examined: Examined, scratch: Path) -> Staged:
+    suffix = f".{examined.compression}" if examined.compression else ""
+    path = scratch / f"{examined.sha256}{suffix}"
+    if Path(examined.file.location).is_absolute():
+        path.unlink(missing_ok=True)
+        path.symlink_to(examined.file.location)
+    else:
+        with folder.open(examined.file) as raw, path.open("wb") as out:
+            shutil.copyfileobj(raw, out)
+    return Staged(examined, glob_escaped(str(path)))
 
 
 def chunks_of(raw: BinaryIO, examined: Examined) -> Iterator[bytes]:

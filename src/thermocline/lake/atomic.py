@@ -197,7 +197,8 @@ def _post_transaction(catalog: RestCatalog, changes: Sequence[TableChange]) -> N
     requests = [
         CommitTableRequest(
             identifier=TableIdentifier(
-                namespace=Namespace([change.table.split(".", 1)[0]]), name=change.table.split(".", 1)[1]
+                namespace=Namespace([change.table.split(".", 1)[0]]),
+                name=change.table.split(".", 1)[1],
             ),
             requirements=change.requirements,
             updates=change.updates,

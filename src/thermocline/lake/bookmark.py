@@ -44,10 +44,8 @@ def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot,
 
 def chain_is_whole(state: TableState, snapshot_id: int | None) -> bool:
     """Whether the ancestry reaches the table's first snapshot, so that no bookmark has expired."""
-    oldest = None
-    for oldest in state.ancestry(snapshot_id):
-        pass
-    return oldest is None or oldest.parent is None
+    chain = list(state.ancestry(snapshot_id))
+    return not chain or chain[-1].parent is None
 
 
 def properties(run: str, commit: str, operation: str, bookmark: Bookmark | None) -> dict[str, str]:

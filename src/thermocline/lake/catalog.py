@@ -106,17 +106,22 @@ def _sqlite_rows(path: Path, query: str, values: tuple[str, ...]) -> list[tuple[
             raise
 
 
-def _postgres_rows(settings: Settings, query: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
+def _postgres_rows(
+    settings: Settings, query: str, values: tuple[str, ...]
+) -> list[tuple[str, str]]:
     import psycopg2
     import psycopg2.errors
 
-    with catalog_errors("postgres"), closing(psycopg2.connect(**_dsn(settings))) as db:
-        with db.cursor() as cursor:
-            try:
-                cursor.execute(query, values)
-            except psycopg2.errors.UndefinedTable:
-                return []
-            return list(cursor.fetchall())
+    with (
+        catalog_errors("postgres"),
+        closing(psycopg2.connect(**_dsn(settings))) as db,
+        db.cursor() as cursor,
+    ):
+        try:
+            cursor.execute(query, values)
+        except psycopg2.errors.UndefinedTable:
+            return []
+        return list(cursor.fetchall())
 
 
 def _dsn(settings: Settings) -> dict[str, Any]:
@@ -139,7 +144,9 @@ class RestReader:
     def tables(self) -> list[str]:
         found = []
         for (namespace,) in self._pages("namespaces", "namespaces"):
-            for entry in self._pages(f"namespaces/{quote(namespace, safe='')}/tables", "identifiers"):
+            for entry in self._pages(
+                f"namespaces/{quote(namespace, safe='')}/tables", "identifiers"
+            ):
                 found.append(f"{namespace}.{entry['name']}")
         return sorted(found)
 
@@ -161,7 +168,9 @@ class RestReader:
 
     def _get(self, path: str) -> Any:
         if self._prefix is None:
-            config = self._fetch(f"config?warehouse={quote(self._settings.warehouse, safe='')}") or {}
+            config = (
+                self._fetch(f"config?warehouse={quote(self._settings.warehouse, safe='')}") or {}
+            )
             merged = {**config.get("defaults", {}), **config.get("overrides", {})}
             self._prefix = f"{merged['prefix']}/" if merged.get("prefix") else ""
         return self._fetch(self._prefix + path)
@@ -273,7 +282,7 @@ def _unreachable(kind: str, error: BaseException) -> CatalogUnavailable:
     text = str(getattr(error, "orig", None) or getattr(error, "reason", None) or error)
     reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     hint = {
-        "sqlite": "Another process holds it, or the file is damaged; try again, or see `thermo doctor`.",
+        "sqlite": "Another process holds it, or the file is damaged. Try again; see `thermo doctor`.",
         "postgres": "Check that PostgreSQL runs and that the address and password are right.",
         "rest": "Check that the catalog server runs and that the address is right.",
     }[kind]

@@ -123,7 +123,7 @@ class Draft:
                 write(self.target(table))
             except ThermoclineError:
                 raise
-            except Exception as error:  # judged below: it may have landed all the same
+            except Exception as error:  # noqa: BLE001  judged below: it may have landed all the same
                 failure = error
         landed = bookmarks.find_commit(self.lake.state(table), commit)
         if landed is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from thermocline.contract import changes as kinds
@@ -46,7 +47,7 @@ def _schema(update: UpdateSchema, change: kinds.Change) -> None:
             update.delete_column(path)
         case kinds.Reorder(path, names):
             update.move_first((*path, names[0]))
-            for before, name in zip(names, names[1:], strict=False):
+            for before, name in pairwise(names):
                 update.move_after((*path, name), (*path, before))
 
 

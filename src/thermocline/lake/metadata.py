@@ -146,7 +146,7 @@ class TableState:
         return any(snapshot.id == ancestor for snapshot in self.ancestry(of))
 
     def between(self, start: int | None, end: int | None) -> list[Snapshot] | None:
-        """The snapshots after `start` up to `end`, newest first; None when `start` is no ancestor."""
+        """The snapshots after `start` up to `end`, newest first; None if `start` is no ancestor."""
         found: list[Snapshot] = []
         for snapshot in self.ancestry(end):
             if snapshot.id == start:

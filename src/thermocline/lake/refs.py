@@ -86,11 +86,16 @@ def remove_ref(state: TableState, name: str) -> TableChange:
 
 
 def rollback(state: TableState, to: int) -> TableChange:
-    """Point main back to one of its ancestors; what came after stays in history until it expires."""
+    """Point main to a snapshot that it pointed to before.
+
+    What came after stays until it expires, so that a rollback can itself be taken back.
+    """
     head = state.head()
-    if head is None or not state.is_ancestor(state.snapshot(to).id, of=head):
+    been = {entry["snapshot-id"] for entry in state.raw.get("snapshot-log") or ()}
+    target = state.snapshot(to).id
+    if head is None or not (target in been or state.is_ancestor(target, of=head)):
         raise BadInput(
-            f"{state.table}: snapshot {to} is not in main's history.",
+            f"{state.table}: snapshot {to} was never on main.",
             f"`thermo history {state.table}` lists what main can go back to.",
         )
     return set_ref(state.table, MAIN, to, was=head)

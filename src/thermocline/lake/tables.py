@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from thermocline.contract import compare
@@ -16,7 +17,9 @@ from thermocline.lake.names import table_name
 if TYPE_CHECKING:
     from thermocline.lake.lake import Lake
 
-REFUSED = "Declare it as a new column, or run with --env to try it on a branch. Nothing was written."
+REFUSED = (
+    "Declare it as a new column, or run with --env to try it on a branch. Nothing was written."
+)
 
 
 def ensure(lake: Lake, contract: Contract) -> list[str]:
@@ -61,10 +64,8 @@ def properties(contract: Contract) -> dict[str, str]:
 def _create(lake: Lake, contract: Contract) -> None:
     from pyiceberg.exceptions import NamespaceAlreadyExistsError
 
-    try:
+    with suppress(NamespaceAlreadyExistsError):
         lake.catalog.create_namespace(contract.layer)
-    except NamespaceAlreadyExistsError:
-        pass
     shape = contract.shape
     schema = schemas.iceberg_schema(shape)
     with lake.catalog.create_table_transaction(

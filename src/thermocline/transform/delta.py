@@ -44,7 +44,7 @@ def row_by_row(query: exp.Query) -> bool:
 
 
 def unfit_for_substitution(query: exp.Query, target: Sequence[str]) -> Unfit | None:
-    """Why the touched values of the `target` output columns cannot be found, or None if they can."""
+    """Why touched values of the `target` output columns cannot be found; None if they can."""
     for kind, reason in _NEVER:
         if query.find(kind):
             return Unfit(reason)
@@ -114,7 +114,9 @@ def _in_condition(select: exp.Select) -> bool:
         if isinstance(parent.parent, exp.From | exp.Join):
             return False
         parent = parent.parent
-    return not (parent is None or isinstance(parent, exp.CTE | exp.SetOperation | exp.From | exp.Join))
+    return not (
+        parent is None or isinstance(parent, exp.CTE | exp.SetOperation | exp.From | exp.Join)
+    )
 
 
 def _source_query(source: exp.Expression | None, query: exp.Query) -> exp.Query | None:
@@ -200,7 +202,7 @@ def _target_may_be_null_supplied(query: exp.Query, target: Sequence[str]) -> boo
 
 
 def _window_stays_inside(window: exp.Window, query: exp.Query, target: Sequence[str]) -> bool:
-    """Whether the window's PARTITION BY holds every target column, directly or by its definition."""
+    """Whether the window's PARTITION BY holds every target column, or its definition."""
     select = window.find_ancestor(exp.Select)
     if select is None:
         return False

@@ -77,7 +77,9 @@ def load_models(folder: Path, contracts: Mapping[str, Contract]) -> dict[str, Mo
             if table in models:
                 raise _Wrong(1, f"{table} has two models: {models[table].path.name} too")
             if table not in contracts:
-                raise _Wrong(1, f"there is no contract contracts/{table.replace('.', '/')}.odcs.yaml")
+                raise _Wrong(
+                    1, f"there is no contract contracts/{table.replace('.', '/')}.odcs.yaml"
+                )
             models[table] = _load(table, path, contracts[table])
             _check_sources(models[table], contracts)
         except _Wrong as wrong:

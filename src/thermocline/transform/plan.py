@@ -1,4 +1,4 @@
-"""What is stale and how each stale table will be computed. Decided from metadata, starting nothing."""
+"""What is stale and how each stale table is computed: decided from metadata, starting nothing."""
 
 from __future__ import annotations
 

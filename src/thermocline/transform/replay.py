@@ -94,10 +94,12 @@ def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
         draft.run, uuid4().hex, "append", bookmarks.of(state.snapshot(head))
     )
     draft.rebase(table)
-    with draft.lake.iceberg(table).transaction() as transaction:
-        with transaction.update_snapshot(properties, branch=draft.branch).fast_append() as append:
-            for file in files:
-                append.append_data_file(file)
+    with (
+        draft.lake.iceberg(table).transaction() as transaction,
+        transaction.update_snapshot(properties, branch=draft.branch).fast_append() as append,
+    ):
+        for file in files:
+            append.append_data_file(file)
     return True
 
 

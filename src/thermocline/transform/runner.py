@@ -16,6 +16,7 @@ from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import tables
 from thermocline.lake.draft import Draft, MainMoved, Published
 from thermocline.lake.faults import crash_point
+from thermocline.lake.partitions import too_fine
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import graph, replay, strategies
 from thermocline.transform.inputs import Inputs, Span
@@ -62,6 +63,7 @@ class RunReport:
     published: Published | None
     seconds: float
     replayed: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def rules(self) -> int:
@@ -80,6 +82,7 @@ class RunReport:
             if published
             else {},
             "replayed": list(self.replayed),
+            "warnings": list(self.warnings),
             "seconds": round(self.seconds, 3),
         }
 
@@ -130,10 +133,21 @@ class _Run:
             published,
             time.monotonic() - started,
             tuple(self.replayed),
+            self._warnings(),
+        )
+
+    def _warnings(self) -> tuple[str, ...]:
+        """What the data says about the contracts' partitioning."""
+        return tuple(
+            f"{step.table}: {warning}"
+            for step in self.plan.steps
+            for warning in too_fine(
+                self.lake, step.model.contract, self.results[step.table].snapshot
+            )
         )
 
     def _prepare(self, steps: Sequence[Step]) -> None:
-        """Bring the tables to their contracts, refusing all that is not allowed before any write."""
+        """Bring the tables to their contracts; refuse what is not allowed before any write."""
         crash_point("run.planned")
         wanted = [c for step in steps for c in _contracts(step.model.contract)]
         problems: list[Any] = []
@@ -280,5 +294,3 @@ def _key_schema(contract: Contract) -> str:
 
     columns = (contract.column(name) for name in contract.key)
     return ", ".join(f"{quoted(c.name)} {ddl(c.type)}" for c in columns if c is not None)
-
-

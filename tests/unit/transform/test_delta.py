@@ -35,7 +35,7 @@ def test_row_by_row(sql: str, expected: bool) -> None:
         ("select t.day, d.a from s.t left join s.d on t.k = d.k", None),
         ("select day from s.t union all select day from s.u", None),
         ("select day, sum(n) over (partition by day, k) as n from s.t", None),
-        ("select cast(ts as date) as day, lag(n) over (partition by cast(ts as date)) as p from s.t",
+        ("select cast(t as date) as day, lag(n) over (partition by cast(t as date)) as p from s.t",
          None),
         ("select day from s.t except select day from s.u", "EXCEPT"),
         ("select day from s.t limit 5", "LIMIT"),
@@ -84,4 +84,6 @@ def test_columns_read() -> None:
     query = parse_query("select t.a, b + 1 as x, s.inner from l.t where c is null")
     assert delta.columns_read(query, ["a", "b", "c", "s", "z"]) == ["a", "b", "c", "s"]
     assert delta.columns_read(parse_query("select * from l.t"), ["a", "z"]) == ["a", "z"]
-    assert delta.columns_read(parse_query("select count(*) as n, a from l.t group by a"), ["a", "z"]) == ["a"]
+    assert delta.columns_read(
+        parse_query("select count(*) as n, a from l.t group by a"), ["a", "z"]
+    ) == ["a"]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract.definition import Contract, Write
 from thermocline.errors import ContractError
 from thermocline.transform.strategies import merge, plain, scd2
+from thermocline.transform.strategies.failures import explained
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,20 +43,22 @@ def write(
             [f"{contract.table}: {contract.write} needs a key."],
             "Mark the key's columns with primaryKey: true in the contract.",
         )
-    match contract.write:
-        case Write.APPEND:
-            return plain.append(rows, contract, draft, bookmark=bookmark, full=full)
-        case Write.REPLACE:
-            return plain.replace(rows, contract, draft, bookmark=bookmark)
-        case Write.PARTITIONS:
-            return plain.partitions(
-                rows, contract, draft, bookmark=bookmark, full=full, computed=computed
-            )
-        case Write.SCD2:
-            return scd2.write(rows, contract, draft, bookmark=bookmark, full=full)
-        case Write.MERGE if contract.order_by:
-            return merge.events(rows, contract, draft, bookmark=bookmark, full=full)
-        case Write.MERGE:
-            return merge.state(
-                rows, contract, draft, bookmark=bookmark, full=full, affected=affected
-            )
+    # Spark computes constants while it plans, so a value may fail before anything is written.
+    with explained(rows, contract):
+        match contract.write:
+            case Write.APPEND:
+                return plain.append(rows, contract, draft, bookmark=bookmark, full=full)
+            case Write.REPLACE:
+                return plain.replace(rows, contract, draft, bookmark=bookmark)
+            case Write.PARTITIONS:
+                return plain.partitions(
+                    rows, contract, draft, bookmark=bookmark, full=full, computed=computed
+                )
+            case Write.SCD2:
+                return scd2.write(rows, contract, draft, bookmark=bookmark, full=full)
+            case Write.MERGE if contract.order_by:
+                return merge.events(rows, contract, draft, bookmark=bookmark, full=full)
+            case Write.MERGE:
+                return merge.state(
+                    rows, contract, draft, bookmark=bookmark, full=full, affected=affected
+                )

@@ -49,7 +49,7 @@ def events(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, 
         if applying.holds_nothing(draft, contract.table):
             return _commit(rows, newest, contract, draft, bookmark)
     with applying.evaluated_once(newest) as kept:
-        survey = surveyed(rows, kept, contract)
+        survey = surveyed(kept, contract)
         if full:
             if companion is not None:
                 _replaced(rows, kept.where(DELETED), companion, draft, None)
@@ -81,14 +81,12 @@ def state(
     if full:
         return _replaced(rows, states.where(f"not {DELETED}"), contract, draft, bookmark)
     with applying.evaluated_once(states) as kept:
-        survey = surveyed(rows, kept, contract)
+        survey = surveyed(kept, contract)
         newer = f"s.{DELETED} or not ({ordering.same(written_columns(contract), 's', 't')})"
         return _settle(rows, kept, contract, draft, survey, newer, bookmark)
 
 
-def surveyed(
-    rows: DataFrame, kept: DataFrame, contract: Contract, needed: Sequence[str] = ()
-) -> Survey:
+def surveyed(kept: DataFrame, contract: Contract, needed: Sequence[str] = ()) -> Survey:
     """Count a batch's rows and deletes in one pass, which also fills the cache.
 
     Raises CheckFailed where rows have no key, or no value in another column that is `needed`:
@@ -98,8 +96,7 @@ def surveyed(
 
     needed = (*contract.key, *needed)
     null = " or ".join(f"{quoted(name)} is null" for name in needed)
-    with explained(rows, contract):
-        found = kept.agg(F.count("*"), F.count_if(F.col(DELETED)), F.count_if(F.expr(null))).first()
+    found = kept.agg(F.count("*"), F.count_if(F.col(DELETED)), F.count_if(F.expr(null))).first()
     total, deletes, nulls = found or (0, 0, 0)
     if nulls:
         raise without(kept.where(null), contract, needed, nulls)

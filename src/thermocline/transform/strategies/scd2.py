@@ -64,7 +64,7 @@ def write(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, f
     if full or all(applying.holds_nothing(draft, table) for table in tables):
         return _commit(job, _canonical(batch, contract))
     with applying.evaluated_once(batch) as kept:
-        survey = surveyed(rows, kept, contract, contract.order_by[:1])
+        survey = surveyed(kept, contract, contract.order_by[:1])
         known = _resolved(_known(job, kept, survey.rows), contract)
         return _commit(job, _canonical(kept.unionByName(known), contract))
 
@@ -177,8 +177,7 @@ def _commit(job: _Job, events: DataFrame) -> int:
     changed = events.selectExpr("*", f"{on_table} as _tc_on_table", f"{beside} as _tc_beside")
     changed = changed.where("_tc_on_table is not null or _tc_beside is not null")
     with applying.evaluated_once(changed) as changes:
-        with explained(job.rows, job.contract):
-            absorbed = not changes.where("_tc_beside is not null").isEmpty()
+        absorbed = not changes.where("_tc_beside is not null").isEmpty()
         if absorbed or job.full:
             marks = changes.withColumns({KIND: F.col(_IS), ACTION: F.col("_tc_beside")})
             _put(job, marks, job.companion, job.companion.key, None)

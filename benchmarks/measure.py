@@ -1,0 +1,74 @@
+"""What a piece of work costs: wall time, CPU and memory of this process and its children."""
+
+from __future__ import annotations
+
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass
+class Cost:
+    """Seconds and bytes that a piece of work took."""
+
+    wall: float = 0.0
+    cpu: float = 0.0
+    peak: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.wall:8.1f} s wall {self.cpu:8.1f} s CPU {self.peak / 1e9:6.2f} GB peak"
+
+
+@contextmanager
+def measured() -> Iterator[Cost]:
+    """Measure the block. The JVM and Spark's Python workers are children, so they count."""
+    cost = Cost()
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(0.25):
+            cost.peak = max(cost.peak, _memory())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    wall, cpu = time.perf_counter(), _cpu()
+    try:
+        yield cost
+    finally:
+        cost.wall = time.perf_counter() - wall
+        cost.cpu = _cpu() - cpu
+        done.set()
+        watcher.join()
+
+
+def machine() -> str:
+    """The machine in a line, without its name."""
+    memory = psutil.virtual_memory().total / (1 << 30)
+    return f"{psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
+
+
+def _tree() -> list[psutil.Process]:
+    me = psutil.Process()
+    return [me, *me.children(recursive=True)]
+
+
+def _cpu() -> float:
+    total = 0.0
+    for process in _tree():
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def _memory() -> int:
+    total = 0
+    for process in _tree():
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_info().rss
+    return total

@@ -1,0 +1,219 @@
+"""Orders through bronze, silver and gold: ours in full, ours after a 1 % change, plain PySpark.
+
+One process, one JVM, the same files and the same SQL. The order is plain, ours, plain, ours, so
+that neither always has the warmer machine. Run it with `make bench-pipeline`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import thermocline as tc
+from benchmarks.measure import Cost, machine, measured
+from thermocline.api import Lakehouse
+from thermocline.api.example import _generator
+from thermocline.transform.models import parse_query, table_references
+
+SETTINGS = """
+[lake]
+name = "bench"
+[engine.spark]
+master = "local[2]"
+memory = "{memory}"
+shuffle_partitions = 8
+[engine.duckdb]
+memory_limit = "1GB"
+"""
+LATEST = """
+select * except (_newest) from (
+  select *, row_number() over (partition by {key} order by {order} desc) as _newest from {view}
+) where _newest = 1 {live}
+"""
+
+
+def main() -> None:
+    """Generate, measure, print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--orders", type=int, default=5_000_000)
+    parser.add_argument("--customers", type=int, default=100_000)
+    parser.add_argument("--share", type=float, default=0.01)
+    parser.add_argument("--memory", default="3g")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="keep the data here instead of a temporary one")
+    options = parser.parse_args()
+    folder = options.folder or Path(tempfile.mkdtemp(prefix="bench-pipeline-"))
+    try:
+        _bench(folder, options)
+    finally:
+        if options.folder is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _bench(folder: Path, options: argparse.Namespace) -> None:
+    warm = _project(folder / "warm", options, orders=20_000, customers=1_000)
+    _ours(warm)
+    _plain(warm)
+    project = _project(folder / "shop", options, orders=options.orders, customers=options.customers)
+    ours, plain = [], []
+    for number in range(options.rounds):
+        plain.append(_said("plain PySpark, full", lambda: _plain(project)))
+        _forget(project)
+        ours.append(_said("thermocline, full", lambda: _ours(project)))
+        if number + 1 < options.rounds:
+            _forget(project)
+    with _generator(project) as generator:
+        print(generator.change(project, share=options.share), file=sys.stderr)
+    change = _said(f"thermocline, {options.share:.0%} change", lambda: _ours(project))
+    _report(options, _best(plain), _best(ours), change)
+
+
+def _project(folder: Path, options: argparse.Namespace, *, orders: int, customers: int) -> Path:
+    if not (folder / "landing").exists():
+        tc.init(folder)
+        (folder / "thermocline.toml").write_text(SETTINGS.format(memory=options.memory))
+        with _generator(folder) as generator:
+            summary = generator.generate(
+                folder, orders=orders, customers=customers, events=customers,
+                products=2_000, orders_format="parquet",
+            )  # fmt: skip
+        print(summary, file=sys.stderr)
+    return folder
+
+
+def _said(name: str, work: object) -> Cost:
+    with measured() as cost:
+        work()  # type: ignore[operator]
+    print(f"{name:<28}{cost}", file=sys.stderr)
+    return cost
+
+
+def _best(costs: list[Cost]) -> Cost:
+    best = min(costs, key=lambda cost: cost.cpu)
+    return Cost(best.wall, best.cpu, max(cost.peak for cost in costs))
+
+
+def _ours(project: Path) -> None:
+    lakehouse = tc.open(project)
+    lakehouse.ingest()
+    report = lakehouse.run()
+    for step in report.steps:
+        print(
+            f"  {step.table:<22}{step.seconds:7.1f} s  {step.way:<8} {step.detail}", file=sys.stderr
+        )
+    lakehouse.lake.duck.stop()
+
+
+def _forget(project: Path) -> None:
+    shutil.rmtree(project / "lake", ignore_errors=True)
+
+
+def _plain(project: Path) -> None:
+    """The same tables by the same SQL, as one would write it in PySpark: read, write, no more."""
+    lakehouse = tc.open(project)
+    spark = lakehouse.lake.spark.session
+    spark.sql("create namespace if not exists lake.plain")
+    try:
+        _plain_bronze(lakehouse)
+        _plain_models(lakehouse)
+    finally:
+        for row in spark.sql("show tables in lake.plain").collect():
+            spark.sql(f"drop table lake.plain.{row.tableName} purge")
+
+
+def _plain_bronze(lakehouse: Lakehouse) -> None:
+    from thermocline.engine.spark_types import ddl, quoted
+
+    spark = lakehouse.lake.spark.session
+    for source in lakehouse.sources.values():
+        contract = lakehouse.contracts[source.target]
+        schema = ", ".join(f"{quoted(c.name)} {ddl(c.type)}" for c in contract.columns)
+        folder = str(lakehouse.settings.project / source.path)
+        if "orders" in folder or "events" in folder:
+            rows = spark.read.parquet(folder)
+        elif "products" in folder:
+            rows = spark.read.schema(schema).option("header", True).csv(folder)
+        else:
+            rows = spark.read.schema(schema).json(folder)
+        key = "event_id" if "events" in folder else f"{contract.name.removeprefix('raw_')[:-1]}_id"
+        rows = rows.where(f"{key} is not null").selectExpr(
+            "*", "current_timestamp() as _ingested_at"
+        )
+        _create(rows, contract.name, contract)
+
+
+def _plain_models(lakehouse: Lakehouse) -> None:
+    from thermocline.transform import graph
+
+    spark = lakehouse.lake.spark.session
+    for model in graph.ordered(lakehouse.models):
+        if model.is_sql:
+            query = parse_query(model.text)
+            for reference in table_references(query):
+                if not reference.alias:
+                    reference.set("alias", reference.name)
+                reference.set("this", reference.name)
+                reference.set("db", "plain")
+                reference.set("catalog", "lake")
+            rows = spark.sql(query.sql(dialect="spark"))
+        else:
+            frames = {
+                n: spark.table(f"lake.plain.{r.table.split('.')[1]}")
+                for n, r in model.reads.items()
+            }
+            rows = model.function()(**frames)
+        _create(_current(rows, model.contract, spark), model.contract.name, model.contract)
+
+
+def _current(rows: object, contract: object, spark: object) -> object:
+    """What the write mode comes to in a first load: the newest row of a key, or its spans."""
+    if not contract.order_by:  # type: ignore[attr-defined]
+        return rows
+    view = f"plain_{contract.name}"  # type: ignore[attr-defined]
+    rows.createOrReplaceTempView(view)  # type: ignore[attr-defined]
+    key, first = ", ".join(contract.key), contract.order_by[0]  # type: ignore[attr-defined]
+    if contract.write == "scd2":  # type: ignore[attr-defined]
+        return spark.sql(  # type: ignore[attr-defined]
+            f"select *, _valid_to is null as _is_current from (select *, {first} as _valid_from, "
+            f"lead({first}) over (partition by {key} order by {first}, source_lsn) as _valid_to "
+            f"from {view}) where _op <> 'd'"
+        )
+    live = "and _op <> 'd'" if contract.delete_when else ""  # type: ignore[attr-defined]
+    order = " desc, ".join(contract.order_by)  # type: ignore[attr-defined]
+    return spark.sql(LATEST.format(key=key, order=order, view=view, live=live))  # type: ignore[attr-defined]
+
+
+def _create(rows: object, name: str, contract: object) -> None:
+    from pyspark.sql import functions as F
+
+    names = [c.name for c in contract.table_columns if c.name in rows.columns]  # type: ignore[attr-defined]
+    writer = rows.select(*names).writeTo(f"lake.plain.{name}").using("iceberg")  # type: ignore[attr-defined]
+    writer = writer.tableProperty("write.parquet.compression-codec", "zstd")
+    transforms = {"day": F.days, "identity": F.col, "month": F.months}
+    fields = [
+        F.bucket(p.param, p.column)
+        if p.transform == "bucket"
+        else transforms[p.transform](p.column)
+        for p in contract.partition  # type: ignore[attr-defined]
+        if p.column in names
+    ]
+    (writer.partitionedBy(*fields) if fields else writer).createOrReplace()
+
+
+def _report(options: argparse.Namespace, plain: Cost, full: Cost, change: Cost) -> None:
+    print(f"\n{options.orders:,} orders, {options.share:.0%} change, "
+          f"{datetime.now(UTC):%Y-%m-%d}, {machine()}\n")  # fmt: skip
+    print("| | wall s | CPU s | peak GB |\n|---|---:|---:|---:|")
+    for name, cost in (("plain PySpark, full", plain), ("Thermocline, full", full),
+                       (f"Thermocline, {options.share:.0%} change", change)):  # fmt: skip
+        print(f"| {name} | {cost.wall:.1f} | {cost.cpu:.1f} | {cost.peak / 1e9:.2f} |")
+    print(f"| ours ÷ plain | {full.wall / plain.wall:.2f} | {full.cpu / plain.cpu:.2f} | |")
+    print(f"| change ÷ full | {change.wall / full.wall:.2f} | {change.cpu / full.cpu:.2f} | |")
+
+
+if __name__ == "__main__":
+    main()
