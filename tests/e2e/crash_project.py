@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import thermocline as tc
 from tests.conftest import clean_environment
+
+import thermocline as tc
 from thermocline.lake import bookmark as bookmarks
 
 if TYPE_CHECKING:
@@ -88,11 +89,6 @@ SOURCES = {
     f"format: {format_}\ntarget: bronze.raw_{name}\nbadShare: 0.5\n"
     for name, format_ in {"customers": "csv", "orders": "jsonl"}.items()
 }
-RUN_TABLES = {
-    "silver.orders", "silver.orders__tombstones", "silver.customers",
-    "silver.customers__tombstones", "gold.daily",
-}  # fmt: skip
-
 COMMANDS = {
     "load": lambda house: (house.ingest(), house.run()),
     "replay": lambda house: (house.replay("orders", house.settings.project / "mended.jsonl"),),
@@ -227,13 +223,15 @@ class Scene:
             folder = self.project / name
             for path in sorted(folder.rglob("*"), reverse=True):
                 if path.is_dir():
-                    path.rmdir() if not any(path.iterdir()) else None
+                    path.rmdir()
                 elif not path.name.startswith("catalog.db"):
                     path.unlink()
             shutil.copytree(place / name, folder, dirs_exist_ok=True)
         _copy_database(place / "catalog.db", self._sqlite)
 
-    def start(self, command: str, point: str, spark: SparkSession | None) -> subprocess.Popen[bytes]:
+    def start(
+        self, command: str, point: str, spark: SparkSession | None
+    ) -> subprocess.Popen[bytes]:
         """A process that does a command and kills itself at a point.
 
         It works in the JVM behind `spark`, which outlives it, or else in a JVM of its own.
@@ -270,7 +268,7 @@ def _catalog_files(folder: str, names: list[str]) -> list[str]:
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """Copy a database through SQLite: replacing the file would pull it from under open connections."""
+    """Copy a database through SQLite: others have the file open, so it must stay the same file."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(source)) as one, closing(sqlite3.connect(target)) as other:
         one.backup(other)

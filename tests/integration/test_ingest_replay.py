@@ -161,7 +161,7 @@ def test_what_is_wrong_with_a_mended_file_is_said_before_anything_happens(kept: 
     assert [line.split("  ")[0] for line in caught.value.cause.splitlines()] == [
         "bad.jsonl:2", "bad.jsonl:3", "bad.jsonl:4", "bad.jsonl:5",
     ]  # fmt: skip
-    with pytest.raises(BadInput, match="Not in quarantine.raw_orders: 0000"):
+    with pytest.raises(BadInput, match=r"Not in quarantine\.raw_orders: 0000"):
         kept.replay(mended=[{"id": "0" * 64, "qty": 1}])
     with pytest.raises(BadInput, match="is no id"):
         kept.replay(ids=["'; drop table x"])

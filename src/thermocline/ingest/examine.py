@@ -44,7 +44,7 @@ class Examined:
 
     `flaw` says why the file cannot be read at all; then the rest does not count. `fields` are the
     columns of a CSV file's header, `schema` is a Parquet file's own, `records` what its footer
-    counts.
+    counts. `longest_line` is exact where it matters: beyond the source's limit.
     """
 
     file: LandingFile
@@ -182,6 +182,9 @@ def _examine_parquet(folder: Folder, file: LandingFile) -> Examined:
         sha256 = hashing.hexdigest()
         if file.size == 0:
             return Examined(file, sha256, "parquet")
+        raw.seek(0)
+        if raw.read(4) != b"PAR1":
+            return Examined(file, sha256, "parquet", flaw="damaged: it does not begin with PAR1")
         raw.seek(0)
         try:
             opened = pq.ParquetFile(pa.PythonFile(raw, mode="r"))

@@ -242,7 +242,7 @@ def _after_drift(batch: Batch, fields: dict[str, set[str]], refused: list[Refusa
 
 def _unreadable(batch: Batch) -> list[Examined]:
     """The files that Spark cannot read to their end, found by reading each alone."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     broken = []

@@ -115,8 +115,7 @@ class Replay:
     def _write(self, draft: Draft, contract: Contract) -> ReplayReport:
         draft.begin(self.source.target, self.source.quarantine)
         base = draft.base(self.source.quarantine)
-        reader = self.lake.spark.session.read.option("snapshot-id", str(base))
-        everything = self._wanted(reader.table(f"lake.{self.source.quarantine}"))
+        everything = self._wanted(self.lake.spark.read(self.source.quarantine, base))
         already = everything.where("replayed_at is not null").count()
         pending = everything.where("replayed_at is null")
         judged = self._judged(pending, contract)

@@ -6,8 +6,9 @@ catalog has an endpoint for it. The few private calls of PyIceberg that this nee
 module, and `tests/contract/test_catalog.py` notices when they change.
 
 A transaction has three outcomes. Landed: return. Not landed: CommitConflict, and the staged files
-are removed. Unknown (the connection broke while committing): the pointers are looked up; only if
-that fails too, CommitUnknown is raised and nothing is removed.
+are removed. Unknown (the connection broke while committing): the pointers are looked up, and the
+staged files stay where they are. Pointers that did not move mean CatalogUnavailable; if they cannot
+be looked up, CommitUnknown.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from thermocline.errors import CatalogUnavailable, CommitConflict, CommitUnknown, Permanent
+from thermocline.errors import (
+    CatalogUnavailable,
+    CommitConflict,
+    CommitUnknown,
+    Permanent,
+    ThermoclineError,
+)
 from thermocline.lake.catalog import catalog_errors, no_such_table
 from thermocline.lake.faults import crash_point
 
@@ -95,7 +102,7 @@ class _Swap:
 
 
 def _swap_rows(catalog: SqlCatalog, changes: Sequence[TableChange]) -> None:
-    swaps = [_stage(catalog, change) for change in changes]
+    swaps = _stage_all(catalog, changes)
     crash_point("publish.staged")
     try:
         with catalog_errors("sqlite" if catalog.engine.dialect.name == "sqlite" else "postgres"):
@@ -106,6 +113,19 @@ def _swap_rows(catalog: SqlCatalog, changes: Sequence[TableChange]) -> None:
     except CatalogUnavailable as error:
         _after_unknown(catalog, swaps, error)
     crash_point("publish.swapped")
+
+
+def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swap]:
+    """Write all new metadata files, or take back those that were written."""
+    swaps: list[_Swap] = []
+    try:
+        for change in changes:
+            swaps.append(_stage(catalog, change))
+            crash_point("publish.staging")
+    except ThermoclineError:
+        _unstage(swaps)
+        raise
+    return swaps
 
 
 def _stage(catalog: SqlCatalog, change: TableChange) -> _Swap:
@@ -172,10 +192,7 @@ def _unstage(swaps: Sequence[_Swap]) -> None:
 def _after_unknown(catalog: Catalog, swaps: Sequence[_Swap], error: CatalogUnavailable) -> None:
     """The commit broke off. Look where the pointers are before deciding anything."""
     try:
-        landed = [
-            load(catalog, swap.table).metadata_location == swap.staged.metadata_location
-            for swap in swaps
-        ]
+        landed = [_took(load(catalog, swap.table), swap) for swap in swaps]
     except CatalogUnavailable:
         raise CommitUnknown(
             f"It is not known whether the commit landed. {error.cause}",
@@ -183,9 +200,14 @@ def _after_unknown(catalog: Catalog, swaps: Sequence[_Swap], error: CatalogUnava
             tables=[swap.table for swap in swaps],
         ) from error
     if not any(landed):
-        _unstage(swaps)
+        # The staged files stay: a server that lost us while committing may yet finish.
         raise error
-    # Somebody may have committed on top of ours since; the swap itself was one transaction.
+
+
+def _took(current: Table, swap: _Swap) -> bool:
+    """Whether a table went through our metadata file; others may have committed on top since."""
+    passed = {entry.metadata_file for entry in current.metadata.metadata_log}
+    return swap.staged.metadata_location in {current.metadata_location, *passed}
 
 
 def _post_transaction(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:

@@ -282,7 +282,7 @@ def _unreachable(kind: str, error: BaseException) -> CatalogUnavailable:
     text = str(getattr(error, "orig", None) or getattr(error, "reason", None) or error)
     reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     hint = {
-        "sqlite": "Another process holds it, or the file is damaged. Try again; see `thermo doctor`.",
+        "sqlite": "Another process holds it, or the file is damaged. Try again; see thermo doctor.",
         "postgres": "Check that PostgreSQL runs and that the address and password are right.",
         "rest": "Check that the catalog server runs and that the address is right.",
     }[kind]

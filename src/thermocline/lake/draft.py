@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from thermocline.engine.spark import CATALOG
-from thermocline.errors import CommitConflict, Permanent, ThermoclineError, Transient
+from thermocline.errors import (
+    CatalogUnavailable,
+    CommitConflict,
+    CommitUnknown,
+    Permanent,
+    ThermoclineError,
+    Transient,
+)
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import refs
 from thermocline.lake.faults import crash_point, crash_when_written
@@ -22,7 +29,7 @@ from thermocline.lake.names import RUN_PREFIX
 
 if TYPE_CHECKING:
     from thermocline.lake.lake import Lake
-    from thermocline.lake.metadata import TableState
+    from thermocline.lake.metadata import Snapshot, TableState
 
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
 
@@ -125,11 +132,23 @@ class Draft:
                 raise
             except Exception as error:  # noqa: BLE001  judged below: it may have landed all the same
                 failure = error
-        landed = bookmarks.find_commit(self.lake.state(table), commit)
+        landed = self._look_for(table, commit)
         if landed is None:
             raise _not_landed(table, failure) from failure
         crash_point("commit.after")
         return landed.id
+
+    def _look_for(self, table: str, commit: str) -> Snapshot | None:
+        """The snapshot that a commit of ours made, if it landed."""
+        try:
+            return bookmarks.find_commit(self.lake.state(table), commit)
+        except CatalogUnavailable as error:
+            raise CommitUnknown(
+                f"It is not known whether the commit to {table} landed. {error.cause}",
+                "Nothing was published. When the catalog is back, run again.",
+                tables=[table],
+                commit=commit,
+            ) from error
 
     def rebase(self, table: str) -> None:
         """Forget what the draft wrote to a table and branch it anew from where `into` is now."""

@@ -12,6 +12,7 @@ from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import evolve
 from thermocline.lake import schema as schemas
 from thermocline.lake.atomic import retrying
+from thermocline.lake.faults import crash_point
 from thermocline.lake.names import table_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def ensure(lake: Lake, contract: Contract) -> list[str]:
         except TableAlreadyExistsError:
             pass  # another process was first: go on as if it had always been there
         else:
+            crash_point("table.created")
             return ["created"]
     for again in retrying(CommitFailedException):
         with again:

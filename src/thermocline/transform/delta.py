@@ -89,7 +89,7 @@ def substitutions(query: exp.Query, table: str) -> Iterator[tuple[exp.Query, exp
         _widen(copy)
         occurrence = [r for r in table_references(copy) if _is(r, table)][index]
         _make_inner(occurrence)
-        yield copy, occurrence
+        yield _without_other_branches(copy, occurrence), occurrence
 
 
 def columns_read(query: exp.Query, available: Sequence[str]) -> list[str]:
@@ -252,6 +252,47 @@ def _widen(query: exp.Query) -> None:
         computed = any(_aggregates(_source_query(source, query)) for source in _sources(select))
         if computed or _nullable_aliases(select):
             select.set("where", None)
+
+
+def _without_other_branches(query: exp.Query, occurrence: exp.Table) -> exp.Query:
+    """Drop the branches of unions that no changed row reaches: they would name every part."""
+    holding: set[str] = set()
+
+    def reached(node: exp.Expr) -> bool:
+        return any(
+            found is occurrence or (not found.db and found.name in holding)
+            for found in node.find_all(exp.Table)
+        )
+
+    ctes = list(query.find_all(exp.CTE))
+    for _ in ctes:
+        holding |= {cte.alias_or_name for cte in ctes if reached(cte.this)}
+    for union in list(query.find_all(exp.Union)):
+        left, right = union.left, union.right
+        if not (isinstance(left, exp.Query) and isinstance(right, exp.Query)):
+            continue
+        kept = left if not reached(right) else right if not reached(left) else None
+        if kept is None or left.is_star or right.is_star:
+            continue
+        if kept is right:
+            _rename(right, [projection.alias_or_name for projection in left.selects])
+        if union.args.get("with_"):
+            kept.set("with_", union.args["with_"])
+        if union is query:
+            query = kept.pop()
+        else:
+            union.replace(kept)
+    return query
+
+
+def _rename(query: exp.Query, names: Sequence[str]) -> None:
+    """Give a branch the column names that a union takes from its first branch."""
+    first: exp.Expr = query
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
+    if [projection.alias_or_name for projection in query.selects] != list(names):
+        renamed = zip(query.selects, names, strict=True)
+        first.set("expressions", [exp.alias_(p.unalias(), name) for p, name in renamed])
 
 
 def _make_inner(occurrence: exp.Table) -> None:

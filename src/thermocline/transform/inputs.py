@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Partition, Write
 from thermocline.engine.spark import CATALOG
+from thermocline.errors import Permanent, ThermoclineError
 from thermocline.lake.changes import changes, only_appends
 from thermocline.transform.declare import How
 from thermocline.transform.models import Model, table_references
@@ -119,7 +121,27 @@ class Inputs:
         return list(self.model.reads.items())
 
     def _call(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        rows: DataFrame = self.model.function()(**frames)
+        from pyspark.errors import PySparkException
+        from pyspark.sql import DataFrame as Frame
+
+        path = f"models/{self.model.contract.layer}/{self.model.path.name}"
+        try:
+            rows = self.model.function()(**frames)
+        except (ThermoclineError, PySparkException):
+            raise
+        except Exception as error:
+            # A user's code may fail in any way; where it failed is what its author needs.
+            line = next((f.lineno for f in reversed(extract_tb(error.__traceback__))
+                         if f.filename == str(self.model.path)), 0)  # fmt: skip
+            raise Permanent(
+                f"{path}:{line}  {type(error).__name__}: {error}",
+                "Mend the model. Nothing was published.",
+            ) from error
+        if not isinstance(rows, Frame):
+            raise Permanent(
+                f"{path}  it gave a {type(rows).__name__}, not a DataFrame.",
+                "Return the rows as a DataFrame. Nothing was published.",
+            )
         return rows
 
     def _select(self, query: exp.Query, views: Mapping[str, str]) -> DataFrame:

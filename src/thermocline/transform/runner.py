@@ -11,7 +11,7 @@ from thermocline.check.gate import Report, raise_if_failed
 from thermocline.check.tables import check_tables
 from thermocline.contract import Contract
 from thermocline.contract.definition import Write
-from thermocline.errors import ContractError
+from thermocline.errors import ContractError, Permanent
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import tables
 from thermocline.lake.draft import Draft, MainMoved, Published
@@ -165,6 +165,8 @@ class _Run:
 
     def _compute(self, step: Step) -> None:
         """Compute one step's rows and commit them to the draft, with the bookmark."""
+        from pyspark.errors import PySparkException
+
         began = time.monotonic()
         self.progress.step(f"run {step.table}")
         crash_point("step.before")
@@ -174,6 +176,8 @@ class _Run:
         inputs = Inputs(self.lake, step.model, spans)
         try:
             snapshot, way, detail = self._write(step, inputs, bookmark)
+        except PySparkException as error:
+            raise _cannot_compute(step.model, error) from error
         finally:
             inputs.close()
         crash_point("step.after")
@@ -281,6 +285,14 @@ class _Run:
         for table in set(moved) - {c.table for s in redone for c in _contracts(s)}:
             self.draft.rebase(table)
         self._check(redone)
+
+
+def _cannot_compute(model: Model, error: Exception) -> Permanent:
+    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return Permanent(
+        f"{model.table} cannot be computed: {text.strip()}",
+        f"Mend models/{model.contract.layer}/{model.path.name}. Nothing was published.",
+    )
 
 
 def _contracts(contract: Contract) -> list[Contract]:

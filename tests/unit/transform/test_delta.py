@@ -87,3 +87,22 @@ def test_columns_read() -> None:
     assert delta.columns_read(
         parse_query("select count(*) as n, a from l.t group by a"), ["a", "z"]
     ) == ["a"]
+
+
+def test_branches_of_a_union_that_no_change_reaches_are_dropped() -> None:
+    query = parse_query(
+        "with a as (select day, k from s.t), b as (select day, k from a) "
+        "select day, 1 as n from a union all select b.day as d, 2 as m from b "
+        "left join s.d on b.k = d.k union all select day, 3 as n from s.u"
+    )
+    [(widened, _)] = delta.substitutions(query, "s.d")
+    assert widened.sql("duckdb").endswith(
+        "SELECT b.day AS day, 2 AS n FROM b JOIN s.d ON b.k = d.k"
+    )
+    [(widened, _)] = delta.substitutions(query, "s.t")
+    text = widened.sql("duckdb")
+    assert "1 AS n" in text
+    assert "2 AS m" in text
+    assert "3 AS n" not in text
+    [(widened, _)] = delta.substitutions(query, "s.u")
+    assert widened.sql("duckdb").endswith("SELECT day, 3 AS n FROM s.u")

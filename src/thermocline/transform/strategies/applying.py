@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from thermocline.engine.spark import CATALOG
 from thermocline.engine.spark_types import quoted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from thermocline.lake.draft import Draft
 
@@ -30,6 +31,12 @@ def replace(rows: DataFrame, target: str) -> None:
     rows.writeTo(target).overwrite(F.lit(True))
 
 
+def actions(changes: DataFrame) -> Counter[str]:
+    """How many rows there are of each ACTION; of those without one, none."""
+    rows = changes.where(f"{ACTION} is not null").groupBy(ACTION).count().collect()
+    return Counter({row[0]: row[1] for row in rows})
+
+
 def change(changes: DataFrame, target: str, *, on: Sequence[str], columns: Sequence[str]) -> None:
     """Insert, update and delete rows as their ACTION says.
 
@@ -39,28 +46,42 @@ def change(changes: DataFrame, target: str, *, on: Sequence[str], columns: Seque
     """
     from pyspark.sql import functions as F
 
-    actions = changes.agg(
-        *(F.count_if(F.col(ACTION) == kind) for kind in ("insert", "update", "delete"))
-    ).first()
-    inserts, updates, deletes = actions or (0, 0, 0)
-    if not updates and not deletes:
+    asked = actions(changes)
+    if not asked["update"] and not asked["delete"]:
         # Nothing to look for in the table, so it is not read at all.
-        append(changes.select(*(quoted(name) for name in columns)), target)
+        new = changes.where(f"{ACTION} = 'insert'")
+        append(new.select(*(quoted(name) for name in columns)), target)
         return
     values = {quoted(name): F.col(f"s.{quoted(name)}") for name in columns}
     matching = " and ".join(f"{target}.{quoted(name)} = s.{quoted(name)}" for name in on)
-    # Sorting the whole table to find a few rows in it costs more than a hash of the few.
-    source = changes.hint("shuffle_hash").alias("s")
     # Not SQL's MERGE: that takes a view, and Spark 4.1 cannot plan a view over a cached frame
     # that reads the table which is merged into.
-    merge = source.mergeInto(target, F.expr(matching))
-    if deletes:
+    merge = changes.alias("s").mergeInto(target, F.expr(matching))
+    if asked["delete"]:
         merge = merge.whenMatched(F.expr(f"s.{ACTION} = 'delete'")).delete()
-    if updates:
+    if asked["update"]:
         merge = merge.whenMatched(F.expr(f"s.{ACTION} = 'update'")).update(values)
-    if inserts:
+    if asked["insert"]:
+        # Without this clause Spark sends the changes to the table instead of shuffling both.
         merge = merge.whenNotMatched(F.expr(f"s.{ACTION} = 'insert'")).insert(values)
-    merge.merge()
+    with _hash_joins(changes.sparkSession):
+        merge.merge()
+
+
+@contextmanager
+def _hash_joins(session: SparkSession) -> Iterator[None]:
+    """Let Spark join by a hash of the few changes, where by default it sorts the whole table.
+
+    It still sorts where the changes are not much smaller than the table. A hint would do it too,
+    but Spark heeds it only in the search for the files, where a broadcast is better still.
+    """
+    name = "spark.sql.join.preferSortMergeJoin"
+    before = session.conf.get(name)
+    session.conf.set(name, "false")
+    try:
+        yield
+    finally:
+        session.conf.set(name, before or "true")
 
 
 def holds_nothing(draft: Draft, table: str) -> bool:

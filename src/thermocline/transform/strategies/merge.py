@@ -8,6 +8,7 @@ and the MERGE itself compares keys only.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +60,7 @@ def events(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, 
             if survey.deletes:
                 _remember(kept.where(DELETED), companion, draft, survey)
             alive = _not_buried(kept, contract, companion, draft)
-        newer = f"{ordering.rank(contract, 's', 's.' + DELETED)} > "
-        newer += ordering.rank(contract, "t", "false")
-        return _settle(rows, alive, contract, draft, survey, newer, bookmark)
+        return _settle(rows, alive, contract, draft, survey, bookmark)
 
 
 def state(
@@ -82,8 +81,7 @@ def state(
         return _replaced(rows, states.where(f"not {DELETED}"), contract, draft, bookmark)
     with applying.evaluated_once(states) as kept:
         survey = surveyed(kept, contract)
-        newer = f"s.{DELETED} or not ({ordering.same(written_columns(contract), 's', 't')})"
-        return _settle(rows, kept, contract, draft, survey, newer, bookmark)
+        return _settle(rows, kept, contract, draft, survey, bookmark)
 
 
 def surveyed(kept: DataFrame, contract: Contract, needed: Sequence[str] = ()) -> Survey:
@@ -135,8 +133,7 @@ def _one_each(rows: DataFrame, contract: Contract, affected: DataFrame | None) -
 
 def _remember(deletes: DataFrame, companion: Contract, draft: Draft, survey: Survey) -> None:
     """Keep the newest delete of each key, so that an older row finds it."""
-    newer = f"{ordering.place(companion, 's')} > {ordering.place(companion, 't')}"
-    _settle(deletes, shaped(deletes, companion), companion, draft, survey, newer, None)
+    _settle(deletes, shaped(deletes, companion), companion, draft, survey, None)
 
 
 def _not_buried(
@@ -161,34 +158,65 @@ def _settle(
     contract: Contract,
     draft: Draft,
     survey: Survey,
-    newer: str,
     bookmark: Any,
 ) -> int:
-    """Decide what each row of the batch does to the table, and commit that.
-
-    `newer` is SQL that holds when the batch's row (`s`) changes the table's row (`t`).
-    """
-    from pyspark.sql import functions as F
-
+    """Decide what each row of the batch does to the table, and commit that."""
     if applying.holds_nothing(draft, contract.table):
         return _commit(rows, batch, contract, draft, bookmark)
     table = applying.as_of_now(draft, contract.table)
-    there = of_these_keys(table, batch, contract.key, survey.rows).alias("t")
-    found = f"t.{quoted(contract.key[0])} is not null"
-    action = (
-        f"case when {found} and ({newer}) then if(s.{DELETED}, 'delete', 'update') "
-        f"when not {found} and not s.{DELETED} then 'insert' end as {ACTION}"
-    )
-    joined = batch.alias("s").join(there, F.expr(_equal(contract.key)), "left")
-    decided = joined.selectExpr("s.*", action).where(f"{ACTION} is not null")
     columns = [column.name for column in written_columns(contract)]
-    with applying.evaluated_once(decided) as changes:
+    with ExitStack() as cached:
+        changes = _decided(batch, table, contract, survey)
+        changes = cached.enter_context(applying.evaluated_once(changes))
+        if applying.actions(changes)["compare"]:
+            changes = _compared(changes, table, contract, survey)
+            changes = cached.enter_context(applying.evaluated_once(changes))
 
         def commit(target: str) -> None:
             with explained(rows, contract):
                 applying.change(changes, target, on=contract.key, columns=columns)
 
         return draft.commit(contract.table, commit, bookmark=bookmark, operation="merge")
+
+
+def _decided(batch: DataFrame, table: DataFrame, contract: Contract, survey: Survey) -> DataFrame:
+    """The batch with each row's action, from key and ordering columns alone.
+
+    Those are a small part of most tables. Where they leave it open, the action is "compare".
+    """
+    from pyspark.sql import functions as F
+
+    names = dict.fromkeys((*contract.key, *contract.order_by))
+    narrow = table.select(*(quoted(name) for name in names))
+    there = of_these_keys(narrow, batch, contract.key, survey.rows)
+    ours, theirs = ordering.place(contract, "s"), ordering.place(contract, "t")
+    newer = f"{ours} > {theirs} or (s.{DELETED} and {ours} = {theirs})"
+    action = (
+        f"case when t.{quoted(contract.key[0])} is null then if(s.{DELETED}, null, 'insert') "
+        f"when {newer} then if(s.{DELETED}, 'delete', 'update') "
+        f"when {ours} = {theirs} then 'compare' end as {ACTION}"
+    )
+    joined = batch.alias("s").join(there.alias("t"), F.expr(_equal(contract.key)), "left")
+    return joined.selectExpr("s.*", action).where(f"{ACTION} is not null")
+
+
+def _compared(
+    changes: DataFrame, table: DataFrame, contract: Contract, survey: Survey
+) -> DataFrame:
+    """The changes with what was open decided by content: the greater row stays, or the new one
+    where the contract knows no order."""
+    from pyspark.sql import functions as F
+
+    open_ = changes.where(f"{ACTION} = 'compare'")
+    there = of_these_keys(table, open_, contract.key, survey.rows).alias("t")
+    if contract.order_by:
+        differs = f"{ordering.rank(contract, 's', 'false')} > "
+        differs += ordering.rank(contract, "t", "false")
+    else:
+        differs = f"not ({ordering.same(written_columns(contract), 's', 't')})"
+    joined = open_.alias("s").join(there, F.expr(_equal(contract.key)))
+    updates = joined.where(differs).select("s.*").withColumn(ACTION, F.lit("update"))
+    return changes.where(f"{ACTION} <> 'compare'").unionByName(updates)
 
 
 def _commit(

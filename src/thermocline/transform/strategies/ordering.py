@@ -55,8 +55,9 @@ def rank(contract: Contract, alias: str, deleted: str) -> str:
 
 
 def place(contract: Contract, alias: str) -> str:
-    """SQL for the ordering columns alone, null first."""
-    return f"struct({', '.join(f'{alias}.{quoted(name)}' for name in contract.order_by)})"
+    """SQL for the ordering columns alone, null first; the same for all rows if there are none."""
+    names = [f"{alias}.{quoted(name)}" for name in contract.order_by]
+    return f"struct({', '.join(names) or '0'})"
 
 
 def ascending(contract: Contract, skip: int = 0) -> list[Expression]:

@@ -1,0 +1,305 @@
+"""Kill the work with SIGKILL at every named point, do it again, and find nothing amiss.
+
+Each case starts from the same saved stage. After the death main must show whole units only: a
+source's batch, or a whole run, as it was or as it shall be. After doing it again every table must
+equal the one that was never disturbed, every file that any snapshot needs must be there, and what
+the lake calls an orphan must be deletable without a reader noticing.
+
+Most processes work in this test's JVM, which outlives them: that saves its start and leaves more
+behind than a death of both. Where Spark itself is to die, they have a JVM of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.e2e.crash_project import COMMANDS, Picture, Scene, deliver, picture, rows
+
+import thermocline
+from thermocline.api import Lakehouse
+from thermocline.lake import bookmark as bookmarks
+from thermocline.lake.files import present, reachable
+
+
+@dataclass(frozen=True)
+class Case:
+    """Where a process dies, and what it must have published and left behind by then."""
+
+    stage: str
+    point: str
+    published: tuple[str, ...] = ()
+    branch: bool = False
+    orphans: bool = False
+    own_jvm: bool = False
+    command: str = "load"
+
+    def __str__(self) -> str:
+        return f"{self.stage}-{self.point}{'-with-its-jvm' if self.own_jvm else ''}"
+
+
+# Units are what becomes visible together: the batch of one source, or all tables of a run.
+CUSTOMERS, ORDERS, MODELS, MENDED = "customers", "orders", "models", "mended"
+CASES = [
+    # Nothing is there: tables are made, then filled.
+    Case("empty", "ingest.listed"),
+    Case("empty", "table.created:2", published=(CUSTOMERS,)),
+    Case("empty", "table.created:5", published=(CUSTOMERS, ORDERS)),
+    # A second delivery waits. Each source is a unit of its own.
+    Case("delivered", "ingest.read"),
+    Case("delivered", "draft.begun:3", published=(CUSTOMERS,), branch=True),
+    Case("delivered", "commit.files-written", branch=True, orphans=True, own_jvm=True),
+    Case("delivered", "ingest.committed-bronze:2", published=(CUSTOMERS,), branch=True),
+    Case("delivered", "ingest.committed-quarantine:2", published=(CUSTOMERS,), branch=True),
+    Case("delivered", "ingest.published", published=(CUSTOMERS,)),
+    # It has been taken in. A run brings five tables up to date and publishes them together.
+    Case("ingested", "run.planned"),
+    Case("ingested", "run.ensured"),
+    Case("ingested", "draft.begun", branch=True),
+    Case("ingested", "step.before:2", branch=True),
+    Case("ingested", "commit.before:2", branch=True),
+    Case("ingested", "commit.files-written:2", branch=True, orphans=True, own_jvm=True),
+    Case("ingested", "commit.after:3", branch=True),
+    Case("ingested", "step.after:3", branch=True),
+    Case("ingested", "run.checked", branch=True),
+    Case("ingested", "publish.before", branch=True),
+    Case("ingested", "publish.staging:7", branch=True, orphans=True),
+    Case("ingested", "publish.staged:2", branch=True, orphans=True),
+    Case("ingested", "publish.swapping:2", branch=True, orphans=True, own_jvm=True),
+    Case("ingested", "publish.swapped:2", published=(MODELS,)),
+    Case("ingested", "publish.after", published=(MODELS,)),
+    # Rows from quarantine are mended and put through again.
+    Case("published", "replay.committed-bronze", branch=True, command="replay"),
+    Case("published", "replay.committed-quarantine", branch=True, command="replay"),
+    Case("published", "replay.published", published=(MENDED,), command="replay"),
+]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Every stage, reached once without any disturbance."""
+    made = Scene(tmp_path_factory.mktemp("crash"))
+    deliver(made.project, 1)
+    house = made.open()
+    house.lake.catalog.list_namespaces()  # the catalog's own tables are there, no table is
+    made.save("empty")
+    house.ingest(["customers"])
+    made.save("empty/customers")
+    house.ingest(["orders"])
+    made.save("empty/orders")
+    house.run()
+    made.save("empty/models")
+    deliver(made.project, 2)
+    made.save("delivered")
+    house.ingest(["customers"])
+    made.save("delivered/customers")
+    house.ingest(["orders"])
+    made.save("ingested")
+    house.run()
+    made.save("published")
+    mended = [{"id": row.id, "day": "2026-01-02", "amount": "1.00"} for row in house.quarantine()]
+    (made.project / "mended.jsonl").write_text("\n".join(json.dumps(line) for line in mended))
+    COMMANDS["replay"](house)
+    made.save("mended")
+    yield made
+    house.lake.duck.stop()
+
+
+# What main shows when these units of a stage have been published, and when all of them have.
+SHOWN = {
+    "empty": {(): "empty", (CUSTOMERS,): "empty/customers", (CUSTOMERS, ORDERS): "empty/orders"},
+    "delivered": {(): "delivered", (CUSTOMERS,): "delivered/customers"},
+    "ingested": {(): "ingested", (MODELS,): "published"},
+    "published": {(): "published", (MENDED,): "mended"},
+}
+LAST = {"empty": "empty/models", "delivered": "published", "ingested": "published",
+        "published": "mended"}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_work_that_was_killed_is_done_again_as_if_nothing_had_been(
+    scene: Scene, case: Case
+) -> None:
+    scene.restore(case.stage)
+    spark = None if case.own_jvm else scene.open().lake.spark.session
+    scene.kill(case.command, case.point, spark)
+
+    house = scene.open()
+    before = scene.pictures[case.stage]
+    whole_units_only(house, before, scene.pictures[SHOWN[case.stage][case.published]])
+    assert bool(left_branches(house)) == case.branch
+    # Whatever dies before its branch is made, or after its publish, leaves no file for nobody.
+    if not case.branch:
+        assert sum(len(house.orphans(table)) for table in house.lake.tables()) == 0
+    if case.orphans:
+        assert sum(len(house.orphans(table)) for table in house.lake.tables()) > 0
+    doctor_names_what_is_left(house)
+
+    COMMANDS[case.command](house)
+
+    same_as_undisturbed(house, scene.pictures[LAST[case.stage]])
+    every_file_landed_once(house)
+    bookmarks_name_what_was_read(house, stale=case.command == "replay")
+    no_file_is_lost(house)
+    if case.own_jvm:
+        iceberg_agrees_on_the_orphans(house)
+    history_needs_no_orphan(house, before)
+    house.lake.duck.stop()
+
+
+def test_a_jvm_that_outlives_its_process_disturbs_nobody(scene: Scene) -> None:
+    """Python dies while Spark writes; Spark goes on and commits when everything is done again."""
+    scene.restore("ingested")
+    house = scene.open()
+    spark = house.lake.spark.session
+    scene.kill("load", "commit.files-written:1", spark)
+
+    [branch] = _await(lambda: list(left_branches(house)))
+    COMMANDS["load"](house)
+    same_as_undisturbed(house, scene.pictures["published"])
+    _await(lambda: any(_committed(house, table, branch) for table in house.lake.tables()))
+
+    same_as_undisturbed(house, scene.pictures["published"])
+    no_file_is_lost(house)
+    history_needs_no_orphan(house, scene.pictures["ingested"])
+    house.lake.duck.stop()
+
+
+def test_dying_again_and_again_changes_nothing(scene: Scene) -> None:
+    scene.restore("delivered")
+    spark = scene.open().lake.spark.session
+    for point in ("ingest.committed-bronze", "commit.after:3", "publish.swapping:6"):
+        scene.kill("load", point, spark)
+    house = scene.open()
+    assert len(left_branches(house)) >= 2
+    COMMANDS["load"](house)
+    same_as_undisturbed(house, scene.pictures["published"])
+    every_file_landed_once(house)
+    no_file_is_lost(house)
+    house.lake.duck.stop()
+
+
+def test_every_point_is_died_at() -> None:
+    source = Path(thermocline.__file__).parent
+    named = {
+        name
+        for path in source.rglob("*.py")
+        for name in re.findall(r'crash_(?:point|when_written)\(\s*"([^"]+)"', path.read_text())
+    }
+    assert named == {case.point.partition(":")[0] for case in CASES}
+
+
+def whole_units_only(house: Lakehouse, before: Picture, expected: Picture) -> None:
+    """Main is exactly what the published units make it: the rest has not moved at all."""
+    now = picture(house)
+    changed = {table for table, head in expected.heads.items() if before.heads.get(table) != head}
+    assert {t for t, head in now.heads.items() if before.heads.get(t) != head} == changed
+    for table, found in now.rows.items():
+        assert found == expected.rows.get(table, []), table
+
+
+def left_branches(house: Lakehouse) -> dict[str, list[str]]:
+    """The branches of runs that were never published, with the tables that have them."""
+    found: dict[str, list[str]] = {}
+    for table in house.lake.tables():
+        for ref in house.lake.state(table).refs:
+            if ref.startswith("run-"):
+                found.setdefault(ref, []).append(table)
+    return found
+
+
+def doctor_names_what_is_left(house: Lakehouse) -> None:
+    findings = house.doctor()
+    said = {f.detail for f in findings if f.what == "unpublished run"}
+    assert said == {f"{branch} in {', '.join(t)}" for branch, t in left_branches(house).items()}
+    files = sum(len(house.orphans(table)) for table in house.lake.tables())
+    [orphans] = [f.detail for f in findings if f.what == "orphans"]
+    assert orphans.startswith(f"{files} files, " if files else "none")
+
+
+def same_as_undisturbed(house: Lakehouse, expected: Picture) -> None:
+    assert house.lake.tables() == sorted(expected.rows)
+    for table, wanted in expected.rows.items():
+        assert rows(house, table) == wanted, table
+
+
+def every_file_landed_once(house: Lakehouse) -> None:
+    """The bookmarks on main name every file of the landing folder exactly once."""
+    for source in house.sources.values():
+        state = house.lake.state(source.target)
+        named = [
+            name
+            for _, found in bookmarks.walk(state, state.head())
+            for name in found.get("files", {}).values()
+        ]
+        assert sorted(named) == sorted(path.name for path in Path(source.path).iterdir())
+
+
+def bookmarks_name_what_was_read(house: Lakehouse, *, stale: bool) -> None:
+    """Every model has consumed its sources to their ends, so there is nothing to do."""
+    if stale:
+        assert house.run().steps  # what was mended goes on its way
+    assert house.plan().steps == ()
+    for table, model in house.models.items():
+        marked = bookmarks.read(house.lake.state(table))
+        read = {source: marked[source] for source in model.sources}
+        assert read == {source: house.lake.state(source).head() for source in model.sources}
+
+
+def no_file_is_lost(house: Lakehouse) -> None:
+    for table in house.lake.tables():
+        iceberg = house.lake.iceberg(table)
+        there = {path for path, _ in present(iceberg)}
+        assert reachable(iceberg) <= there, table
+        assert {path for path, _ in house.orphans(table)} == there - reachable(iceberg), table
+
+
+def iceberg_agrees_on_the_orphans(house: Lakehouse) -> None:
+    """Iceberg's own metadata tables, read by Spark, name the same files as needed."""
+    for table in house.lake.tables():
+        needed = house.lake.spark.session.sql(
+            f"select file_path from lake.{table}.all_files "
+            f"union select path from lake.{table}.all_manifests "
+            f"union select manifest_list from lake.{table}.snapshots "
+            f"union select file from lake.{table}.metadata_log_entries"
+        )
+        paths = {re.sub("^file:/+", "/", row[0]) for row in needed.collect()}
+        there = {path for path, _ in present(house.lake.iceberg(table))}
+        assert {path for path, _ in house.orphans(table)} == there - paths, table
+
+
+def history_needs_no_orphan(house: Lakehouse, before: Picture) -> None:
+    """With every orphan deleted, each snapshot of each branch reads as it did."""
+    names = house.lake.tables()
+    snapshots = [(table, id_) for table in names for id_ in house.lake.state(table).snapshots]
+    known = {each: rows(house, *each) for each in snapshots}
+    for table in names:
+        for path, _ in house.orphans(table):
+            Path(path).unlink()
+        assert house.orphans(table) == []
+    assert {each: rows(house, *each) for each in snapshots} == known
+    for table, head in before.heads.items():
+        assert known[table, head] == before.rows[table]
+
+
+def _committed(house: Lakehouse, table: str, branch: str) -> bool:
+    """Whether something was written to a branch since it was made."""
+    state = house.lake.state(table)
+    head = state.head(branch)
+    return head is not None and state.snapshot(head).summary.get(bookmarks.RUN) == (
+        branch.removeprefix("run-")
+    )
+
+
+def _await(look, seconds: float = 60.0):  # type: ignore[no-untyped-def]
+    """What a look finds as soon as it finds something."""
+    end = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+    return found
