@@ -115,6 +115,7 @@ def _forget(project: Path) -> None:
 def _plain(project: Path) -> None:
     """The same tables by the same SQL, as one would write it in PySpark: read, write, no more."""
     lakehouse = tc.open(project)
+    assert lakehouse.lake.catalog  # makes the catalog's database
     spark = lakehouse.lake.spark.session
     spark.sql("create namespace if not exists lake.plain")
     try:

@@ -129,9 +129,7 @@ def test_evolving_keeps_every_row_and_every_field_id(lake: Lake) -> None:
     new = {**_as_evolved(3), "channel": "web", "title": None, "quantity": 2**40}
     append(lake, TABLE, new)
     assert rows(lake, TABLE) == [*known, new] == duck_rows(lake, TABLE)
-    specs = {
-        task.file.spec_id for task in lake.iceberg(TABLE).scan().plan_files()
-    }
+    specs = {task.file.spec_id for task in lake.iceberg(TABLE).scan().plan_files()}
     assert len(specs) == 2, "old files stay in the old partitioning, new ones are in the new"
     assert rows(lake, TABLE, first) == [order(1), order(2)]
 
@@ -256,7 +254,7 @@ def test_branches_and_tags_are_made_and_dropped(lake: Lake) -> None:
     assert ids(lake, TABLE) == [1, 3]
     assert ids(lake, TABLE, resolve(state, "try")) == [1, 2]
     assert ids(lake, TABLE, resolve(state, "release-1.0")) == [1]
-    with pytest.raises(BadInput, match="has a tag release-1.0 already"):
+    with pytest.raises(BadInput, match=r"has a tag release-1\.0 already"):
         refs.new_ref(state, "release-1.0", None, tag=False)
     with pytest.raises(NotFound, match="no snapshot 7"):
         refs.new_ref(state, "other", 7, tag=True)

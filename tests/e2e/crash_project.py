@@ -108,6 +108,8 @@ from tests.e2e.crash_project import COMMANDS
 import thermocline as tc
 COMMANDS[sys.argv[2]](tc.open(sys.argv[1]))
 """
+# A JVM that lives for seconds gains nothing from compiling well.
+BRIEF_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 # Differs from run to run by its nature, in whatever table it appears.
 VOLATILE = {"_ingested_at", "quarantined_at", "replayed_at", "run", "replayed_run"}
 
@@ -236,7 +238,7 @@ class Scene:
 
         It works in the JVM behind `spark`, which outlives it, or else in a JVM of its own.
         """
-        environment = clean_environment() | {"THERMOCLINE_CRASH_AT": point}
+        environment = clean_environment() | BRIEF_JVM | {"THERMOCLINE_CRASH_AT": point}
         if spark is not None:
             gateway: Any = spark.sparkContext._gateway
             environment["PYSPARK_GATEWAY_PORT"] = str(gateway.gateway_parameters.port)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,69 @@ SMALL = ("--customers", "60", "--products", "40", "--orders", "200", "--events",
 WHEN_IT_RAN = {"_ingested_at", "quarantined_at", "run"}
 """Columns that say when and by which run a row was taken in: different in every lake."""
 
+PYTHON_MODEL = '''
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from thermocline.transform import model, table
+
+
+def initials(name: str) -> str:
+    return "".join(part[0].upper() for part in name.split())
+
+
+@model(reads={"customers": table("silver.customers")})
+def customer_initials(customers: DataFrame) -> DataFrame:
+    """Python of the project itself: executors run it, who never saw the project."""
+    short = F.udf(initials, "string")("full_name")
+    return customers.where("_is_current").select("customer_id", short.alias("initials"))
+'''
+PYTHON_CONTRACT = """
+apiVersion: v3.1.0
+kind: DataContract
+id: shop.gold.customer_initials
+version: 1.0.0
+status: active
+schema:
+  - name: customer_initials
+    properties:
+      - {name: customer_id, physicalType: string, required: true, primaryKey: true}
+      - {name: initials, physicalType: string}
+customProperties:
+  - {property: write, value: replace}
+"""
+
 Environ = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A shop that was built: what went in, and every table's rows as `contents` gives them."""
+
+    project: Path
+    files: int
+    models: set[str]
+    contents: dict[str, list[str]]
+
+
+def build_embedded(project: Path) -> Embedded:
+    """Make the small shop and build it on the embedded default."""
+    house = opened(make_shop(project), {})
+    taken, ran = house.ingest(), house.run()
+    found = contents(house, "duckdb")
+    house.lake.duck.stop()
+    files = sum(target.files for target in taken.targets)
+    assert len(found["silver.orders"]) == 200
+    assert len(found["gold.customer_initials"]) == 60
+    return Embedded(project, files, {step.table for step in ran.steps}, found)
 
 
 def make_shop(folder: Path) -> Path:
     """A new project with a generated first load; the same bytes every time."""
     init(folder)
+    (folder / "models" / "gold" / "customer_initials.py").write_text(PYTHON_MODEL)
+    contract = folder / "contracts" / "gold" / "customer_initials.odcs.yaml"
+    contract.write_text(PYTHON_CONTRACT)
     generate(folder, *SMALL)
     return folder
 

@@ -2,6 +2,9 @@
 
 Iceberg also has a ready-made program around it, which listens on every network interface without
 authentication. We join the same parts by a Jetty configuration, so that it stays on 127.0.0.1.
+
+It answers one request after the other: on a conflict inside a transaction over several tables, the
+reference implementation forgets the changes and reports success.
 """
 
 from __future__ import annotations
@@ -178,6 +181,11 @@ def _jetty_xml(port: int, properties: dict[str, str]) -> str:
         </Arg></New></Arg>
         <Arg>/*</Arg>
       </Call>
+      <Call name="insertHandler"><Arg>
+        <New class="org.eclipse.jetty.server.handler.QoSHandler">
+          <Set name="maxRequestCount">1</Set>
+        </New>
+      </Arg></Call>
       <Call name="insertHandler"><Arg>
         <New class="org.eclipse.jetty.compression.server.CompressionHandler">
           <Call name="putCompression"><Arg>

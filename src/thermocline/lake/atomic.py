@@ -53,12 +53,12 @@ class PointerMoved(CommitConflict):
     """Somebody committed to one of the tables meanwhile; our requirements may still hold."""
 
 
-def retrying(kind: type[Exception], patience: float = PATIENCE) -> Retrying:
+def retrying(kind: type[Exception], patience: float | None = None) -> Retrying:
     """Try again with jittered exponential back-off, and give up with the last error."""
     return Retrying(
         retry=retry_if_exception_type(kind),
         wait=wait_random_exponential(multiplier=0.05, max=2.0),
-        stop=stop_after_delay(patience),
+        stop=stop_after_delay(PATIENCE if patience is None else patience),
         reraise=True,
     )
 
@@ -86,12 +86,19 @@ def load(catalog: Catalog, table: str) -> Table:
     """A table as it is now."""
     from pyiceberg.exceptions import NoSuchTableError
 
-    kind = "rest" if type(catalog).__name__ == "RestCatalog" else "sqlite"
     try:
-        with catalog_errors(kind):
+        with catalog_errors(_kind(catalog)):
             return catalog.load_table(table)
     except NoSuchTableError as error:
         raise no_such_table(table) from error
+
+
+def _kind(catalog: Catalog) -> str:
+    """The catalog's type as the settings name it."""
+    engine = getattr(catalog, "engine", None)
+    if engine is None:
+        return "rest"
+    return "sqlite" if engine.dialect.name == "sqlite" else "postgres"
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ def _swap_rows(catalog: SqlCatalog, changes: Sequence[TableChange]) -> None:
     swaps = _stage_all(catalog, changes)
     crash_point("publish.staged")
     try:
-        with catalog_errors("sqlite" if catalog.engine.dialect.name == "sqlite" else "postgres"):
+        with catalog_errors(_kind(catalog)):
             _update_rows(catalog, swaps)
     except CommitConflict:
         _unstage(swaps)
@@ -227,12 +234,15 @@ def _post_transaction(catalog: RestCatalog, changes: Sequence[TableChange]) -> N
         ).model_dump_json()
         for change in changes
     ]
+    if len(requests) == 1:
+        # Every REST catalog has this endpoint; the one for several tables may be missing.
+        namespace, name = changes[0].table.split(".", 1)
+        path, body = f"namespaces/{namespace}/tables/{name}", requests[0]
+    else:
+        path, body = "transactions/commit", f'{{"table-changes": [{", ".join(requests)}]}}'
     crash_point("publish.swapping")
     try:
-        answer = catalog._session.post(
-            catalog.url("transactions/commit"),
-            data=f'{{"table-changes": [{", ".join(requests)}]}}'.encode(),
-        )
+        answer = catalog._session.post(catalog.url(path), data=body.encode())
     except RequestException as error:
         _after_unknown_rest(catalog, changes, str(error))
         return
@@ -243,8 +253,8 @@ def _post_transaction(catalog: RestCatalog, changes: Sequence[TableChange]) -> N
         return
     if not answer.ok:
         raise Permanent(
-            f"The REST catalog refused the transaction with {answer.status_code}.",
-            "It needs the endpoint transactions/commit to publish several tables at once.",
+            f"The REST catalog refused {path} with {answer.status_code}.",
+            "Publishing several tables at once needs its endpoint transactions/commit.",
         )
     crash_point("publish.swapped")
 

@@ -6,7 +6,9 @@ library; writing goes through PyIceberg. Both are made from the same settings.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -17,7 +19,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from thermocline.engine.spark import CATALOG, uses_s3, warehouse_uri
-from thermocline.errors import CatalogUnavailable, NotFound
+from thermocline.errors import CatalogUnavailable, NotFound, Transient
 from thermocline.lake import metadata
 from thermocline.lake.metadata import TableState
 
@@ -28,6 +30,17 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 _TIMEOUT = 60.0
+_DRIVER = {"OperationalError", "InterfaceError", "TimeoutError", "DatabaseError"}
+_CANNOT_USE = {
+    "psycopg2": _DRIVER,
+    "sqlalchemy": _DRIVER,
+    "pyiceberg": {
+        "RESTError", "BadRequestError", "UnauthorizedError", "ForbiddenError", "OAuthError",
+        "AuthorizationExpiredError", "TooManyRequestsError", "ServerError",
+        "ServiceUnavailableError", "CommitStateUnknownException",
+    },
+}  # fmt: skip
+_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 
 
 class CatalogReader(Protocol):
@@ -168,9 +181,10 @@ class RestReader:
 
     def _get(self, path: str) -> Any:
         if self._prefix is None:
-            config = (
-                self._fetch(f"config?warehouse={quote(self._settings.warehouse, safe='')}") or {}
-            )
+            warehouse = quote(self._settings.warehouse, safe="")
+            config = self._fetch(f"config?warehouse={warehouse}")
+            if config is None:
+                raise _unreachable("rest", NotFound("there is no catalog at its address"))
             merged = {**config.get("defaults", {}), **config.get("overrides", {})}
             self._prefix = f"{merged['prefix']}/" if merged.get("prefix") else ""
         return self._fetch(self._prefix + path)
@@ -186,21 +200,33 @@ class RestReader:
         except HTTPError as error:
             if error.code == 404:
                 return None
-            raise CatalogUnavailable(
-                f"The REST catalog answered {error.code}.", "Check its address and its log."
-            ) from error
+            raise _unreachable("rest", error) from error
         except (URLError, TimeoutError, ConnectionError) as error:
             raise _unreachable("rest", error) from error
+        except ValueError as error:
+            raise _unreachable("rest", NotFound("its answer is no JSON")) from error
 
 
 def connect(settings: Settings) -> Catalog:
     """PyIceberg's catalog, for whoever writes."""
     from pyiceberg.catalog import load_catalog
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
+    # Connecting for the first time makes the catalog's tables. Of several processes that do so at
+    # once one wins; for the others the tables are there when they look again.
+    lost: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError)
     if settings.catalog.type == "sqlite":
         _prepare_sqlite(Path(settings.catalog.uri))
+        lost = (*lost, OperationalError)
+    attempts = Retrying(
+        retry=retry_if_exception_type(lost),
+        stop=stop_after_attempt(5),
+        wait=wait_random(0, 0.2),
+        reraise=True,
+    )
     with catalog_errors(settings.catalog.type):
-        return load_catalog(CATALOG, **_properties(settings))
+        return attempts(load_catalog, CATALOG, **_properties(settings))
 
 
 def file_io(settings: Settings) -> FileIO:
@@ -267,23 +293,29 @@ def catalog_errors(kind: str) -> Iterator[None]:
     except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
         raise _unreachable(kind, error) from error
     except OSError as error:
+        if error.errno in _DISK:
+            raise Transient(
+                f"A file of the lake cannot be written: {os.strerror(error.errno)}.",
+                "Nothing was committed. Make room, or mend the rights, and run again.",
+            ) from error
         raise _unreachable(kind, error) from error
     except Exception as error:
-        # The drivers' and SQLAlchemy's errors share no base class; importing them here would
-        # make every reader pay for the writers' libraries.
-        if type(error).__module__.split(".")[0] in {"psycopg2", "sqlalchemy"} and type(
-            error
-        ).__name__ in {"OperationalError", "InterfaceError", "TimeoutError", "DatabaseError"}:
+        # The libraries' errors share no base class; importing them here would make every reader
+        # pay for the writers' libraries.
+        library = type(error).__module__.split(".")[0]
+        if type(error).__name__ in _CANNOT_USE.get(library, ()):
             raise _unreachable(kind, error) from error
         raise
 
 
 def _unreachable(kind: str, error: BaseException) -> CatalogUnavailable:
-    text = str(getattr(error, "orig", None) or getattr(error, "reason", None) or error)
+    # What the driver said, without what SQLAlchemy and urllib wrap around it.
+    inner = getattr(error, "orig", None) or (error.reason if type(error) is URLError else None)
+    text = str(inner or error)
     reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     hint = {
         "sqlite": "Another process holds it, or the file is damaged. Try again; see thermo doctor.",
         "postgres": "Check that PostgreSQL runs and that the address and password are right.",
-        "rest": "Check that the catalog server runs and that the address is right.",
+        "rest": "Check that the server runs and that the address and the credentials are right.",
     }[kind]
     return CatalogUnavailable(f"The {kind} catalog cannot be used: {reason}", hint)

@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract import compare
 from thermocline.contract.definition import Contract
-from thermocline.errors import ContractError
+from thermocline.errors import CommitConflict, ContractError
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import evolve
 from thermocline.lake import schema as schemas
 from thermocline.lake.atomic import retrying
+from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.faults import crash_point
 from thermocline.lake.names import table_name
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+
     from thermocline.lake.lake import Lake
 
 REFUSED = (
@@ -25,20 +28,23 @@ REFUSED = (
 
 def ensure(lake: Lake, contract: Contract) -> list[str]:
     """Create or evolve; see Lake.ensure."""
-    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+    from pyiceberg.exceptions import CommitFailedException
 
     table = table_name(contract.table)
-    if not lake.exists(table):
-        try:
-            _create(lake, contract)
-        except TableAlreadyExistsError:
-            pass  # another process was first: go on as if it had always been there
-        else:
-            crash_point("table.created")
-            return ["created"]
-    for again in retrying(CommitFailedException):
-        with again:
-            return _evolve(lake, contract)
+    try:
+        for again in retrying(CommitFailedException):
+            with again, catalog_errors(lake.settings.catalog.type):
+                if lake.exists(table):
+                    return _evolve(lake, contract)
+                _create(lake, contract)
+                crash_point("table.created")
+                return ["created"]
+    except CommitFailedException as error:
+        raise CommitConflict(
+            f"{table} was changed by others again and again: {str(error).splitlines()[0]}",
+            "Nothing was changed. Run again when they are done.",
+            table=table,
+        ) from error
     raise AssertionError("retrying either returns or raises")
 
 
@@ -64,13 +70,29 @@ def properties(contract: Contract) -> dict[str, str]:
 
 
 def _create(lake: Lake, contract: Contract) -> None:
-    from pyiceberg.exceptions import NamespaceAlreadyExistsError
+    """Create, or raise CommitFailedException when another process was first."""
+    from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
-    with suppress(NamespaceAlreadyExistsError):
-        lake.catalog.create_namespace(contract.layer)
+    _ensure_namespace(lake.catalog, contract.layer)
+    try:
+        _create_table(lake.catalog, contract)
+    except TableAlreadyExistsError as error:
+        raise CommitFailedException(str(error)) from error
+
+
+def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
+    from pyiceberg.exceptions import NamespaceAlreadyExistsError
+    from sqlalchemy.exc import IntegrityError
+
+    # A SQL catalog looks and then inserts: between the two another process may have inserted it.
+    with suppress(NamespaceAlreadyExistsError, IntegrityError):
+        catalog.create_namespace(namespace)
+
+
+def _create_table(catalog: Catalog, contract: Contract) -> None:
     shape = contract.shape
     schema = schemas.iceberg_schema(shape)
-    with lake.catalog.create_table_transaction(
+    with catalog.create_table_transaction(
         contract.table,
         schema,
         partition_spec=schemas.partition_spec(shape, schema),

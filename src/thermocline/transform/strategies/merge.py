@@ -182,7 +182,8 @@ def _settle(
 def _decided(batch: DataFrame, table: DataFrame, contract: Contract, survey: Survey) -> DataFrame:
     """The batch with each row's action, from key and ordering columns alone.
 
-    Those are a small part of most tables. Where they leave it open, the action is "compare".
+    Those are a small part of most tables. Where they leave it open, the action is "compare";
+    a table that has no other columns leaves nothing open.
     """
     from pyspark.sql import functions as F
 
@@ -190,11 +191,12 @@ def _decided(batch: DataFrame, table: DataFrame, contract: Contract, survey: Sur
     narrow = table.select(*(quoted(name) for name in names))
     there = of_these_keys(narrow, batch, contract.key, survey.rows)
     ours, theirs = ordering.place(contract, "s"), ordering.place(contract, "t")
+    undecided = "null" if {c.name for c in ordering.content(contract)} <= {*names} else "'compare'"
     newer = f"{ours} > {theirs} or (s.{DELETED} and {ours} = {theirs})"
     action = (
         f"case when t.{quoted(contract.key[0])} is null then if(s.{DELETED}, null, 'insert') "
         f"when {newer} then if(s.{DELETED}, 'delete', 'update') "
-        f"when {ours} = {theirs} then 'compare' end as {ACTION}"
+        f"when {ours} = {theirs} then {undecided} end as {ACTION}"
     )
     joined = batch.alias("s").join(there.alias("t"), F.expr(_equal(contract.key)), "left")
     return joined.selectExpr("s.*", action).where(f"{ACTION} is not null")

@@ -62,11 +62,12 @@ def write(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, f
     batch = _batch(rows, contract)
     tables = (contract.table, job.companion.table)
     if full or all(applying.holds_nothing(draft, table) for table in tables):
-        return _commit(job, _canonical(batch, contract))
+        return _commit(job, _canonical(_unheld(batch), contract))
     with applying.evaluated_once(batch) as kept:
         survey = surveyed(kept, contract, contract.order_by[:1])
         known = _resolved(_known(job, kept, survey.rows), contract)
-        return _commit(job, _canonical(kept.unionByName(known), contract))
+        events = _held(kept.unionByName(known), contract)
+        return _commit(job, _canonical(events, contract))
 
 
 def _batch(rows: DataFrame, contract: Contract) -> DataFrame:
@@ -137,6 +138,24 @@ def _resolved(known: DataFrame, contract: Contract) -> DataFrame:
     return said.withColumns(values).drop("_tc_around")
 
 
+def _held(events: DataFrame, contract: Contract) -> DataFrame:
+    """Every event with what is held of its instant now, be it this event or another."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    instant = Window.partitionBy(*(quoted(name) for name in contract.key), _AT)
+    return events.withColumns(
+        {_HELD: F.max(_WAS).over(instant), _HELD_UNTIL: F.max(_WAS_UNTIL).over(instant)}
+    )
+
+
+def _unheld(events: DataFrame) -> DataFrame:
+    """The same where nothing is held."""
+    from pyspark.sql import functions as F
+
+    return events.withColumns({_HELD: F.col(_WAS), _HELD_UNTIL: F.col(_WAS_UNTIL)})
+
+
 def _canonical(events: DataFrame, contract: Contract) -> DataFrame:
     """One event an instant, each marked as version, same or delete, and until when it is true."""
     from pyspark.sql import Window
@@ -149,14 +168,8 @@ def _canonical(events: DataFrame, contract: Contract) -> DataFrame:
         *ordering.ascending(contract, skip=1),
         F.col(_WAS).isNotNull(),
     )
-    instant = Window.partitionBy(*key, _AT)
-    winners = (
-        events.withColumn("_tc_next", F.lead(_AT).over(ranked))
-        .withColumns(
-            {_HELD: F.max(_WAS).over(instant), _HELD_UNTIL: F.max(_WAS_UNTIL).over(instant)}
-        )
-        .where(f"_tc_next is null or _tc_next > {_AT}")
-    )
+    following = events.withColumn("_tc_next", F.lead(_AT).over(ranked))
+    winners = following.where(f"_tc_next is null or _tc_next > {_AT}")
     said = F.struct(*(F.expr(ordering.comparable(c)) for c in _payload(contract)), F.col(DELETED))
     repeats = F.coalesce(F.lag(said).over(_by_time(contract)) == said, F.lit(False))
     kind = F.when(F.col(DELETED), "delete").when(repeats, "same").otherwise("version")
@@ -174,7 +187,10 @@ def _commit(job: _Job, events: DataFrame) -> int:
     version = f"{_IS} = 'version'"
     on_table = _action(version, f"{_HELD} = 'version'", f"not ({_UNTIL} <=> {_HELD_UNTIL})")
     beside = _action(f"not {version}", f"{_HELD} <> 'version'", f"{_IS} <> {_HELD}")
-    changed = events.selectExpr("*", f"{on_table} as _tc_on_table", f"{beside} as _tc_beside")
+    content = [quoted(column.name) for column in written_columns(job.contract)]
+    changed = events.selectExpr(
+        *content, _AT, _UNTIL, _IS, f"{on_table} as _tc_on_table", f"{beside} as _tc_beside"
+    )
     changed = changed.where("_tc_on_table is not null or _tc_beside is not null")
     with applying.evaluated_once(changed) as changes:
         absorbed = not changes.where("_tc_beside is not null").isEmpty()
