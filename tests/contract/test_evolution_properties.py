@@ -210,9 +210,7 @@ ACTS = ("append", "delete", "add", "rename", "drop", "promote", "relax", "reorde
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(
-    acts=st.lists(st.sampled_from(("append", *ACTS)), min_size=4, max_size=12), data=st.data()
-)
+@given(acts=st.lists(st.sampled_from(("append", *ACTS)), min_size=4, max_size=12), data=st.data())
 def test_history_stays_true_and_evolution_loses_nothing(
     acts: list[str], data: st.DataObject
 ) -> None:
