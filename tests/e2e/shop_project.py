@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 from thermocline.transform import model, table
 
 
-def initials(name: str) -> str:
+def initials(name):
     return "".join(part[0].upper() for part in name.split())
 
 

@@ -184,6 +184,7 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j.configurationFile={_LOG4J.as_uri()} -Duser.timezone=UTC"
         ),
+        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
     }
     if spark.master.startswith("local"):
         conf["spark.driver.host"] = "127.0.0.1"
