@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thermocline.contract import Column, Contract, Partition, Sort
+from thermocline.contract import Column, Contract, Drift, Partition, Sort
 from thermocline.contract.types import Decimal, Field, Fixed, List, Map, Primitive, Struct
 from thermocline.lake import Lake
 from thermocline.lake.metadata import MAIN
@@ -95,6 +95,12 @@ def evolved() -> Contract:
         partition=(Partition("placed", "month"), Partition("id", "bucket", 4)),
         sort=(Sort("amount", descending=True),),
     )
+
+
+def wanted_by(worker: int) -> Contract:
+    """Orders with a column that only this worker's contract names; what others add stays."""
+    mine = Column(f"by_{worker}", STRING)
+    return orders(columns=(*ORDERS.columns, mine), drift=Drift.ADD)
 
 
 def order(number: int) -> dict[str, Any]:

@@ -12,9 +12,18 @@ from typing import Any, TypeVar
 
 import pytest
 from tests.conftest import clean_environment
-from tests.contract.catalog_tables import ORDERS, STRING, add_orders, ids, order, orders, rows
+from tests.contract.catalog_tables import (
+    ORDERS,
+    STRING,
+    add_orders,
+    ids,
+    order,
+    orders,
+    rows,
+    wanted_by,
+)
 
-from thermocline.contract import Column, Contract, Drift
+from thermocline.contract import Column
 from thermocline.errors import CommitConflict
 from thermocline.lake import Lake, MainMoved, atomic, refs, tables
 
@@ -28,12 +37,6 @@ def at_once(work: Callable[[int], T], workers: int) -> list[T]:
     """What each of the workers gives; raises what one of them raised."""
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(work, range(workers)))
-
-
-def wanted_by(worker: int) -> Contract:
-    """Orders with a column that only this worker's contract names; what others add stays."""
-    mine = Column(f"by_{worker}", STRING)
-    return orders(columns=(*ORDERS.columns, mine), drift=Drift.ADD)
 
 
 def test_eight_threads_make_and_evolve_one_table(open_lake: Opener) -> None:
@@ -57,10 +60,10 @@ def test_eight_threads_make_and_evolve_one_table(open_lake: Opener) -> None:
 PROCESS = """
 import sys, time
 from pathlib import Path
-from tests.contract.test_catalog_contention import wanted_by
+from tests.contract.catalog_tables import wanted_by
 from thermocline.config import load
 from thermocline.lake import Lake
-import pyiceberg.catalog.rest, pyiceberg.catalog.sql
+import pyiceberg.catalog.sql
 
 worker, start = int(sys.argv[2]), Path(sys.argv[1], "go")
 lake = Lake(load(Path(sys.argv[1])))

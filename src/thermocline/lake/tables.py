@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
     from thermocline.lake.lake import Lake
 
-REFUSED = (
-    "Declare it as a new column, or run with --env to try it on a branch. Nothing was written."
-)
+REFUSED = "Nothing was written. docs/contracts.md says which changes a table can take."
 
 
 def ensure(lake: Lake, contract: Contract) -> list[str]:

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.definition import Write
-from thermocline.errors import NotFound
+from thermocline.contract import compare
+from thermocline.contract.definition import Contract, Write
+from thermocline.errors import ContractError, NotFound
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.metadata import MAIN, TableState
+from thermocline.lake.schema import shape_of
+from thermocline.lake.tables import REFUSED
 from thermocline.transform import graph
 from thermocline.transform.declare import How
 from thermocline.transform.models import Model
@@ -98,6 +101,8 @@ class Plan:
     into: str = MAIN
     pins: Mapping[str, int] = field(default_factory=dict)
     """The snapshot of each source outside the run, so that all steps read the same state."""
+    evolving: tuple[Contract, ...] = ()
+    """Contracts of fresh tables that differ from them in what needs no computing."""
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -105,6 +110,7 @@ class Plan:
             "into": self.into,
             "steps": [step.as_dict() for step in self.steps],
             "fresh": list(self.fresh),
+            "evolving": [contract.table for contract in self.evolving],
         }
 
 
@@ -119,6 +125,7 @@ def plan(
     """Decide which of the selected models are stale, why, and how each will be computed."""
     chosen = graph.select(models, select)
     states = _states(lake, models)
+    evolving = _evolving([models[name].contract for name in sorted(chosen)], states)
     steps: list[Step] = []
     fresh: list[str] = []
     planned: set[str] = set()
@@ -136,7 +143,25 @@ def plan(
         else:
             steps.append(step)
             planned.add(model.table)
-    return Plan(tuple(steps), tuple(fresh), into, pins)
+    left = tuple(contract for contract in evolving if contract.table not in planned)
+    return Plan(tuple(steps), tuple(fresh), into, pins, left)
+
+
+def _evolving(
+    contracts: Sequence[Contract], states: Mapping[str, TableState]
+) -> tuple[Contract, ...]:
+    """The contracts whose tables must change; those that ask for too much raise ContractError."""
+    problems: list[Any] = []
+    changing = []
+    for contract in contracts:
+        if contract.table in states:
+            evolution = compare.compare(shape_of(states[contract.table]), contract)
+            problems.extend(evolution.problems)
+            if evolution.changes:
+                changing.append(contract)
+    if problems:
+        raise ContractError(problems, REFUSED)
+    return tuple(changing)
 
 
 def _states(lake: Lake, models: Mapping[str, Model]) -> dict[str, TableState]:

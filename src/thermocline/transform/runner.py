@@ -11,9 +11,8 @@ from thermocline.check.gate import Report, raise_if_failed
 from thermocline.check.tables import check_tables
 from thermocline.contract import Contract
 from thermocline.contract.definition import Write
-from thermocline.errors import ContractError, Permanent
+from thermocline.errors import Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import tables
 from thermocline.lake.draft import Draft, MainMoved, Published
 from thermocline.lake.faults import crash_point
 from thermocline.lake.partitions import too_fine
@@ -97,6 +96,8 @@ def run(
 ) -> RunReport:
     """Bring every table of a plan up to date, all at once or not at all."""
     started = time.monotonic()
+    for contract in plan.evolving:
+        lake.ensure(contract)
     if not plan.steps:
         return RunReport(run_id, (), plan.fresh, (), None, time.monotonic() - started)
     return _Run(lake, models, plan, run_id, progress).execute(started)
@@ -147,17 +148,9 @@ class _Run:
         )
 
     def _prepare(self, steps: Sequence[Step]) -> None:
-        """Bring the tables to their contracts; refuse what is not allowed before any write."""
+        """Bring the tables to their contracts. What is not allowed was refused by the plan."""
         crash_point("run.planned")
         wanted = [c for step in steps for c in _contracts(step.model.contract)]
-        problems: list[Any] = []
-        for contract in wanted:
-            try:
-                tables.pending(self.lake, contract)
-            except ContractError as error:
-                problems.extend(error.problems)
-        if problems:
-            raise ContractError(problems, tables.REFUSED)
         for contract in wanted:
             self.lake.ensure(contract)
         crash_point("run.ensured")
