@@ -38,32 +38,24 @@ def numbered_lines(
     )
     blocks = _blocks(spark, scanned, files, skipped=1 if header else 0)
     numbered = scanned.join(blocks, ["__tc_path", "__tc_start"]).selectExpr(
-        f"__tc_index as {FILE}",
-        f"__tc_id - __tc_base as {POSITION}",
-        "value",
-        "__tc_cut",
-        "is_valid_utf8(value) as __tc_valid",
+        f"__tc_index as {FILE}", f"__tc_id - __tc_base as {POSITION}", "value", "__tc_cut"
     )
     cut = any(file.too_long for _, file in files)
     too_long = f"array_contains(__tc_cut, {POSITION})" if cut else "false"
     flaw = (
-        f"case when {too_long} then '{TOO_LONG}' when not __tc_valid then '{NOT_TEXT}' end"
-        f" as {FLAW}"
+        f"case when {too_long} then '{TOO_LONG}'"
+        f" when not is_valid_utf8(value) then '{NOT_TEXT}' end"
     )
     # A line that is not UTF-8 is kept byte by byte, as Latin-1 shows it.
     text = (
-        "case when not __tc_valid then decode(cast(value as binary), 'ISO-8859-1')"
-        f" when {POSITION} = 1 and startswith(value, '\ufeff') then {_without_return('substring(value, 2)')}"
-        f" else {_without_return('value')} end as {RAW}"
+        "case when not is_valid_utf8(value) then decode(cast(value as binary), 'ISO-8859-1')"
+        f" when {POSITION} = 1 and startswith(value, '\ufeff') then substring(value, 2)"
+        " else value end"
     )
-    # Trimming is dear: only what is very short can be blank, but for lines of many spaces.
-    filled = "octet_length(value) > 8 or length(trim(both ' \t\r' from value)) > 0"
-    rows = numbered.where(f"{POSITION} > 0 and ({filled})")
-    return rows.selectExpr(FILE, POSITION, text, flaw)
-
-
-def _without_return(text: str) -> str:
-    return f"if(endswith({text}, '\r'), left({text}, length({text}) - 1), {text})"
+    filled = f"{POSITION} > 0 and length(trim(both ' \\t\\r' from value)) > 0"
+    return numbered.where(filled).selectExpr(
+        FILE, POSITION, f"trim(trailing '\\r' from {text}) as {RAW}", f"{flaw} as {FLAW}"
+    )
 
 
 def _blocks(spark: SparkSession, scanned: DataFrame, files: Numbered, *, skipped: int) -> DataFrame:
