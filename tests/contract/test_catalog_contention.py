@@ -25,7 +25,7 @@ from tests.contract.catalog_tables import (
 
 from thermocline.contract import Column
 from thermocline.errors import CommitConflict
-from thermocline.lake import Lake, MainMoved, atomic, refs, tables
+from thermocline.lake import Draft, Lake, MainMoved, atomic, refs, tables
 
 TABLE = "silver.orders"
 THREE = ("gold.a", "gold.b", "gold.c")
@@ -149,6 +149,40 @@ def test_drafts_over_the_same_tables_are_published_whole_or_not(open_lake: Opene
     assert [ids(first, table) for table in THREE] == [[won.index(True)]] * 3
     losers = {f"run-W{worker}" for worker in range(4) if not won[worker]}
     assert all(set(first.state(table).refs) == {"main", *losers} for table in THREE)
+
+
+def test_a_publish_between_looking_and_committing_is_not_overwritten(open_lake: Opener) -> None:
+    """Whenever the other publishes while ours looks at the tables, ours takes nothing from it."""
+    first = open_lake()
+    for table in THREE:
+        first.ensure(orders(table))
+    for number, looks in enumerate((1, 2, 3)):
+        ours, theirs = open_lake().draft(f"A{number}"), open_lake().draft(f"B{number}")
+        for draft, key in ((ours, 1000 + number), (theirs, number)):
+            draft.begin(*THREE)
+            for table in THREE:
+                add_orders(draft.lake, table, key, branch=draft.branch)
+        publish_after(ours.lake, looks, theirs)
+
+        with pytest.raises(MainMoved):
+            ours.publish()
+
+        assert [ids(first, table) for table in THREE] == [list(range(number + 1))] * 3
+
+
+def publish_after(lake: Lake, looks: int, other: Draft) -> None:
+    """Have the other draft published as soon as this lake has looked at tables so many times."""
+    look, seen = lake.state, 0
+
+    def look_and_lose(table: str) -> Any:
+        nonlocal seen
+        state = look(table)
+        seen += 1
+        if seen == looks:
+            other.publish()
+        return state
+
+    lake.state = look_and_lose  # type: ignore[method-assign]
 
 
 def test_appends_tags_and_evolution_do_not_disturb_each_other(open_lake: Opener) -> None:

@@ -158,8 +158,8 @@ def run_job(expression: str, conf: dict[str, str], packages: tuple[str, ...] = (
 
 
 def test_spark_reads_landing_files_from_s3(s3_server: S3) -> None:
-    s3_server.put("landing/one.jsonl", '{"id": 1, "city": "Köln"}\n'.encode())
-    s3_server.put("landing/two.jsonl", b'{"id": 2}\n')
+    s3_server.put("smoke/one.jsonl", '{"id": 1, "city": "Köln"}\n'.encode())
+    s3_server.put("smoke/two.jsonl", b'{"id": 2}\n')
     conf = {
         "spark.master": "local[1]",
         "spark.hadoop.fs.s3a.endpoint": s3_server.endpoint,
@@ -170,8 +170,8 @@ def test_spark_reads_landing_files_from_s3(s3_server: S3) -> None:
     }
     rows = (
         "[[tuple(row) for row in spark.read.schema('id long, city string')"
-        f".json('s3a://{s3_server.bucket}/landing').orderBy('id').collect()],"
-        f" [row.value for row in spark.read.text('s3a://{s3_server.bucket}/landing/two.jsonl')"
+        f".json('s3a://{s3_server.bucket}/smoke').orderBy('id').collect()],"
+        f" [row.value for row in spark.read.text('s3a://{s3_server.bucket}/smoke/two.jsonl')"
         ".collect()]]"
     )
 
@@ -180,6 +180,7 @@ def test_spark_reads_landing_files_from_s3(s3_server: S3) -> None:
 
 def test_a_job_runs_python_on_both_workers_of_the_cluster(spark_cluster: SparkCluster) -> None:
     conf = {"spark.master": spark_cluster.master, "spark.executor.memory": "512m"}
+    conf |= {"spark.app.name": "smoke"}
     conf |= {"spark.scheduler.minRegisteredResourcesRatio": "1.0"}  # both, before it begins
     # An executor works in a folder of its worker's; tasks of a third of a second need both.
     workers = (
@@ -189,4 +190,5 @@ def test_a_job_runs_python_on_both_workers_of_the_cluster(spark_cluster: SparkCl
     )
 
     assert run_job(workers, conf) == ["worker-1", "worker-2"]
-    assert [app["state"] for app in spark_cluster.status()["completedapps"]] == ["FINISHED"]
+    ended = spark_cluster.status()["completedapps"]
+    assert [app["state"] for app in ended if app["name"] == "smoke"] == ["FINISHED"]

@@ -96,10 +96,13 @@ class Draft:
 
     def head(self, table: str) -> int:
         """The newest snapshot on the draft's branch."""
-        head = self.lake.state(table).head(self.branch)
+        return self._head(self.lake.state(table))
+
+    def _head(self, state: TableState) -> int:
+        head = state.head(self.branch)
         if head is None:
             raise Permanent(
-                f"The branch {self.branch} of {table} is gone.",
+                f"The branch {self.branch} of {state.table} is gone.",
                 "Somebody dropped it while the run was working. Run again.",
             )
         return head
@@ -158,29 +161,24 @@ class Draft:
         self.lake.commit([change])
         self._bases[table] = base
 
-    def moved(self) -> list[str]:
-        """The tables in which `into` no longer is where the draft branched from."""
-        return [
-            table
-            for table, base in self._bases.items()
-            if source_head(self.lake.state(table), self.into) != base
-        ]
-
     def publish(self) -> Published:
         """Make everything in the draft visible at once, or raise MainMoved and change nothing."""
         crash_point("publish.before")
-        moved = self.moved()
-        if moved:
-            raise MainMoved(moved, self.into)
-        changes, published = [], {}
+        changes, published, moved = [], {}, []
         for table, base in self._bases.items():
+            # One look a table: what is compared with the base is also what the commit requires.
             state = self.lake.state(table)
-            head = self.head(table)
+            if source_head(state, self.into) != base:
+                moved.append(table)
+                continue
+            head = self._head(state)
             before = state.head(self.into)
             if head != base:
                 changes.append(refs.set_ref(table, self.into, head, was=before))
                 published[table] = (before, head)
             changes.append(refs.drop_ref(table, self.branch, was=head))
+        if moved:
+            raise MainMoved(moved, self.into)
         if changes:
             try:
                 self.lake.commit(refs.together(*changes))
