@@ -121,13 +121,17 @@ def sample(
 def reasons(contract: Contract, rules: Mapping[str, Rule], dialect: str) -> exp.Expr:
     """An array of the given reasons, each there when the row breaks its rule."""
     text = exp.DataType.build("VARCHAR[]", dialect="duckdb")
-    found = [
-        exp.Case().when(breaks(contract, rule, dialect), exp.Literal.string(reason))
-        for reason, rule in rules.items()
-    ]
-    if not found:
-        return exp.cast(exp.Array(expressions=[]), text)
-    return exp.ArrayCompact(this=exp.Array(expressions=found))
+    none = exp.cast(exp.Array(expressions=[]), text)
+    broken = {reason: breaks(contract, rule, dialect) for reason, rule in rules.items()}
+    if not broken:
+        return none
+    said = [exp.Case().when(when, exp.Literal.string(why)) for why, when in broken.items()]
+    # Most rows break nothing: they are told so before any array is built.
+    return (
+        exp.Case()
+        .when(exp.or_(*broken.values()), exp.ArrayCompact(this=exp.Array(expressions=said)))
+        .else_(none)
+    )
 
 
 def _metric(

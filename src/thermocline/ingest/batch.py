@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
+from thermocline.engine.spark import CATALOG
 from thermocline.errors import CheckFailed, CommitUnknown, Permanent, Transient
 from thermocline.ingest import drift, ledger, quarantine
 from thermocline.ingest.judge import DRIFTED, FILE, POSITION, RAW, REASONS, RESCUED, UNKNOWN
@@ -22,7 +23,7 @@ from thermocline.lake.faults import crash_point
 from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Observation
 
     from thermocline.ingest.examine import Examined
     from thermocline.ingest.stage import Staged
@@ -101,54 +102,116 @@ def land(batch: Batch) -> Landed:
 
 
 def _write(batch: Batch, draft: Draft) -> Landed:
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
     now = datetime.now(UTC)
     frame = read(batch.lake.spark.session, batch.files, batch.source, batch.contract)
     crash_point("ingest.read")
-    # Counted while the good rows are written: a second reading is needed only for bad ones.
+    known = _records_by_file(batch)
+    seen, rows = (None, frame) if known else _observed(frame)
+    good = rows.where(f"not ({BAD})").selectExpr(*_bronze_columns(batch, now))
+    snapshot = draft.commit(
+        batch.source.target,
+        lambda target: _append(good, target),
+        bookmark=ledger.bookmark_of(batch.all_files),
+        operation="ingest",
+    )
+    crash_point("ingest.committed-bronze")
+    found = _found(seen.get) if seen else _missing(batch, known, draft, snapshot)
+    if found.drifted:
+        _refuse_drift(batch, frame)
+    if found.bad > batch.source.bad_share * found.rows:
+        raise _too_many_bad(batch, frame, found.bad, found.rows)
+    quarantined = 0
+    if found.bad or batch.damaged:
+        quarantined = _quarantine(batch, draft, found.bad_files, now)
+    _expect_every_record(batch, found, quarantined - len(batch.damaged))
+    crash_point("ingest.committed-quarantine")
+    return Landed(len(batch.all_files), found.rows - found.bad, quarantined, snapshot)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a batch's records turned out to be. `bad_files` are those with bad rows, by number."""
+
+    rows: int
+    bad: int
+    bad_files: frozenset[int]
+    drifted: bool = False
+
+
+def _records_by_file(batch: Batch) -> dict[str, int]:
+    """How many records the files say they have, by name; empty where only reading tells.
+
+    Nor is that enough where records have fields that the contract does not name.
+    """
+    counts: dict[str, int] = {}
+    for file in batch.files:
+        records = file.examined.records
+        if records is None or drift.stray_fields(file.examined, batch.contract):
+            return {}
+        counts[file.examined.file.name] = records
+    return counts
+
+
+def _observed(frame: DataFrame) -> tuple[Observation, DataFrame]:
+    """The rows, counted while they are written: a second reading is needed only for bad ones.
+
+    What only those need is left out before, because Spark computes all that a count looks at.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
     seen = Observation()
-    observed = frame.observe(
+    counted = frame.drop(RAW, UNKNOWN).observe(
         seen,
         F.count(F.lit(1)).alias("rows"),
         F.count_if(F.expr(BAD)).alias("bad"),
         F.count_if(F.col(DRIFTED)).alias("drifted"),
         F.collect_set(F.expr(f"case when {BAD} then {FILE} end")).alias("bad_files"),
     )
-    good = observed.where(f"not ({BAD})").selectExpr(*_bronze_columns(batch, now))
-
-    def append(target: str) -> None:
-        # Required columns are checked row by row above; Spark only sees that they are nullable.
-        good.writeTo(target).option("check-nullability", "false").append()
-
-    snapshot = draft.commit(
-        batch.source.target,
-        append,
-        bookmark=ledger.bookmark_of(batch.all_files),
-        operation="ingest",
-    )
-    crash_point("ingest.committed-bronze")
-    counts = seen.get
-    _expect_every_record(batch, counts["rows"])
-    if counts["drifted"]:
-        _refuse_drift(batch, frame)
-    if counts["bad"] > batch.source.bad_share * counts["rows"]:
-        raise _too_many_bad(batch, frame, counts["bad"], counts["rows"])
-    quarantined = 0
-    if counts["bad"] or batch.damaged:
-        quarantined = _quarantine(batch, draft, set(counts["bad_files"]), now)
-    crash_point("ingest.committed-quarantine")
-    return Landed(len(batch.all_files), counts["rows"] - counts["bad"], quarantined, snapshot)
+    return seen, counted
 
 
-def _expect_every_record(batch: Batch, rows: int) -> None:
-    """Stop when the files count more records than were read: a row must land or be set aside."""
+def _found(counts: Mapping[str, Any]) -> Found:
+    bad_files = frozenset(counts["bad_files"])
+    return Found(counts["rows"], counts["bad"], bad_files, bool(counts["drifted"]))
+
+
+def _missing(batch: Batch, known: dict[str, int], draft: Draft, snapshot: int) -> Found:
+    """What files of known length did not bring. Cheaper than counting rows on their way: Spark
+    reads, judges and writes them in one loop then."""
+    rows = sum(known.values())
+    bad = rows - _added(draft.lake, batch.source.target, snapshot)
+    if not bad:
+        return Found(rows, 0, frozenset())
+    landed = _landed_by_file(draft, batch.source.target, snapshot)
+    lacking = (i for i, (name, count) in enumerate(known.items()) if landed.get(name, 0) < count)
+    return Found(rows, bad, frozenset(lacking))
+
+
+def _landed_by_file(draft: Draft, table: str, snapshot: int) -> dict[str, int]:
+    reader = draft.lake.spark.session.read.option("start-snapshot-id", str(draft.base(table)))
+    added = reader.option("end-snapshot-id", str(snapshot)).table(f"{CATALOG}.{table}")
+    return {row[0]: row[1] for row in added.groupBy("_source_file").count().collect()}
+
+
+def _append(frame: DataFrame, target: str) -> None:
+    # Required columns are checked row by row before; Spark only sees that they are nullable.
+    frame.writeTo(target).option("check-nullability", "false").append()
+
+
+def _added(lake: Lake, table: str, snapshot: int) -> int:
+    return lake.state(table).snapshot(snapshot).count("added-records")
+
+
+def _expect_every_record(batch: Batch, found: Found, kept: int) -> None:
+    """Stop when a record was neither landed nor set aside."""
     counted = [file.examined.records for file in batch.files]
     expected = sum(count for count in counted if count is not None)
-    if None not in counted and rows != expected:
+    short = None not in counted and found.rows != expected
+    if short or kept != found.bad:
         raise Permanent(
-            f"{batch.source.name}: {rows:,} of {expected:,} records were read.",
+            f"{batch.source.name}: of {expected if short else found.rows:,} records "
+            f"{found.rows - found.bad:,} were read and {kept:,} set aside.",
             "Nothing of the batch landed. This is a bug; please report it.",
         )
 
@@ -205,7 +268,7 @@ def _too_many_bad(batch: Batch, frame: DataFrame, bad: int, rows: int) -> CheckF
     )
 
 
-def _quarantine(batch: Batch, draft: Draft, bad_files: set[int], now: datetime) -> int:
+def _quarantine(batch: Batch, draft: Draft, bad_files: Set[int], now: datetime) -> int:
     """Write the bad rows, and the damaged files as rows of their own; says how many there are."""
     spark = batch.lake.spark.session
     batch.lake.ensure(quarantine.contract_of(batch.source))
@@ -224,13 +287,11 @@ def _quarantine(batch: Batch, draft: Draft, bad_files: set[int], now: datetime) 
         "cast(null as timestamp) as replayed_at",
         "cast(null as string) as replayed_run",
     )  # fmt: skip
-
-    def append(target: str) -> None:
-        stamped.writeTo(target).option("check-nullability", "false").append()
-
     table = batch.source.quarantine
-    snapshot = draft.commit(table, append, bookmark=None, operation="quarantine")
-    return int(batch.lake.state(table).snapshot(snapshot).summary.get("added-records", 0))
+    snapshot = draft.commit(
+        table, lambda target: _append(stamped, target), bookmark=None, operation="quarantine"
+    )
+    return _added(batch.lake, table, snapshot)
 
 
 def _quarantine_columns(batch: Batch) -> list[str]:

@@ -67,10 +67,22 @@ def read(
             frames.append(parquet_rows(spark, members, contract))
         else:
             lines = numbered_lines(spark, members, separator, header=layout.header)
-            frames.append(typed(records(lines, layout), contract))
+            frames.append(_parsed_once(typed(records(lines, layout), contract)))
     if not frames:
         return nothing(spark, contract)
     return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _parsed_once(frame: DataFrame) -> DataFrame:
+    """The same rows, behind a count that Spark moves no filter across.
+
+    A filter on the reasons would otherwise go below the parsing, and parse each record again for
+    every field that it looks at.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
 
 
 def records(lines: DataFrame, layout: Layout) -> Records:

@@ -100,6 +100,11 @@ def as_of_now(draft: Draft, table: str) -> DataFrame:
     return reader.table(f"{CATALOG}.{table}")
 
 
+def repeatable(rows: DataFrame) -> bool:
+    """Whether rows are the same each time they are computed, as far as Spark knows."""
+    return bool(rows._jdf.queryExecution().analyzed().deterministic())
+
+
 @contextmanager
 def evaluated_once(rows: DataFrame) -> Iterator[DataFrame]:
     """Rows that are computed once however often they are read.

@@ -43,12 +43,16 @@ def events(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, 
     in the companion table, which is committed to the draft first.
     """
     companion = tombstones.contract_for(contract)
-    newest = ordering.newest(shaped(rows, contract, deletes=True), contract)
-    if companion is None:
-        if full:
-            return _replaced(rows, newest, contract, draft, bookmark)
-        if applying.holds_nothing(draft, contract.table):
-            return _commit(rows, newest, contract, draft, bookmark)
+    events = shaped(rows, contract, deletes=True)
+    newest = ordering.newest(events, contract)
+    tables = [each.table for each in (contract, companion) if each is not None]
+    if full or all(applying.holds_nothing(draft, table) for table in tables):
+        # Nothing to compare with: the rows go straight to the table, and are not kept on the way.
+        put = _replaced if full else _commit
+        if companion is None or applying.repeatable(events):
+            if companion is not None:
+                put(rows, shaped(_last_words(events, contract), companion), companion, draft, None)
+            return put(rows, newest.where(f"not {DELETED}"), contract, draft, bookmark)
     with applying.evaluated_once(newest) as kept:
         survey = surveyed(kept, contract)
         if full:
@@ -61,6 +65,23 @@ def events(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, 
                 _remember(kept.where(DELETED), companion, draft, survey)
             alive = _not_buried(kept, contract, companion, draft)
         return _settle(rows, alive, contract, draft, survey, bookmark)
+
+
+def _last_words(events: DataFrame, contract: Contract) -> DataFrame:
+    """The deletes that are the newest event of their key, in key and ordering columns.
+
+    The same rows as `ordering.newest` gives, but the events' other columns are not read for it.
+    """
+    from pyspark.sql import functions as F
+
+    key = [quoted(name) for name in contract.key]
+    places = [quoted(name) for name in contract.order_by if name not in contract.key]
+    narrow = events.select(*key, *places, DELETED)
+    gone = narrow.where(DELETED).select(*key).distinct()
+    ranked = narrow.join(gone, list(contract.key), "leftsemi").groupBy(*key)
+    order = [quoted(name) for name in contract.order_by]
+    last = ranked.agg(F.max(F.struct(*order, DELETED)).alias("_tc_last"))
+    return last.where(f"_tc_last.{DELETED}").select(*key, *(f"_tc_last.{name}" for name in places))
 
 
 def state(
