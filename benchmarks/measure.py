@@ -31,7 +31,7 @@ def measured() -> Iterator[Cost]:
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.25):
+        while not done.wait(0.5):
             cost.peak = max(cost.peak, _memory())
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -67,8 +67,9 @@ def _cpu() -> float:
 
 
 def _memory() -> int:
+    """Resident bytes, each shared page once: a JVM that starts a program is there twice."""
     total = 0
     for process in _tree():
-        with suppress(psutil.NoSuchProcess):
-            total += process.memory_info().rss
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            total += process.memory_full_info().pss
     return total

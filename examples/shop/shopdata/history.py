@@ -24,6 +24,8 @@ BAD = (
     MALFORMED, "missing_key", "negative_amount", "unknown_status", "bad_email", "unknown_segment",
     "negative_price", "unknown_type", "missing_user",
 )  # fmt: skip
+_RETURNS = 30 * DAY  # an order that old is not touched any more
+_TARDY = 7 * DAY  # so late a profile's change may come
 # Orders and customers that may be deleted one day; they are never updated, so nothing revives them.
 _DOOMED_ORDER, _DOOMED_CUSTOMER = (97, 13), (53, 7)
 
@@ -120,7 +122,7 @@ def first_orders(shop: World, low: int, high: int, parsed: bool) -> Iterator[pa.
     `parsed` says that the format cannot hold a line that does not parse.
     """
     total = shop.orders
-    doomed = _doomed(shop, "order", total, _DOOMED_ORDER)[: _share(total, 0.0024)]
+    doomed = _doomed_orders(shop)[: _share(total, 0.0024)]
     # Orders of the last days may still be as they began; an old version needs a newer one.
     old = spread(shop.seed, "order late", total * 9 // 10, _share(total, 0.01))
     again = spread(shop.seed, "order twice", total, _share(total, 0.005))
@@ -177,7 +179,7 @@ def next_orders(
     stale = spread(seed, f"stale {batch}", len(index), _share(len(index), 0.08, 1))
     first = world.orders(shop, index[stale], placed[stale], placed[stale], "c")
     parts.append(_as(first, "out_of_order"))
-    doomed = _doomed(shop, "order", shop.orders, _DOOMED_ORDER)
+    doomed = _doomed_orders(shop)
     gone = doomed[before.deleted_orders : after.deleted_orders]
     parts.append(_as(_deleted(shop, gone, _placed(shop, before, gone), high), "delete"))
     again = spread(seed, f"again {batch}", count // 2, _share(count, 0.05, 1))
@@ -195,11 +197,14 @@ def next_customers(shop: World, before: State, after: State, batch: int, share: 
     chosen = chosen[chosen % _DOOMED_CUSTOMER[0] != _DOOMED_CUSTOMER[1]]
     today = low + integers(seed, "profile at", chosen, 0, DAY, batch)
     moved, when = _moved(shop)
-    some = spread(seed, f"profile late {batch}", len(moved), _share(shop.customers, share * 0.2, 1))
-    # Between joining and the update we already have: history must be split there.
-    past = shop.joined[moved[some]] + (
-        (when[some] - shop.joined[moved[some]]) * uniform(seed, "past", moved[some], batch)
-    ).astype(np.int64)
+    late = _share(shop.customers, share * 0.2, 1)
+    newest = np.argsort(-when, kind="stable")[: 4 * late]
+    some = newest[spread(seed, f"profile late {batch}", len(newest), min(late, len(newest)))]
+    # Shortly before the update we already have: history must be split there.
+    since = np.maximum(shop.joined[moved[some]], when[some] - _TARDY)
+    past = since + ((when[some] - since) * uniform(seed, "past", moved[some], batch)).astype(
+        np.int64
+    )
     joins = np.arange(before.customers, after.customers, dtype=np.int64)
     joined = low + integers(seed, "joins", joins, 0, DAY)
     doomed = _doomed(shop, "customer", shop.customers, _DOOMED_CUSTOMER)
@@ -331,6 +336,13 @@ def _doomed(shop: World, name: str, total: int, every: tuple[int, int]) -> Ints:
     return found[np.argsort(uniform(shop.seed, f"doomed {name}", found), kind="stable")]
 
 
+def _doomed_orders(shop: World) -> Ints:
+    """In the order in which they go: some from all times in the first load, then the newest."""
+    doomed = _doomed(shop, "order", shop.orders, _DOOMED_ORDER)
+    first = _share(shop.orders, 0.0024)
+    return np.concatenate([doomed[:first], np.sort(doomed[first:])[::-1]])
+
+
 def _deleted(shop: World, index: Ints, placed: Ints, at: int) -> pa.Table:
     return world.orders(shop, index, placed, at - 1, "d", at - HOUR + index % HOUR)
 
@@ -355,8 +367,9 @@ def _placed(shop: World, state: State, index: Ints) -> Ints:
 
 def _recent(shop: World, state: State, batch: int, count: int) -> Ints:
     """Distinct existing orders, the newer the likelier."""
-    drawn = uniform(shop.seed, "recent", np.arange(count * 3, dtype=np.int64), batch) ** 5.0
-    index = state.orders - 1 - np.floor(drawn * state.orders).astype(np.int64)
+    drawn = uniform(shop.seed, "recent", np.arange(count * 3, dtype=np.int64), batch) ** 3.0
+    open_ = state.orders * min(_RETURNS / (shop.end - shop.start), 1.0)
+    index = state.orders - 1 - np.floor(drawn * open_).astype(np.int64)
     index = index[index % _DOOMED_ORDER[0] != _DOOMED_ORDER[1]]
     _, where = np.unique(index, return_index=True)
     return index[np.sort(where)][:count]

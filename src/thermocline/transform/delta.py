@@ -13,6 +13,11 @@ Two shapes of query can be computed incrementally, and everything else is comput
   inner. Constructs for which this is not provable (EXCEPT, NOT IN, subqueries in conditions,
   windows that reach across partitions, …) make the query unfit, with the reason.
 
+Where the changed table stands in a join of the outermost SELECT, a row that joins with the old
+and with the new image alike is no difference: a version of a customer that was closed today takes
+part in every order since it began, and changes none of them. `differing` counts such rows against
+each other.
+
 Touching too much is only slower; touching too little would be wrong. Every doubt says "unfit".
 """
 
@@ -24,6 +29,9 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from thermocline.transform.models import table_references
+
+OLD = "_tc_old"
+"""Whether a changed row is the image from before the change."""
 
 
 @dataclass(frozen=True)
@@ -92,15 +100,69 @@ def substitutions(query: exp.Query, table: str) -> Iterator[tuple[exp.Query, exp
         yield _without_other_branches(copy, occurrence), occurrence
 
 
+def differing(query: exp.Query, occurrence: exp.Table, target: Sequence[str]) -> exp.Select | None:
+    """The target columns of those joined rows that old and new images do not give alike.
+
+    `query` is a substitution; its occurrence is to be replaced by the changed rows with a column
+    OLD. What an output row says is a function of the joined rows' columns that stand anywhere
+    but in a join's condition. Rows that agree in them, and in all columns of the other tables,
+    cancel out: as many from new images as from old ones mean no change. None where a column's
+    table or a join's nature leaves any doubt.
+    """
+    if not isinstance(query, exp.Select) or not _joins_plainly(query, occurrence):
+        return None
+    name, kept = occurrence.alias_or_name.lower(), dict[str, exp.Column]()
+    sources = {source.alias_or_name.lower() for source in _sources(query)}
+    inside_ctes = {id(node) for cte in query.ctes for node in cte.find_all(exp.Column)}
+    for column in query.find_all(exp.Column):
+        if id(column) in inside_ctes:
+            continue
+        if column.table.lower() not in sources:
+            return None
+        if column.table.lower() != name or column.find_ancestor(exp.Join) is None:
+            kept[column.sql().lower()] = column
+    wanted = [p for p in query.selects if p.alias_or_name.lower() in {t.lower() for t in target}]
+    if len(wanted) != len(target) or any(p.find(exp.AggFunc) for p in wanted):
+        return None
+    sign = exp.func("IF", exp.column(OLD, table=occurrence.alias_or_name), exp.Literal.number(-1),
+                    exp.Literal.number(1))  # fmt: skip
+    counted = exp.Select(expressions=[p.copy() for p in wanted])
+    for part in ("with_", "from_", "joins", "where"):
+        counted.set(part, query.args.get(part))
+    counted.group_by(*(column.copy() for column in kept.values()), copy=False)
+    uneven = exp.NEQ(this=exp.Sum(this=sign), expression=exp.Literal.number(0))
+    return counted.having(uneven, copy=False)
+
+
+def _joins_plainly(query: exp.Select, occurrence: exp.Table) -> bool:
+    """Whether a SELECT joins stored tables and CTEs by conditions, the occurrence among them."""
+    joins = query.args.get("joins") or []
+    sources = _sources(query)
+    if not joins or not any(source is occurrence for source in sources):
+        return False
+    if not all(isinstance(source, exp.Table) for source in sources) or query.args.get("laterals"):
+        return False
+    if _has_star(query) or query.find(exp.Window) or query.args.get("distinct"):
+        return False
+    return all(
+        join.side in {"", "LEFT"} and join.kind in {"", "INNER"} and join.args.get("on")
+        for join in joins
+    )
+
+
 def columns_read(query: exp.Query, available: Sequence[str]) -> list[str]:
     """The columns of a table that a query may read, by name; all of them if it says `*`."""
-    if any(not isinstance(star.parent, exp.Count) for star in query.find_all(exp.Star)):
+    if _has_star(query):
         return list(available)
     named = {column.name.lower() for column in query.find_all(exp.Column)}
     # A struct's field is written like a qualified column: its root is the table part.
     named |= {column.table.lower() for column in query.find_all(exp.Column) if column.table}
     named |= {identifier.name.lower() for identifier in query.find_all(exp.Identifier)}
     return [name for name in available if name.lower() in named]
+
+
+def _has_star(query: exp.Query) -> bool:
+    return any(not isinstance(star.parent, exp.Count) for star in query.find_all(exp.Star))
 
 
 def _is(reference: exp.Table, table: str) -> bool:

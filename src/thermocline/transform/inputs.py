@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
     from thermocline.lake import Lake
 
-MOST_TOUCHED = 10_000
-"""More touched partitions or keys than this and computing everything is the better way."""
-
 CHANGE = "_change"
 
 
@@ -79,8 +76,8 @@ class Inputs:
             return self._select(self.model.query(), self._register(frames))
         return self._call({n: self._for_python(read.table, read.how) for n, read in self._reads()})
 
-    def touched(self, columns: Sequence[str]) -> Touched | None:
-        """Which values of the target columns the changes can touch; None when too many."""
+    def touched(self, columns: Sequence[str], most: int) -> Touched | None:
+        """Which values of the target columns the changes can touch; None when more than `most`."""
         from thermocline.transform import delta
 
         found: set[tuple[Any, ...]] = set()
@@ -91,10 +88,12 @@ class Inputs:
             if not self._delta(span).num_rows:
                 continue
             for widened, occurrence in delta.substitutions(query, span.table):
-                rows = self._substituted(widened, occurrence, span, moved)
-                distinct = rows.selectExpr(*expressions).distinct().limit(MOST_TOUCHED + 1)
+                sharper = delta.differing(widened, occurrence, columns)
+                chosen = widened if sharper is None else sharper
+                rows = self._substituted(chosen, occurrence, span, moved)
+                distinct = rows.selectExpr(*expressions).distinct().limit(most + 1)
                 found |= {tuple(row) for row in distinct.collect()}
-                if len(found) > MOST_TOUCHED:
+                if len(found) > most:
                     return None
         return Touched(tuple(columns), tuple(sorted(found, key=repr)))
 
@@ -226,26 +225,30 @@ class Inputs:
             found = changes(table, span.start, span.end, columns=columns)
             rows = pa.concat_tables([found.inserts, found.deletes])
             old = pa.array([False] * found.inserts.num_rows + [True] * found.deletes.num_rows)
-            self._deltas[span.table] = rows.append_column("_tc_old", old)
+            self._deltas[span.table] = rows.append_column(delta.OLD, old)
         return self._deltas[span.table]
 
     def _substituted(
         self, query: exp.Query, occurrence: exp.Table, span: Span, moved: Sequence[Span]
     ) -> DataFrame:
+        from thermocline.transform.delta import OLD
+
         deltas = {s.table: self._delta_frame(s) for s in moved}
-        changed = self._register({span.table: deltas[span.table].drop("_tc_old")})
+        changed = self._register({span.table: deltas[span.table]})
         _replace(occurrence, changed[span.table])
         frames = {}
         for other in self.spans.values():
             frame = self._read(other.table, other.end)
             if other.table in deltas:
-                gone = deltas[other.table].where("_tc_old").drop("_tc_old")
+                gone = deltas[other.table].where(OLD).drop(OLD)
                 frame = frame.unionByName(gone, allowMissingColumns=True)
             frames[other.table] = frame
         return self._select(query, self._register(frames))
 
     def _delta_frame(self, span: Span) -> DataFrame:
-        return self._frame(self._delta(span), span.table, {"_tc_old": "boolean"})
+        from thermocline.transform.delta import OLD
+
+        return self._frame(self._delta(span), span.table, {OLD: "boolean"})
 
     def _frame(self, rows: pa.Table, table: str, extra: Mapping[str, str]) -> DataFrame:
         """Arrow rows of a table as a frame with the table's own Spark types."""

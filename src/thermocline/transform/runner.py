@@ -15,7 +15,7 @@ from thermocline.errors import Permanent
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import Draft, MainMoved, Published
 from thermocline.lake.faults import crash_point
-from thermocline.lake.partitions import too_fine
+from thermocline.lake.partitions import partition_count, too_fine
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import graph, replay, strategies
 from thermocline.transform.inputs import Inputs, Span
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from thermocline.lake import Lake
 
+FEW_PARTITIONS, FEW_KEYS, MOST_KEYS = 30, 1_000, 10_000
 ROUNDS = 5
 """How often a run works itself onto a main that keeps moving before it gives up."""
 
@@ -211,7 +212,7 @@ class _Run:
             if rows is not None:
                 return strategies.write(rows, contract, draft, bookmark=bookmark), way, "new rows"
         if way is Way.TOUCHED:
-            touched = inputs.touched(touched_columns(step.model))
+            touched = inputs.touched(touched_columns(step.model), self._worthwhile(contract))
             if touched is not None and not touched.values:
                 return replay.mark(draft, step.table, bookmark), way, "nothing touched"
             if touched is not None:
@@ -221,6 +222,18 @@ class _Run:
         rows = inputs.everything()
         snapshot = strategies.write(rows, contract, draft, bookmark=bookmark, full=True)
         return snapshot, Way.FULL, "all rows"
+
+    def _worthwhile(self, contract: Contract) -> int:
+        """How many parts may be touched before computing everything is the better way.
+
+        The sources are read either way: what is saved is the work on the other parts, and what
+        it costs is to find the parts and to send their names to all who read.
+        """
+        head = self.draft.head(contract.table)
+        if contract.write is Write.PARTITIONS:
+            return max(FEW_PARTITIONS, partition_count(self.lake, contract.table, head) // 2)
+        rows = self.lake.state(contract.table).snapshot(head).count("total-records")
+        return min(MOST_KEYS, max(FEW_KEYS, rows // 20))
 
     def _write_touched(
         self, step: Step, inputs: Inputs, touched: Any, bookmark: Mapping[str, Any]
