@@ -197,7 +197,8 @@ def _create(rows: object, name: str, contract: object) -> None:
     from pyspark.sql.functions import partitioning
 
     names = [c.name for c in contract.table_columns if c.name in rows.columns]  # type: ignore[attr-defined]
-    writer = rows.select(*names).writeTo(f"lake.plain.{name}").using("iceberg")  # type: ignore[attr-defined]
+    ready, table = rows.select(*names), f"lake.plain.{name}"  # type: ignore[attr-defined]
+    writer = ready.limit(0).writeTo(table).using("iceberg")
     writer = writer.tableProperty("write.parquet.compression-codec", "zstd")
     transforms = {"day": partitioning.days, "identity": F.col, "month": partitioning.months}
     fields = [
@@ -208,6 +209,11 @@ def _create(rows: object, name: str, contract: object) -> None:
         if p.column in names
     ]
     (writer.partitionedBy(*fields) if fields else writer).createOrReplace()
+    if contract.sort and fields:  # type: ignore[attr-defined]
+        order = ", ".join(field.column for field in contract.sort)  # type: ignore[attr-defined]
+        layout = f"write distributed by partition locally ordered by {order}"
+        ready.sparkSession.sql(f"alter table {table} {layout}")
+    ready.writeTo(table).append()
 
 
 def _report(options: argparse.Namespace, plain: Cost, full: Cost, change: Cost) -> None:
