@@ -48,3 +48,10 @@ def row_reasons(contract: Contract, dialect: str) -> str:
     if problems:
         raise refuse(problems)
     return statement.write(statement.reasons(contract, reasons, dialect), dialect)
+
+
+def row_breaks(contract: Contract, dialect: str) -> str:
+    """An SQL condition over one row: whether `row_reasons` has any reason for it."""
+    from thermocline.check import statement
+
+    return statement.write(statement.broken(contract, row_rules(contract), dialect), dialect)

@@ -127,11 +127,14 @@ def reasons(contract: Contract, rules: Mapping[str, Rule], dialect: str) -> exp.
         return none
     said = [exp.Case().when(when, exp.Literal.string(why)) for why, when in broken.items()]
     # Most rows break nothing: they are told so before any array is built.
-    return (
-        exp.Case()
-        .when(exp.or_(*broken.values()), exp.ArrayCompact(this=exp.Array(expressions=said)))
-        .else_(none)
-    )
+    found = exp.ArrayCompact(this=exp.Array(expressions=said))
+    return exp.Case().when(exp.or_(*broken.values()), found).else_(none)
+
+
+def broken(contract: Contract, rules: Iterable[Rule], dialect: str) -> exp.Expr:
+    """Whether a row breaks any of the rules; never null."""
+    found = [breaks(contract, rule, dialect) for rule in rules]
+    return exp.func("COALESCE", exp.or_(*found), exp.false()) if found else exp.false()
 
 
 def _metric(

@@ -12,7 +12,7 @@ from thermocline.contract.types import Primitive
 from thermocline.engine.spark import CATALOG
 from thermocline.errors import CheckFailed, CommitUnknown, Permanent, Transient
 from thermocline.ingest import drift, ledger, quarantine
-from thermocline.ingest.judge import DRIFTED, FILE, POSITION, RAW, REASONS, RESCUED, UNKNOWN
+from thermocline.ingest.judge import BAD, DRIFTED, FILE, POSITION, RAW, REASONS, RESCUED, UNKNOWN
 from thermocline.ingest.landing import Folder
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from thermocline.ingest.stage import Staged
     from thermocline.lake import Draft, Lake
 
-BAD = f"size({REASONS}) > 0"
 SHOWN = 3
 MOST_NAMES = 10_000
 STRING = Primitive("string")
@@ -107,7 +106,7 @@ def _write(batch: Batch, draft: Draft) -> Landed:
     crash_point("ingest.read")
     known = _records_by_file(batch)
     seen, rows = (None, frame) if known else _observed(frame)
-    good = rows.where(f"not ({BAD})").selectExpr(*_bronze_columns(batch, now))
+    good = rows.where(f"not {BAD}").selectExpr(*_bronze_columns(batch, now))
     snapshot = draft.commit(
         batch.source.target,
         lambda target: _append(good, target),

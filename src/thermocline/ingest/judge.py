@@ -1,8 +1,8 @@
 """The form in which every record is judged, whatever file it came from.
 
 FILE is the file's number in its batch, POSITION the record's number in the file, RAW its text,
-REASONS what stands against it (empty when nothing does), DRIFTED whether it has fields that the
-contract does not name, UNKNOWN their names, RESCUED their texts.
+BAD whether anything stands against it, REASONS what (empty when nothing does), DRIFTED whether it
+has fields that the contract does not name, UNKNOWN their names, RESCUED their texts.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from thermocline.check.rows import row_reasons
+from thermocline.check.rows import row_breaks, row_reasons
 from thermocline.contract.definition import INGEST_COLUMNS, Contract, Drift
 from thermocline.ingest.values import Flaw, quoted, spark_type
 
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILE, POSITION, RAW = "__tc_file", "__tc_position", "__tc_raw"
-REASONS, DRIFTED, UNKNOWN, RESCUED = "__tc_reasons", "__tc_drifted", "__tc_unknown", "_rescued"
+BAD, REASONS = "__tc_bad", "__tc_reasons"
+DRIFTED, UNKNOWN, RESCUED = "__tc_drifted", "__tc_unknown", "_rescued"
 
 NO_NAMES = "cast(null as array<string>)"
 NO_TEXTS = "cast(null as map<string,string>)"
@@ -47,6 +48,7 @@ def judged(
         FILE,
         POSITION,
         RAW,
+        f"{_bad(flaws, contract)} as {BAD}",
         f"{_reasons(flaws, contract)} as {REASONS}",
         f"{stray.drifted} as {DRIFTED}",
         f"{stray.names} as {UNKNOWN}",
@@ -66,10 +68,21 @@ def nothing(spark: SparkSession, contract: Contract) -> DataFrame:
     """No rows, in the same form."""
     columns = [f"{quoted(c.name)} {spark_type(c.type)}" for c in contract.columns]
     fixed = (
-        f"{FILE} int, {POSITION} long, {RAW} string, {REASONS} array<string>, {DRIFTED} boolean, "
+        f"{FILE} int, {POSITION} long, {RAW} string, {BAD} boolean, {REASONS} array<string>, "
+        f"{DRIFTED} boolean, "
         f"{UNKNOWN} array<string>, {RESCUED} map<string,string>"
     )
     return spark.createDataFrame([], ", ".join([fixed, *columns]))
+
+
+def _bad(flaws: Sequence[Flaw], contract: Contract) -> str:
+    """Whether there is a reason. Apart from the reasons, which Spark can only interpret: where
+    nothing else is asked, it compiles reading, judging and writing into one loop."""
+    return " or ".join([*_any(flaws), row_breaks(contract, "spark")])
+
+
+def _any(flaws: Sequence[Flaw]) -> list[str]:
+    return [f"coalesce({flaw.when}, false)" for flaw in flaws]
 
 
 def _reasons(flaws: Sequence[Flaw], contract: Contract) -> str:
@@ -78,6 +91,6 @@ def _reasons(flaws: Sequence[Flaw], contract: Contract) -> str:
     if not flaws:
         return rules
     # First a cheap yes or no for the many good rows, then words for the few bad ones.
-    any_flaw = " or ".join(f"coalesce({flaw.when}, false)" for flaw in flaws)
     said = ", ".join(f"case when {flaw.when} then {flaw.says} end" for flaw in flaws)
+    any_flaw = " or ".join(_any(flaws))
     return f"if({any_flaw}, filter(array({said}), r -> r is not null), {rules})"
