@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, timedelta
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
@@ -98,9 +98,28 @@ class Inputs:
         return Touched(tuple(columns), tuple(sorted(found, key=repr)))
 
     def only(self, touched: Touched) -> DataFrame:
-        """The model's rows of the touched parts, computed from all rows of the sources."""
-        rows = self._select(self.model.query(), self._full_views())
+        """The model's rows of the touched parts, from the source rows that can reach them."""
+        query = self.model.query()
+        self._narrow(query, touched)
+        rows = self._select(query, self._full_views())
         return rows.where(self.condition(touched))
+
+    def _narrow(self, query: exp.Query, touched: Touched) -> None:
+        """Have the query read only rows of the touched parts where its text says which they are."""
+        from thermocline.transform.narrow import reaches
+
+        if self.model.contract.write is not Write.PARTITIONS or len(touched.columns) != 1:
+            return
+        values = [value for (value,) in touched.values]
+        fields = {f.column: f for f in self.model.contract.partition}
+        by_day = _by_day(self.model, fields.get(touched.columns[0]))
+        for reach in reaches(query, touched.columns[0]):
+            span = self.spans[f"{reach.reference.db}.{reach.reference.name}"]
+            frame = self._read(span.table, span.end)
+            condition = _within(frame, reach.column, values, by_day or reach.day)
+            if condition is not None:
+                view = self._register({span.table: frame.where(condition)})[span.table]
+                _replace(reach.reference, view)
 
     def condition(self, touched: Touched) -> Column:
         """The condition on the target that selects exactly the touched parts.
@@ -263,6 +282,41 @@ class Inputs:
             else:
                 schema.add(name, known[name].dataType, True)
         return self.lake.spark.frame(rows, schema)
+
+
+def _within(frame: DataFrame, name: str, values: Sequence[Any], by_day: bool) -> Column | None:
+    """The condition that a source's column has one of the values, or lies in one of the days.
+
+    In the column's own type, because Iceberg skips files only by comparisons with it.
+    """
+    from functools import reduce
+    from operator import or_
+
+    from pyspark.sql import functions as F
+
+    type_ = frame.schema[name].dataType.typeName() if name in frame.columns else ""
+    if None in values or (by_day and type_ not in {"date", "timestamp", "timestamp_ntz"}):
+        return None
+    column = F.col(f"`{name}`")
+    if not by_day:
+        return column.isin(list(values))
+
+    def at(day: date) -> Column:
+        return F.lit(day).cast(type_)
+
+    spans = [(first, last + timedelta(days=1)) for first, last in _runs(sorted(values))]
+    return reduce(or_, ((column >= at(low)) & (column < at(high)) for low, high in spans))
+
+
+def _runs(days: Sequence[date]) -> list[tuple[date, date]]:
+    """First and last day of each unbroken row of days."""
+    runs: list[tuple[date, date]] = []
+    for day in days:
+        if runs and day - runs[-1][1] <= timedelta(days=1):
+            runs[-1] = (runs[-1][0], day)
+        else:
+            runs.append((day, day))
+    return runs
 
 
 def touched_condition(model: Model, touched: Touched) -> Column:

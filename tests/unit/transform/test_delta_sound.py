@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from thermocline.transform import delta
+from thermocline.transform import delta, narrow
 from thermocline.transform.models import parse_query, table_references
 
 COLUMNS = {"s.o": ("id", "day", "k", "n"), "s.c": ("k", "seg", "since", "until")}
@@ -36,6 +36,19 @@ QUERIES = (
     "left join s.c as d on d.k = c.seg group by o.day, c.seg",
     "select o.day, sum(o.n) as n from s.o as o group by o.day union all "
     "select o.day, c.seg as n from s.o as o left join s.c as c on c.k = o.k",
+)
+
+NARROWED = (
+    *QUERIES,
+    "with a as (select day as d, k from s.o), b as (select d, count(*) as n from a group by d) "
+    "select b.d as day, b.n from b",
+    # The CTE also gives the day before, which must not be left out.
+    "with a as (select day, n from s.o) "
+    "select x.day, count(y.n) as n from a as x left join a as y on y.day = x.day - 1 "
+    "group by x.day",
+    "select x.day, x.n from (select o.day, c.seg as n from s.o as o join s.c as c on c.k = o.k) x",
+    "select o.day, p.n from s.o as o join s.o as p on p.k = o.k",
+    "select o.day + 1 as day, o.n from s.o as o",
 )
 
 small = st.integers(0, 3)
@@ -68,6 +81,43 @@ def test_every_part_that_differs_is_named(connection: duckdb.DuckDBPyConnection,
         assert really <= _named(connection, sql, old, new)
 
     holds()
+
+
+@pytest.mark.parametrize("sql", NARROWED)
+def test_rows_that_are_left_out_reach_none_of_the_asked_parts(
+    connection: duckdb.DuckDBPyConnection, sql: str
+) -> None:
+    @settings(max_examples=30, deadline=None)
+    @given(tables=st.tuples(orders, customers), asked=st.sets(small, min_size=1, max_size=3))
+    def holds(tables: tuple[list[Any], list[Any]], asked: set[int]) -> None:
+        held = dict(zip(COLUMNS, tables, strict=True))
+        whole = Counter(r for r in _answer(connection, parse_query(sql), held) if r[0] in asked)
+        query = parse_query(sql)
+        for number, reach in enumerate(narrow.reaches(query, "day")):
+            table = f"{reach.reference.db}.{reach.reference.name}"
+            at = COLUMNS[table].index(reach.column)
+            rows = [row for row in held[table] if row[at] in asked]
+            view = _values(connection, rows, COLUMNS[table], reach.reference, f"_{number}")
+            reach.reference.replace(view)
+        narrowed = Counter(r for r in _answer(connection, query, held) if r[0] in asked)
+        assert narrowed == whole
+
+    holds()
+
+
+def test_what_can_be_narrowed() -> None:
+    found = [
+        [(reach.reference.sql(), reach.column) for reach in narrow.reaches(parse_query(q), "day")]
+        for q in NARROWED
+    ]
+    orders_day = [("s.o AS o", "day")]
+    assert found[:2] == [orders_day, orders_day]
+    assert found[3] == [("s.o", "day")]
+    assert found[6] == orders_day * 2  # one for each branch
+    assert found[7] == [("s.o", "day")]
+    assert found[8] == []
+    assert found[10] == orders_day  # the one that gives the day, not the one joined to it
+    assert found[11] == []
 
 
 def test_closing_a_version_touches_nothing_that_happened_before(
@@ -119,12 +169,13 @@ def _values(
     rows: list[Any],
     columns: tuple[str, ...],
     reference: exp.Table,
+    suffix: str = "",
 ) -> exp.Table:
     """The rows as a table that the query calls by the name it had for the other one."""
     kinds = [pa.bool_() if name == delta.OLD else pa.int32() for name in columns]
     arrays = [
         pa.array([row[position] for row in rows], kind) for position, kind in enumerate(kinds)
     ]
-    view = f"v_{reference.alias_or_name}_{len(columns)}"
+    view = f"v_{reference.alias_or_name}_{len(columns)}{suffix}"
     connection.register(view, pa.table(arrays, names=list(columns)))
     return exp.to_table(view, alias=reference.alias_or_name)
