@@ -1,31 +1,43 @@
-"""One batch of files: read, judge, and write to a draft what lands and what does not."""
+"""One batch: read, judged, and written to a draft, what lands and what does not.
+
+Whatever a source is, its records take this way: good ones into bronze, bad ones into quarantine,
+and how far the source has been read, in one publish.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
-from thermocline.errors import CheckFailed, CommitUnknown, Permanent, Transient
-from thermocline.ingest import drift, ledger, quarantine
-from thermocline.ingest.judge import DRIFTED, FILE, POSITION, RAW, REASONS, RESCUED, UNKNOWN
-from thermocline.ingest.landing import Folder
+from thermocline.errors import CheckFailed, CommitUnknown, Permanent
+from thermocline.ingest import drift, marks, quarantine
+from thermocline.ingest.judge import (
+    DRIFTED,
+    EVENT_TIME,
+    FILE,
+    MESSAGE,
+    PAYLOAD,
+    POSITION,
+    RAW,
+    REASONS,
+    RESCUED,
+    UNKNOWN,
+)
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
-from thermocline.ingest.read import read
 from thermocline.ingest.source import Source
 from thermocline.ingest.values import instant, literal, quoted
+from thermocline.lake import MainMoved
 from thermocline.lake.faults import crash_point
 from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from thermocline.ingest.examine import Examined
-    from thermocline.ingest.stage import Staged
     from thermocline.lake import Draft, Lake
 
 BAD = f"size({REASONS}) > 0"
@@ -35,42 +47,85 @@ STRING = Primitive("string")
 
 
 @dataclass(frozen=True)
-class Landed:
-    """What a batch did."""
+class Provenance:
+    """Where records come from: a file, a partition of a topic, an endpoint.
 
-    files: int
-    rows: int
-    quarantined: int
-    snapshot: int
+    `name` is what a person calls it. `identity` is a hash that is the same whenever the same
+    records come again, so that a bad one keeps its id; `layout` is how its records are written.
+    """
+
+    name: str
+    identity: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """Something that cannot be read at all, and goes to quarantine as one row."""
+
+    name: str
+    identity: str
+    flaw: str
+
+
+Read = Callable[[Contract, "frozenset[int] | None"], "DataFrame"]
+"""The judged records of a batch, or of some of its provenances alone, by their numbers."""
+
+
+def _nothing_to_confirm() -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Files that are to land in one commit. `damaged` ones only go to quarantine, as files."""
+    """Records that are to land in one commit.
+
+    FILE in what `read` gives is a number in `origins`. `expected` is how many records there are,
+    where that is known. `confirm` is called before anything becomes visible, and raises when what
+    was read is no longer true.
+    """
 
     lake: Lake
     source: Source
     contract: Contract
-    folder: Folder
-    files: tuple[Staged, ...]
-    damaged: tuple[Examined, ...]
     run: str
+    origins: tuple[Provenance, ...]
+    read: Read
+    bookmark: Mapping[str, Any]
+    expected: int | None = None
+    spans: tuple[tuple[int, int], ...] = ()
+    """Of each provenance the first position and the one behind the last, where that is known."""
+    damaged: tuple[Damaged, ...] = ()
+    confirm: Callable[[], None] = _nothing_to_confirm
+    base: int | None = None
+    """The snapshot of the target that the batch was made for; None when any will do."""
+    before: tuple[int, int] = (0, 0)
+    """Bad records and all records of the batches before, which count towards the bad share."""
+    few: int = 0
+    """So many bad records are let through whatever their share is, unless that must be 0."""
 
-    @property
-    def all_files(self) -> list[Examined]:
-        """Every file that the commit's bookmark will name."""
-        return [*(file.examined for file in self.files), *self.damaged]
 
-    def without(self, gone: set[str]) -> Batch:
-        """The batch without some files, by hash."""
-        kept = tuple(file for file in self.files if file.examined.sha256 not in gone)
-        return replace(self, files=kept)
+@dataclass(frozen=True)
+class Landed:
+    """What a batch did.
+
+    `bytes` are those of the payloads, and `oldest` and `newest` the event times, where records
+    have any; `gaps` counts positions that no record had, which a topic may have for good reasons.
+    """
+
+    rows: int
+    quarantined: int
+    snapshot: int
+    bytes: int = 0
+    gaps: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
 
 
 class Drifted(Exception):
-    """Records have fields that the contract's policy cannot pass over: names by file hash."""
+    """Records have fields that the contract's policy cannot pass over: names by provenance."""
 
-    def __init__(self, fields: dict[str, set[str]]) -> None:
+    def __init__(self, fields: dict[int, set[str]]) -> None:
         super().__init__(fields)
         self.fields = fields
 
@@ -78,18 +133,16 @@ class Drifted(Exception):
 def land(batch: Batch) -> Landed:
     """Land a batch: good rows in bronze, bad ones in quarantine, in one publish, or not at all.
 
-    Raises Drifted when its files must be treated otherwise, and MainMoved when somebody else
+    Raises Drifted when its records must be treated otherwise, and MainMoved when somebody else
     landed something meanwhile. Nothing of the batch is visible then.
     """
     draft = batch.lake.draft(batch.run)
     try:
+        draft.begin(batch.source.target)
+        if batch.base is not None and draft.base(batch.source.target) != batch.base:
+            raise MainMoved([batch.source.target], draft.into)
         landed = _write(batch, draft)
-        for file in batch.all_files:
-            if not batch.folder.unchanged(file.file):
-                raise Transient(
-                    f"{one_line(file.file.name)} changed while it was read.",
-                    "Nothing of the batch landed. Run again when the file is complete.",
-                )
+        batch.confirm()
         draft.publish()
     except CommitUnknown:
         raise  # it may have landed: whoever looks it up needs the branches as they are
@@ -102,65 +155,99 @@ def land(batch: Batch) -> Landed:
 
 def _write(batch: Batch, draft: Draft) -> Landed:
     from pyspark.sql import Observation
-    from pyspark.sql import functions as F
 
     now = datetime.now(UTC)
-    frame = read(batch.lake.spark.session, batch.files, batch.source, batch.contract)
+    frame = batch.read(batch.contract, None)
     crash_point("ingest.read")
     # Counted while the good rows are written: a second reading is needed only for bad ones.
     seen = Observation()
-    observed = frame.observe(
-        seen,
-        F.count(F.lit(1)).alias("rows"),
-        F.count_if(F.expr(BAD)).alias("bad"),
-        F.count_if(F.col(DRIFTED)).alias("drifted"),
-        F.collect_set(F.expr(f"case when {BAD} then {FILE} end")).alias("bad_files"),
-    )
+    observed = frame.observe(seen, *_counts(batch))
     good = observed.where(f"not ({BAD})").selectExpr(*_bronze_columns(batch, now))
 
     def append(target: str) -> None:
         # Required columns are checked row by row above; Spark only sees that they are nullable.
         good.writeTo(target).option("check-nullability", "false").append()
 
-    snapshot = draft.commit(
-        batch.source.target,
-        append,
-        bookmark=ledger.bookmark_of(batch.all_files),
-        operation="ingest",
-    )
+    table = batch.source.target
+    base = batch.lake.state(table)
+    bookmark = marks.merged(marks.carried(base, draft.base(table)), batch.bookmark)
+    snapshot = draft.commit(table, append, bookmark=bookmark, operation="ingest")
     crash_point("ingest.committed-bronze")
     counts = seen.get
-    _expect_every_record(batch, counts["rows"])
+    _expect_every_record(batch, counts["rows"], counts.get("outside") or 0)
     if counts["drifted"]:
         _refuse_drift(batch, frame)
-    if counts["bad"] > batch.source.bad_share * counts["rows"]:
-        raise _too_many_bad(batch, frame, counts["bad"], counts["rows"])
+    bad, rows = counts["bad"] + batch.before[0], counts["rows"] + batch.before[1]
+    few = batch.few if batch.source.bad_share else 0
+    if counts["bad"] and bad > max(batch.source.bad_share * rows, few):
+        raise _too_many_bad(batch, frame, bad, rows)
     quarantined = 0
     if counts["bad"] or batch.damaged:
-        quarantined = _quarantine(batch, draft, set(counts["bad_files"]), now)
+        quarantined = _quarantine(batch, draft, frozenset(counts["bad_files"]), now)
     crash_point("ingest.committed-quarantine")
-    return Landed(len(batch.all_files), counts["rows"] - counts["bad"], quarantined, snapshot)
+    return Landed(
+        counts["rows"] - counts["bad"], quarantined, snapshot,
+        bytes=counts.get("bytes") or 0,
+        gaps=sum(end - start for start, end in batch.spans) - counts["rows"] if batch.spans else 0,
+        oldest=_utc(counts.get("oldest")),
+        newest=_utc(counts.get("newest")),
+    )  # fmt: skip
 
 
-def _expect_every_record(batch: Batch, rows: int) -> None:
-    """Stop when the files count more records than were read: a row must land or be set aside."""
-    counted = [file.examined.records for file in batch.files]
-    expected = sum(count for count in counted if count is not None)
-    if None not in counted and rows != expected:
+def _counts(batch: Batch) -> list[Any]:
+    from pyspark.sql import functions as F
+
+    counted = [
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(F.expr(BAD)).alias("bad"),
+        F.count_if(F.col(DRIFTED)).alias("drifted"),
+        F.collect_set(F.expr(f"case when {BAD} then {FILE} end")).alias("bad_files"),
+    ]
+    if batch.source.messages:
+        micros = F.expr(f"unix_micros({EVENT_TIME})")
+        counted += [
+            F.min(micros).alias("oldest"),
+            F.max(micros).alias("newest"),
+            F.sum(F.octet_length(PAYLOAD)).alias("bytes"),
+        ]
+    if batch.spans:
+        starts, ends = (", ".join(f"{at}L" for at in side) for side in zip(*batch.spans))
+        inside = f"{POSITION} >= array({starts})[{FILE}] and {POSITION} < array({ends})[{FILE}]"
+        counted.append(F.count_if(F.expr(f"not coalesce({inside}, false)")).alias("outside"))
+    return counted
+
+
+def _utc(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+
+
+def _expect_every_record(batch: Batch, rows: int, outside: int) -> None:
+    """Stop when records are missing or more than there can be: each must land once, or be set
+    aside."""
+    if batch.expected is not None and rows != batch.expected:
         raise Permanent(
-            f"{batch.source.name}: {rows:,} of {expected:,} records were read.",
+            f"{batch.source.name}: {rows:,} of {batch.expected:,} records were read.",
             "Nothing of the batch landed. This is a bug; please report it.",
+        )
+    most = sum(end - start for start, end in batch.spans)
+    if batch.spans and (outside or rows > most):
+        raise Permanent(
+            f"{batch.source.name} gave {rows:,} records for {most:,} positions, {outside:,} of "
+            "them others than were asked for.",
+            "Nothing of the batch landed. Look whether the source was restored from a copy.",
         )
 
 
 def _bronze_columns(batch: Batch, now: datetime) -> list[str]:
     filled = {
         "_source": literal(batch.source.name),
-        "_source_file": _by_file([file.examined.file.name for file in batch.files]),
+        "_source_file": _by_file([origin.name for origin in batch.origins]),
         "_position": POSITION,
         "_ingested_at": instant(now),
         "_rescued": RESCUED,
     }
+    if batch.source.messages:
+        filled |= MESSAGE
     return [
         f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"
         for column in batch.contract.table_columns
@@ -178,9 +265,9 @@ def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
     if batch.contract.drift is Drift.RESCUE:
         return
     named = frame.where(DRIFTED).selectExpr(FILE, f"explode({UNKNOWN}) as name").distinct()
-    fields: dict[str, set[str]] = {}
+    fields: dict[int, set[str]] = {}
     for row in named.limit(MOST_NAMES).collect():
-        fields.setdefault(batch.files[row[FILE]].examined.sha256, set()).add(row["name"])
+        fields.setdefault(row[FILE], set()).add(row["name"])
     if batch.contract.drift is Drift.ADD:
         found = dict.fromkeys({name for names in fields.values() for name in names}, STRING)
         if drift.added(batch.contract, found) == batch.contract:
@@ -191,29 +278,27 @@ def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
 def _too_many_bad(batch: Batch, frame: DataFrame, bad: int, rows: int) -> CheckFailed:
     samples = frame.where(BAD).selectExpr(FILE, POSITION, f"{REASONS}[0] as reason").limit(SHOWN)
     said = "; ".join(
-        f"{one_line(batch.files[row[FILE]].examined.file.name)}:{row[POSITION]} "
-        f"{one_line(row['reason'])}"
+        f"{one_line(batch.origins[row[FILE]].name)}:{row[POSITION]} {one_line(row['reason'])}"
         for row in samples.collect()
     )
     return CheckFailed(
         f"{bad:,} of {rows:,} rows for {batch.source.target} are bad, more than "
         f"{batch.source.bad_share:.0%}: {said}",
-        f"Nothing of the batch landed. Mend the files or the contract, or raise badShare of "
+        f"Nothing of the batch landed. Mend the source or the contract, or raise badShare of "
         f"{batch.source.name}.",
         bad=bad,
         rows=rows,
     )
 
 
-def _quarantine(batch: Batch, draft: Draft, bad_files: set[int], now: datetime) -> int:
-    """Write the bad rows, and the damaged files as rows of their own; says how many there are."""
-    spark = batch.lake.spark.session
+def _quarantine(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) -> int:
+    """Write the bad rows, and what is damaged as rows of its own; says how many there are."""
     batch.lake.ensure(quarantine.contract_of(batch.source))
     frame = _damaged_rows(batch)
-    if bad_files:
-        again = replace(batch, files=tuple(batch.files[i] for i in sorted(bad_files)))
-        judged = read(spark, again.files, batch.source, batch.contract).where(BAD)
-        frame = judged.selectExpr(*_quarantine_columns(again)).unionByName(frame)
+    if bad:
+        judged = batch.read(batch.contract, bad).where(BAD)
+        rows = judged.selectExpr(*_quarantine_columns(batch))
+        frame = rows.unionByName(frame, allowMissingColumns=True) if batch.damaged else rows
     stamped = frame.selectExpr(
         "sha2(concat(file_sha256, ':', position), 256) as id",
         f"{literal(batch.source.name)} as source",
@@ -223,6 +308,7 @@ def _quarantine(batch: Batch, draft: Draft, bad_files: set[int], now: datetime) 
         f"{instant(now)} as quarantined_at",
         "cast(null as timestamp) as replayed_at",
         "cast(null as string) as replayed_run",
+        *(MESSAGE if batch.source.messages else ()),
     )  # fmt: skip
 
     def append(target: str) -> None:
@@ -234,25 +320,22 @@ def _quarantine(batch: Batch, draft: Draft, bad_files: set[int], now: datetime) 
 
 
 def _quarantine_columns(batch: Batch) -> list[str]:
-    examined = [file.examined for file in batch.files]
-    layouts = [Layout.of(file, batch.source, batch.contract).written() for file in examined]
     # What was cut or could not be decoded cannot be read again from here.
     whole = f"{REASONS}[0] not in ({literal(TOO_LONG)}, {literal(NOT_TEXT)})"
+    layouts = _by_file([origin.layout.written() for origin in batch.origins])
     return [
-        f"{_by_file([file.file.name for file in examined])} as file",
-        f"{_by_file([file.sha256 for file in examined])} as file_sha256",
+        f"{_by_file([origin.name for origin in batch.origins])} as file",
+        f"{_by_file([origin.identity for origin in batch.origins])} as file_sha256",
         f"{POSITION} as position",
         f"{REASONS} as reasons",
         f"{RAW} as raw",
-        f"case when {whole} then {_by_file(layouts)} end as layout",
+        f"case when {whole} then {layouts} end as layout",
+        *(f"{it} as {name}" for name, it in MESSAGE.items() if batch.source.messages),
     ]
 
 
 def _damaged_rows(batch: Batch) -> DataFrame:
-    rows = [
-        (file.file.name, file.sha256, 0, [file.flaw or "cannot be read"], None, None)
-        for file in batch.damaged
-    ]
+    rows = [(each.name, each.identity, 0, [each.flaw], None, None) for each in batch.damaged]
     schema = (
         "file string, file_sha256 string, position long, reasons array<string>, "
         "raw string, layout string"
