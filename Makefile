@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-ingest torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,14 @@ unit: java
 
 bench-pipeline: java  ## 5 million orders: incremental, full, and plain PySpark side by side
 	@$(BIN)/python -m benchmarks.pipeline
+
+bench-ingest: java  ## 5 million JSON events from Kafka, beside plain Structured Streaming
+	@$(BIN)/python -m benchmarks.ingest
+
+# TORTURE="--kills 20 --events 100000" makes it a short one.
+TORTURE ?=
+torture: java  ## kill pipeline and broker 200 times over 2 million events, and count them
+	@$(BIN)/python -m benchmarks.torture $(TORTURE)
 
 lock:  ## pin the newest allowed dependencies anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv."; echo "  Install it: python3 -m pip install uv"; exit 1; }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from tests.servers import postgres, rest_catalog, s3
+from tests.servers import kafka, postgres, rest_catalog, s3
 from tests.servers import spark_cluster as cluster
 
 
@@ -38,4 +38,11 @@ def spark_cluster(
 ) -> Iterator[cluster.SparkCluster]:
     """A standalone Spark cluster of a master and two workers."""
     with cluster.serve(tmp_path_factory.mktemp("spark-cluster")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka.Kafka]:
+    """A Kafka broker. A test that stops it starts it again."""
+    with kafka.serve(tmp_path_factory.mktemp("kafka")) as server:
         yield server

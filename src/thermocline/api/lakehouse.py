@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from thermocline import config, telemetry
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from thermocline.api.health import Finding
     from thermocline.check.gate import Report
     from thermocline.config import Settings
-    from thermocline.ingest.source import Source
+    from thermocline.ingest.source import Limits, Source
+    from thermocline.ingest.stream import Beat
     from thermocline.lake.changeset import ChangeSet
     from thermocline.transform.models import Model
     from thermocline.transform.plan import Plan
@@ -45,6 +48,11 @@ class IngestTarget:
     quarantined: int
     refused: tuple[str, ...]
     snapshot: int | None
+
+    def plus(self, rows: int, quarantined: int, snapshot: int) -> IngestTarget:
+        """The same with one more batch."""
+        rows, quarantined = self.rows + rows, self.quarantined + quarantined
+        return replace(self, rows=rows, quarantined=quarantined, snapshot=snapshot)
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -99,7 +107,11 @@ class Lakehouse:
     @cached_property
     def contracts(self) -> dict[str, Contract]:
         """The project's contracts by table. All problems in them are reported together."""
-        return load_contracts(self.settings.project / "contracts")
+        found = load_contracts(self.settings.project / "contracts")
+        for source in self.sources.values():
+            if source.messages and source.target in found:
+                found[source.target] = replace(found[source.target], messages=True)
+        return found
 
     @cached_property
     def models(self) -> dict[str, Model]:
@@ -159,31 +171,74 @@ class Lakehouse:
         plan = self.plan(select, full_refresh=full_refresh, env=env)
         return runner.run(self.lake, self.models, plan, run_id=new_run_id(), progress=progress)
 
-    def ingest(self, names: Sequence[str] = (), *, progress: Progress = SILENT) -> IngestReport:
-        """Take in what is new at the sources, each file exactly once."""
-        unknown = sorted(set(names) - set(self.sources))
-        if unknown:
-            raise NotFound(
-                f"There is no source {', '.join(unknown)}.",
-                f"There are: {', '.join(sorted(self.sources)) or 'none, see sources/'}.",
-            )
-        from thermocline.ingest import files
+    def ingest(
+        self,
+        names: Sequence[str] = (),
+        *,
+        accept_loss: bool = False,
+        progress: Progress = SILENT,
+    ) -> IngestReport:
+        """Take in what is new at the sources, each record exactly once, and stop.
 
+        `accept_loss` goes on where a source no longer has what was not read yet.
+        """
         run_id = new_run_id()
         targets = []
-        for name, source in self.sources.items():
-            if names and name not in names:
-                continue
+        for source in self._chosen_sources(names):
             progress.step(f"ingest {source.target}")
-            done = files.ingest(
-                self.lake, source, self._contract(source.target), run=run_id, progress=progress
-            )
-            progress.done(_ingested(done.rows, done.files, done.quarantined))
-            targets.append(
-                IngestTarget(name, source.target, done.files, done.rows, done.quarantined,
-                             tuple(str(refused) for refused in done.refused), done.snapshot)
-            )  # fmt: skip
+            target = self._ingest(source, run_id, accept_loss, progress)
+            progress.done(_ingested(target.rows, target.files, target.quarantined))
+            targets.append(target)
         return IngestReport(run_id, tuple(targets))
+
+    def _ingest(
+        self, source: Source, run: str, accept_loss: bool, progress: Progress
+    ) -> IngestTarget:
+        contract = self._contract(source.target)
+        if source.messages:
+            from thermocline.ingest.stream import intake_of, take_all
+
+            target = IngestTarget(source.name, source.target, 0, 0, 0, (), None)
+            intake = intake_of(self.lake, source, contract, accept_loss=accept_loss)
+            with closing(intake):
+                for taken in take_all(intake):
+                    target = target.plus(taken.rows, taken.quarantined, taken.snapshot)
+                    progress.advance(taken.rows, f"{target.rows:,} rows")
+            return target
+        from thermocline.ingest import files
+
+        done = files.ingest(self.lake, source, contract, run=run, progress=progress)
+        refused = tuple(str(refused) for refused in done.refused)
+        return IngestTarget(source.name, source.target, done.files, done.rows, done.quarantined,
+                            refused, done.snapshot)  # fmt: skip
+
+    def stream(
+        self,
+        names: Sequence[str] = (),
+        *,
+        then: Sequence[str] = (),
+        every: float = 2.0,
+        limits: Limits | None = None,
+        accept_loss: bool = False,
+        stop: Event | None = None,
+    ) -> Iterator[Beat]:
+        """Take in what comes at the sources, on and on, until `stop` is set.
+
+        A beat comes for every look at a source. After each batch the models that `then` selects
+        are brought up to date. Killed at any moment, the next call goes on where this one was.
+        """
+        from thermocline.ingest.stream import beats, intake_of
+
+        follow = None if not then else lambda: [step.table for step in self.run(then).steps]
+        with ExitStack() as opened:
+            intakes = []
+            for source in self._chosen_sources(names):
+                contract = self._contract(source.target)
+                intake = intake_of(
+                    self.lake, source, contract, limits=limits, accept_loss=accept_loss
+                )
+                intakes.append(opened.enter_context(closing(intake)))
+            yield from beats(self.lake, intakes, every=every, stop=stop or Event(), then=follow)
 
     def check(self, select: Sequence[str] = (), *, at: Moment | None = None) -> list[Report]:
         """Hold tables against the rules of their contracts."""
@@ -297,6 +352,15 @@ class Lakehouse:
         """Close the engines."""
         self.lake.close()
 
+    def _chosen_sources(self, names: Sequence[str]) -> list[Source]:
+        unknown = sorted(set(names) - set(self.sources))
+        if unknown:
+            raise NotFound(
+                f"There is no source {', '.join(unknown)}.",
+                f"There are: {', '.join(sorted(self.sources)) or 'none, see sources/'}.",
+            )
+        return [source for name, source in self.sources.items() if not names or name in names]
+
     def _contract(self, table: str) -> Contract:
         if table not in self.contracts:
             path = f"contracts/{table.replace('.', '/')}.odcs.yaml"
@@ -336,10 +400,10 @@ class Lakehouse:
 
 
 def _ingested(rows: int, files: int, quarantined: int) -> str:
-    if not files:
+    if not (files or rows or quarantined):
         return "nothing new"
     kept = f"   {quarantined:,} quarantined" if quarantined else ""
-    return f"{rows:,} rows   {files:,} files{kept}"
+    return f"{rows:,} rows" + (f"   {files:,} files" if files else "") + kept
 
 
 def _env_is_behind(env: str, tables: list[str]) -> MainMoved:

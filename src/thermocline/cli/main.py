@@ -23,9 +23,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo", "Build the example lakehouse and show what it holds."),
         "doctor": ("project", "Look whether everything the project needs is in place."),
         "config": ("project", "Show every setting in force and where it came from."),
+        "torture": ("torture", "Kill the pipeline again and again, and count the events."),
     },
     "Move data": {
         "ingest": ("pipeline", "Take in what is new at the sources."),
+        "stream": ("stream", "Take in what comes at the sources, on and on."),
         "plan": ("pipeline", "Explain what a run would do, without doing it."),
         "run": ("pipeline", "Bring stale tables up to date, check them, publish them."),
         "check": ("pipeline", "Hold the tables against their contracts."),

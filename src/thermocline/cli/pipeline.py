@@ -37,20 +37,30 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+def accepts_loss(command: Callable[..., Any]) -> Callable[..., Any]:
+    """An option of the commands that read from sources."""
+    return click.option(
+        "--accept-loss",
+        is_flag=True,
+        help="Go on where a source says that data may be missing.",
+    )(command)
+
+
 @click.command(cls=Command)
 @click.argument("sources", nargs=-1)
+@accepts_loss
 @pass_invocation
-def ingest(invocation: Invocation, sources: tuple[str, ...]) -> None:
-    """Take in what is new at SOURCES, or at every source. Each file lands exactly once."""
+def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) -> None:
+    """Take in what is new at SOURCES, or at every source, and stop. Each record lands once."""
     lakehouse = invocation.lakehouse()
     with invocation.progress() as progress:
-        report = lakehouse.ingest(sources, progress=progress)
+        report = lakehouse.ingest(sources, accept_loss=accept_loss, progress=progress)
     invocation.show(report, ingested)
 
 
 def ingested(report: IngestReport) -> RenderableType:
     """What an ingestion took in, a line a table, and the files that it refused."""
-    took = [target for target in report.targets if target.files]
+    took = [t for t in report.targets if t.files or t.rows or t.quarantined]
     refused = [(target.table, file) for target in report.targets for file in target.refused]
     if not took and not refused:
         return output.line("Nothing new at the sources.")

@@ -17,6 +17,7 @@ from thermocline.config.address import locate
 from thermocline.config.known import BY_KEY, SETTINGS, Setting
 from thermocline.config.layers import PROJECT_FILE, SECRETS_FILE, layers
 from thermocline.config.values import (
+    ApiSettings,
     CatalogSettings,
     DuckDBSettings,
     S3Settings,
@@ -31,6 +32,7 @@ __all__ = [
     "PROJECT_FILE",
     "SECRETS_FILE",
     "SETTINGS",
+    "ApiSettings",
     "CatalogSettings",
     "DuckDBSettings",
     "S3Settings",
@@ -103,6 +105,7 @@ def _settings(
         s3=S3Settings(**section("lake.s3.")),
         spark=SparkSettings(**section("engine.spark.")),
         duckdb=DuckDBSettings(**section("engine.duckdb.")),
+        api=ApiSettings(**section("ingest.api.")),
         origins=MappingProxyType(origins),
         warnings=_warnings(project / SECRETS_FILE),
     )

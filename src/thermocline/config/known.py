@@ -43,6 +43,17 @@ def _http(value: str) -> str | None:
     return None if value.startswith(("http://", "https://")) else "must begin with http(s)://"
 
 
+def _networks(value: list[str]) -> str | None:
+    import ipaddress
+
+    try:
+        for each in value:
+            ipaddress.ip_network(each)
+    except ValueError:
+        return 'must be networks such as "10.1.0.0/16"'
+    return None
+
+
 @dataclass(frozen=True)
 class Setting:
     """One setting a project may give: its place in the file, its type, what it means."""
@@ -130,6 +141,19 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "Threads of a DuckDB connection; one a core unless given.",
         _at_least_one,
+    ),
+    Setting(
+        "ingest.api.allow_private",
+        bool,
+        False,
+        "Let API sources reach private, loopback and link-local addresses.",
+    ),
+    Setting(
+        "ingest.api.allow_networks",
+        tuple,
+        (),
+        "Networks that API sources may reach although they are not public.",
+        _networks,
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

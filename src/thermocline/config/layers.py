@@ -96,7 +96,7 @@ def _given(tree: dict[str, Any], file: str, prefix: str = "") -> Iterator[tuple[
 
 
 def _known_names() -> list[str]:
-    sections = {key.rpartition(".")[0] for key in BY_KEY} | {"lake", "engine"}
+    sections = {key.rpartition(".")[0] for key in BY_KEY} | {"lake", "engine", "ingest"}
     return [*BY_KEY, *sorted(sections)]
 
 

@@ -91,6 +91,14 @@ class DuckDBSettings:
 
 
 @dataclass(frozen=True)
+class ApiSettings:
+    """Which addresses API sources may reach beyond the public ones."""
+
+    allow_private: bool = False
+    allow_networks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything a project is set to. `origins` says for each dotted key where it came from."""
 
@@ -102,6 +110,7 @@ class Settings:
     s3: S3Settings = field(default_factory=S3Settings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     duckdb: DuckDBSettings = field(default_factory=DuckDBSettings)
+    api: ApiSettings = field(default_factory=ApiSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

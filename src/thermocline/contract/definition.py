@@ -12,9 +12,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from thermocline.contract.types import Map, Primitive, Type
+from thermocline.contract.types import Field, List, Map, Primitive, Struct, Type
 
 _STRING = Primitive("string")
+_BINARY = Primitive("binary")
 _TIMESTAMPTZ = Primitive("timestamptz")
 
 
@@ -146,10 +147,20 @@ SCD2_COLUMNS = (
 INGEST_COLUMNS = (
     Column("_source", _STRING, doc="the source it came from"),
     # Not "_file": Iceberg reserves that name, and Spark then refuses to read the table.
-    Column("_source_file", _STRING, doc="the landing file it came from"),
-    Column("_position", Primitive("long"), doc="its record number in that file, from 1"),
+    Column("_source_file", _STRING, doc="the landing file, topic/partition or endpoint"),
+    Column("_position", Primitive("long"), doc="its record number in that file, or its offset"),
     Column("_ingested_at", _TIMESTAMPTZ, doc="when it was landed"),
     Column("_rescued", Map(_STRING, _STRING), doc="fields that the contract does not name"),
+)
+MESSAGE_COLUMNS = (
+    Column("_key", _BINARY, doc="the message's key, as it came"),
+    Column(
+        "_headers",
+        List(Struct((Field("key", _STRING), Field("value", _BINARY)))),
+        doc="the message's headers, in their order",
+    ),
+    Column("_event_time", _TIMESTAMPTZ, doc="when the source says it happened"),
+    Column("_raw", _BINARY, doc="the payload, byte by byte; null for a tombstone"),
 )
 
 
@@ -169,7 +180,11 @@ class Shape:
 
 @dataclass(frozen=True)
 class Contract:
-    """One table's contract. `table` is "layer.name"; `columns` are those the author wrote."""
+    """One table's contract. `table` is "layer.name"; `columns` are those the author wrote.
+
+    `messages` says that its rows come one by one, from a topic, a database or an API, and not
+    from files: what came with each of them is then kept beside it.
+    """
 
     table: str
     columns: tuple[Column, ...]
@@ -193,6 +208,7 @@ class Contract:
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
     hot: timedelta | None = None
+    messages: bool = False
     line: int = field(default=0, compare=False)
 
     @property
@@ -210,7 +226,9 @@ class Contract:
         """Columns that Thermocline fills: history in scd2 tables, provenance in bronze."""
         if self.write is Write.SCD2:
             return SCD2_COLUMNS
-        return INGEST_COLUMNS if self.layer == "bronze" else ()
+        if self.layer != "bronze":
+            return ()
+        return INGEST_COLUMNS + MESSAGE_COLUMNS if self.messages else INGEST_COLUMNS
 
     @property
     def table_columns(self) -> tuple[Column, ...]:

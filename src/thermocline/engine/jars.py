@@ -43,6 +43,14 @@ S3 = (
     f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}",
     f"software.amazon.awssdk:apache-client:{AWS_SDK}",
 )
+KAFKA = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
+    # Spark's connector needs it, and it is not published at the connector's own versions; this
+    # one has the same classes, and was tried with them against Kafka 4.3.
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+    "org.apache.kafka:kafka-clients:3.9.1",  # the one that this connector is built with
+    "org.apache.commons:commons-pool2:2.12.1",  # keeps the connector's consumers
+)
 # What was reviewed is what runs: a pinned jar with other content is refused.
 SHA256 = {
     BASE[0]: "3123c3798af642dd537230923548e013ef41cc28b6626e5225808cf5670a0f82",
@@ -52,6 +60,10 @@ SHA256 = {
     S3[1]: "d2d24e6b715b5656b9d238bf13b6682a07e2004dd36aad74a73aeb854319f4d9",
     S3[2]: "7bef0ea4efd5e0860bab63e08317040951edb51b72a5be734284c28b8324ab87",
     S3[3]: "0b00ae3d55c3d1213ca47b5651dc4c2a0080fc9b6192dde3d53c3da6c1811bcb",
+    KAFKA[0]: "cb31ffd9c8f5527dba061db8af671d295562092e4f3f5ff42fc249fab8a8fde6",
+    KAFKA[1]: "ab6e27a8a47ce63348dd0ecbd5543dc6212b4783180305cde5749e79684ea97b",
+    KAFKA[2]: "7568b998572d256f0b7bc0afdc1b7a2588b8b08415c62ce314c864a6851ae9d9",
+    KAFKA[3]: "5273c8bc8c0dca2211175c0d27efbd7228efae99689aac001a8e1ef8e872e9ef",
 }
 
 # Half a gigabyte over a slow line; a fetch that hangs longer is given up.

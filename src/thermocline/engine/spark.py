@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +39,7 @@ class SparkEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: SparkSession | None = None
+        self._added: set[str] = set()
 
     @property
     def started(self) -> bool:
@@ -51,6 +52,14 @@ class SparkEngine:
         if self._session is None:
             self._session = _start(self._settings)
         return self._session
+
+    def add_jars(self, packages: Sequence[str]) -> None:
+        """Have the session know further jars, whether it runs already or not."""
+        wanted = [each for each in packages if each not in self._added]
+        for jar in jars.resolve(wanted):
+            escaped = str(jar).replace("\\", "\\\\").replace("'", "\\'")
+            self.session.sql(f"add jar '{escaped}'")
+        self._added.update(wanted)
 
     def read(self, table: str, snapshot: int) -> DataFrame:
         """A table at one snapshot, which stays that snapshot whatever is committed later."""

@@ -1,32 +1,43 @@
-"""One batch of files: read, judge, and write to a draft what lands and what does not."""
+"""One batch: read, judged, and written to a draft, what lands and what does not.
+
+Whatever a source is, its records take this way: good ones into bronze, bad ones into quarantine,
+and how far the source has been read, in one publish.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
-from thermocline.engine.spark import CATALOG
-from thermocline.errors import CheckFailed, CommitUnknown, Permanent, Transient
-from thermocline.ingest import drift, ledger, quarantine
-from thermocline.ingest.judge import BAD, DRIFTED, FILE, POSITION, RAW, REASONS, RESCUED, UNKNOWN
-from thermocline.ingest.landing import Folder
+from thermocline.errors import CheckFailed, CommitUnknown, Permanent
+from thermocline.ingest import drift, marks, quarantine, tally
+from thermocline.ingest.judge import (
+    BAD,
+    DRIFTED,
+    FILE,
+    MESSAGE,
+    POSITION,
+    RAW,
+    REASONS,
+    RESCUED,
+    UNKNOWN,
+)
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
-from thermocline.ingest.read import read
 from thermocline.ingest.source import Source
+from thermocline.ingest.tally import Tally
 from thermocline.ingest.values import instant, literal, quoted
+from thermocline.lake import MainMoved
 from thermocline.lake.faults import crash_point
 from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql import DataFrame
 
-    from thermocline.ingest.examine import Examined
-    from thermocline.ingest.stage import Staged
     from thermocline.lake import Draft, Lake
 
 SHOWN = 3
@@ -35,42 +46,87 @@ STRING = Primitive("string")
 
 
 @dataclass(frozen=True)
-class Landed:
-    """What a batch did."""
+class Provenance:
+    """Where records come from: a file, a partition of a topic, an endpoint.
 
-    files: int
-    rows: int
-    quarantined: int
-    snapshot: int
+    `name` is what a person calls it. `identity` is a hash that is the same whenever the same
+    records come again, so that a bad one keeps its id; `layout` is how its records are written.
+    `records` is how many there are, where that is known and all their fields have a place.
+    """
+
+    name: str
+    identity: str
+    layout: Layout
+    records: int | None = None
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """Something that cannot be read at all, and goes to quarantine as one row."""
+
+    name: str
+    identity: str
+    flaw: str
+
+
+Read = Callable[[Contract, "frozenset[int] | None"], "DataFrame"]
+"""The judged records of a batch, or of some of its provenances alone, by their numbers."""
+
+
+def _nothing_to_confirm() -> None:
+    pass
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Files that are to land in one commit. `damaged` ones only go to quarantine, as files."""
+    """Records that are to land in one commit.
+
+    FILE in what `read` gives is a number in `origins`. `expected` is how many records there are,
+    where that is known. `confirm` is called before anything becomes visible, and raises when what
+    was read is no longer true.
+    """
 
     lake: Lake
     source: Source
     contract: Contract
-    folder: Folder
-    files: tuple[Staged, ...]
-    damaged: tuple[Examined, ...]
     run: str
+    origins: tuple[Provenance, ...]
+    read: Read
+    bookmark: Mapping[str, Any]
+    expected: int | None = None
+    spans: tuple[tuple[int, int], ...] = ()
+    """Of each provenance the first position and the one behind the last, where that is known."""
+    damaged: tuple[Damaged, ...] = ()
+    confirm: Callable[[], None] = _nothing_to_confirm
+    base: int | None = None
+    """The snapshot of the target that the batch was made for; None when any will do."""
+    before: tuple[int, int] = (0, 0)
+    """Bad records and all records of the batches before, which count towards the bad share."""
+    few: int = 0
+    """So many bad records are let through whatever their share is, unless that must be 0."""
 
-    @property
-    def all_files(self) -> list[Examined]:
-        """Every file that the commit's bookmark will name."""
-        return [*(file.examined for file in self.files), *self.damaged]
 
-    def without(self, gone: set[str]) -> Batch:
-        """The batch without some files, by hash."""
-        kept = tuple(file for file in self.files if file.examined.sha256 not in gone)
-        return replace(self, files=kept)
+@dataclass(frozen=True)
+class Landed:
+    """What a batch did.
+
+    `bytes` are those of the payloads, and `oldest` and `newest` the event times, where records
+    have any; `gaps` counts positions that no record had, which a topic may have for good reasons.
+    """
+
+    rows: int
+    quarantined: int
+    snapshot: int
+    bytes: int = 0
+    gaps: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
 
 
 class Drifted(Exception):
-    """Records have fields that the contract's policy cannot pass over: names by file hash."""
+    """Records have fields that the contract's policy cannot pass over: names by provenance."""
 
-    def __init__(self, fields: dict[str, set[str]]) -> None:
+    def __init__(self, fields: dict[int, set[str]]) -> None:
         super().__init__(fields)
         self.fields = fields
 
@@ -78,18 +134,16 @@ class Drifted(Exception):
 def land(batch: Batch) -> Landed:
     """Land a batch: good rows in bronze, bad ones in quarantine, in one publish, or not at all.
 
-    Raises Drifted when its files must be treated otherwise, and MainMoved when somebody else
+    Raises Drifted when its records must be treated otherwise, and MainMoved when somebody else
     landed something meanwhile. Nothing of the batch is visible then.
     """
     draft = batch.lake.draft(batch.run)
     try:
+        draft.begin(batch.source.target)
+        if batch.base is not None and draft.base(batch.source.target) != batch.base:
+            raise MainMoved([batch.source.target], draft.into)
         landed = _write(batch, draft)
-        for file in batch.all_files:
-            if not batch.folder.unchanged(file.file):
-                raise Transient(
-                    f"{one_line(file.file.name)} changed while it was read.",
-                    "Nothing of the batch landed. Run again when the file is complete.",
-                )
+        batch.confirm()
         draft.publish()
     except CommitUnknown:
         raise  # it may have landed: whoever looks it up needs the branches as they are
@@ -102,95 +156,39 @@ def land(batch: Batch) -> Landed:
 
 def _write(batch: Batch, draft: Draft) -> Landed:
     now = datetime.now(UTC)
-    frame = read(batch.lake.spark.session, batch.files, batch.source, batch.contract)
+    frame = batch.read(batch.contract, None)
     crash_point("ingest.read")
-    known = _records_by_file(batch)
-    seen, rows = (None, frame) if known else _observed(frame)
+    known = [origin.records for origin in batch.origins if origin.records is not None]
+    whole = bool(known) and len(known) == len(batch.origins) and not batch.source.messages
+    seen, rows = (None, frame) if whole else tally.observed(batch, frame)
     good = rows.where(f"not {BAD}").selectExpr(*_bronze_columns(batch, now))
+    table = batch.source.target
+    base = batch.lake.state(table)
+    bookmark = marks.merged(marks.carried(base, draft.base(table)), batch.bookmark)
     snapshot = draft.commit(
-        batch.source.target,
-        lambda target: _append(good, target),
-        bookmark=ledger.bookmark_of(batch.all_files),
-        operation="ingest",
+        table, lambda target: _append(good, target), bookmark=bookmark, operation="ingest"
     )
     crash_point("ingest.committed-bronze")
-    found = _found(seen.get) if seen else _missing(batch, known, draft, snapshot)
+    found = tally.of_counts(seen.get) if seen else tally.of_missing(batch, draft, snapshot)
+    _expect_every_record(batch, found)
     if found.drifted:
         _refuse_drift(batch, frame)
-    if found.bad > batch.source.bad_share * found.rows:
-        raise _too_many_bad(batch, frame, found.bad, found.rows)
+    bad, count = found.bad + batch.before[0], found.rows + batch.before[1]
+    few = batch.few if batch.source.bad_share else 0
+    if found.bad and bad > max(batch.source.bad_share * count, few):
+        raise _too_many_bad(batch, frame, bad, count)
     quarantined = 0
     if found.bad or batch.damaged:
         quarantined = _quarantine(batch, draft, found.bad_files, now)
-    _expect_every_record(batch, found, quarantined - len(batch.damaged))
+    _expect_every_bad_row(batch, found, quarantined - len(batch.damaged))
     crash_point("ingest.committed-quarantine")
-    return Landed(len(batch.all_files), found.rows - found.bad, quarantined, snapshot)
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a batch's records turned out to be. `bad_files` are those with bad rows, by number."""
-
-    rows: int
-    bad: int
-    bad_files: frozenset[int]
-    drifted: bool = False
-
-
-def _records_by_file(batch: Batch) -> dict[str, int]:
-    """How many records the files say they have, by name; empty where only reading tells.
-
-    Nor is that enough where records have fields that the contract does not name.
-    """
-    counts: dict[str, int] = {}
-    for file in batch.files:
-        records = file.examined.records
-        if records is None or drift.stray_fields(file.examined, batch.contract):
-            return {}
-        counts[file.examined.file.name] = records
-    return counts
-
-
-def _observed(frame: DataFrame) -> tuple[Observation, DataFrame]:
-    """The rows, counted while they are written: a second reading is needed only for bad ones.
-
-    What only those need is left out before, because Spark computes all that a count looks at.
-    """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    seen = Observation()
-    counted = frame.drop(RAW, UNKNOWN).observe(
-        seen,
-        F.count(F.lit(1)).alias("rows"),
-        F.count_if(F.expr(BAD)).alias("bad"),
-        F.count_if(F.col(DRIFTED)).alias("drifted"),
-        F.collect_set(F.expr(f"case when {BAD} then {FILE} end")).alias("bad_files"),
-    )
-    return seen, counted
-
-
-def _found(counts: Mapping[str, Any]) -> Found:
-    bad_files = frozenset(counts["bad_files"])
-    return Found(counts["rows"], counts["bad"], bad_files, bool(counts["drifted"]))
-
-
-def _missing(batch: Batch, known: dict[str, int], draft: Draft, snapshot: int) -> Found:
-    """What files of known length did not bring. Cheaper than counting rows on their way: Spark
-    reads, judges and writes them in one loop then."""
-    rows = sum(known.values())
-    bad = rows - _added(draft.lake, batch.source.target, snapshot)
-    if not bad:
-        return Found(rows, 0, frozenset())
-    landed = _landed_by_file(draft, batch.source.target, snapshot)
-    lacking = (i for i, (name, count) in enumerate(known.items()) if landed.get(name, 0) < count)
-    return Found(rows, bad, frozenset(lacking))
-
-
-def _landed_by_file(draft: Draft, table: str, snapshot: int) -> dict[str, int]:
-    reader = draft.lake.spark.session.read.option("start-snapshot-id", str(draft.base(table)))
-    added = reader.option("end-snapshot-id", str(snapshot)).table(f"{CATALOG}.{table}")
-    return {row[0]: row[1] for row in added.groupBy("_source_file").count().collect()}
+    return Landed(
+        found.rows - found.bad, quarantined, snapshot,
+        bytes=found.bytes,
+        gaps=sum(end - start for start, end in batch.spans) - found.rows if batch.spans else 0,
+        oldest=found.oldest,
+        newest=found.newest,
+    )  # fmt: skip
 
 
 def _append(frame: DataFrame, target: str) -> None:
@@ -198,19 +196,27 @@ def _append(frame: DataFrame, target: str) -> None:
     frame.writeTo(target).option("check-nullability", "false").append()
 
 
-def _added(lake: Lake, table: str, snapshot: int) -> int:
-    return lake.state(table).snapshot(snapshot).count("added-records")
-
-
-def _expect_every_record(batch: Batch, found: Found, kept: int) -> None:
-    """Stop when a record was neither landed nor set aside."""
-    counted = [file.examined.records for file in batch.files]
-    expected = sum(count for count in counted if count is not None)
-    short = None not in counted and found.rows != expected
-    if short or kept != found.bad:
+def _expect_every_record(batch: Batch, found: Tally) -> None:
+    """Stop when records are missing or more than there can be: each must land once, or be set
+    aside."""
+    if batch.expected is not None and found.rows != batch.expected:
         raise Permanent(
-            f"{batch.source.name}: of {expected if short else found.rows:,} records "
-            f"{found.rows - found.bad:,} were read and {kept:,} set aside.",
+            f"{batch.source.name}: {found.rows:,} of {batch.expected:,} records were read.",
+            "Nothing of the batch landed. This is a bug; please report it.",
+        )
+    most = sum(end - start for start, end in batch.spans)
+    if batch.spans and (found.outside or found.rows > most):
+        raise Permanent(
+            f"{batch.source.name} gave {found.rows:,} records for {most:,} positions, "
+            f"{found.outside:,} of them others than were asked for.",
+            "Nothing of the batch landed. Look whether the source was restored from a copy.",
+        )
+
+
+def _expect_every_bad_row(batch: Batch, found: Tally, kept: int) -> None:
+    if kept != found.bad:
+        raise Permanent(
+            f"{batch.source.name}: {kept:,} of {found.bad:,} bad records were set aside.",
             "Nothing of the batch landed. This is a bug; please report it.",
         )
 
@@ -218,11 +224,13 @@ def _expect_every_record(batch: Batch, found: Found, kept: int) -> None:
 def _bronze_columns(batch: Batch, now: datetime) -> list[str]:
     filled = {
         "_source": literal(batch.source.name),
-        "_source_file": _by_file([file.examined.file.name for file in batch.files]),
+        "_source_file": _by_file([origin.name for origin in batch.origins]),
         "_position": POSITION,
         "_ingested_at": instant(now),
         "_rescued": RESCUED,
     }
+    if batch.source.messages:
+        filled |= MESSAGE
     return [
         f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"
         for column in batch.contract.table_columns
@@ -240,9 +248,9 @@ def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
     if batch.contract.drift is Drift.RESCUE:
         return
     named = frame.where(DRIFTED).selectExpr(FILE, f"explode({UNKNOWN}) as name").distinct()
-    fields: dict[str, set[str]] = {}
+    fields: dict[int, set[str]] = {}
     for row in named.limit(MOST_NAMES).collect():
-        fields.setdefault(batch.files[row[FILE]].examined.sha256, set()).add(row["name"])
+        fields.setdefault(row[FILE], set()).add(row["name"])
     if batch.contract.drift is Drift.ADD:
         found = dict.fromkeys({name for names in fields.values() for name in names}, STRING)
         if drift.added(batch.contract, found) == batch.contract:
@@ -253,29 +261,27 @@ def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
 def _too_many_bad(batch: Batch, frame: DataFrame, bad: int, rows: int) -> CheckFailed:
     samples = frame.where(BAD).selectExpr(FILE, POSITION, f"{REASONS}[0] as reason").limit(SHOWN)
     said = "; ".join(
-        f"{one_line(batch.files[row[FILE]].examined.file.name)}:{row[POSITION]} "
-        f"{one_line(row['reason'])}"
+        f"{one_line(batch.origins[row[FILE]].name)}:{row[POSITION]} {one_line(row['reason'])}"
         for row in samples.collect()
     )
     return CheckFailed(
         f"{bad:,} of {rows:,} rows for {batch.source.target} are bad, more than "
         f"{batch.source.bad_share:.0%}: {said}",
-        f"Nothing of the batch landed. Mend the files or the contract, or raise badShare of "
+        f"Nothing of the batch landed. Mend the source or the contract, or raise badShare of "
         f"{batch.source.name}.",
         bad=bad,
         rows=rows,
     )
 
 
-def _quarantine(batch: Batch, draft: Draft, bad_files: Set[int], now: datetime) -> int:
-    """Write the bad rows, and the damaged files as rows of their own; says how many there are."""
-    spark = batch.lake.spark.session
+def _quarantine(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) -> int:
+    """Write the bad rows, and what is damaged as rows of its own; says how many there are."""
     batch.lake.ensure(quarantine.contract_of(batch.source))
     frame = _damaged_rows(batch)
-    if bad_files:
-        again = replace(batch, files=tuple(batch.files[i] for i in sorted(bad_files)))
-        judged = read(spark, again.files, batch.source, batch.contract).where(BAD)
-        frame = judged.selectExpr(*_quarantine_columns(again)).unionByName(frame)
+    if bad:
+        judged = batch.read(batch.contract, bad).where(BAD)
+        rows = judged.selectExpr(*_quarantine_columns(batch))
+        frame = rows.unionByName(frame, allowMissingColumns=True) if batch.damaged else rows
     stamped = frame.selectExpr(
         "sha2(concat(file_sha256, ':', position), 256) as id",
         f"{literal(batch.source.name)} as source",
@@ -285,34 +291,32 @@ def _quarantine(batch: Batch, draft: Draft, bad_files: Set[int], now: datetime) 
         f"{instant(now)} as quarantined_at",
         "cast(null as timestamp) as replayed_at",
         "cast(null as string) as replayed_run",
+        *(MESSAGE if batch.source.messages else ()),
     )  # fmt: skip
     table = batch.source.quarantine
     snapshot = draft.commit(
         table, lambda target: _append(stamped, target), bookmark=None, operation="quarantine"
     )
-    return _added(batch.lake, table, snapshot)
+    return tally.added(batch.lake, table, snapshot)
 
 
 def _quarantine_columns(batch: Batch) -> list[str]:
-    examined = [file.examined for file in batch.files]
-    layouts = [Layout.of(file, batch.source, batch.contract).written() for file in examined]
     # What was cut or could not be decoded cannot be read again from here.
     whole = f"{REASONS}[0] not in ({literal(TOO_LONG)}, {literal(NOT_TEXT)})"
+    layouts = _by_file([origin.layout.written() for origin in batch.origins])
     return [
-        f"{_by_file([file.file.name for file in examined])} as file",
-        f"{_by_file([file.sha256 for file in examined])} as file_sha256",
+        f"{_by_file([origin.name for origin in batch.origins])} as file",
+        f"{_by_file([origin.identity for origin in batch.origins])} as file_sha256",
         f"{POSITION} as position",
         f"{REASONS} as reasons",
         f"{RAW} as raw",
-        f"case when {whole} then {_by_file(layouts)} end as layout",
+        f"case when {whole} then {layouts} end as layout",
+        *(f"{it} as {name}" for name, it in MESSAGE.items() if batch.source.messages),
     ]
 
 
 def _damaged_rows(batch: Batch) -> DataFrame:
-    rows = [
-        (file.file.name, file.sha256, 0, [file.flaw or "cannot be read"], None, None)
-        for file in batch.damaged
-    ]
+    rows = [(each.name, each.identity, 0, [each.flaw], None, None) for each in batch.damaged]
     schema = (
         "file string, file_sha256 string, position long, reasons array<string>, "
         "raw string, layout string"

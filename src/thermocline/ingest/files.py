@@ -11,22 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive, Type
-from thermocline.errors import BadInput, Permanent
-from thermocline.ingest import drift
-from thermocline.ingest.batch import Batch, Drifted, Landed, land
+from thermocline.errors import BadInput, Permanent, Transient
+from thermocline.ingest import drift, ledger
+from thermocline.ingest.batch import Batch, Damaged, Drifted, Landed, Provenance, land
 from thermocline.ingest.examine import Examined, examine
 from thermocline.ingest.judge import data_only
 from thermocline.ingest.landing import Folder, LandingFile, Refusal, folder_of, list_landing
+from thermocline.ingest.layout import Layout
 from thermocline.ingest.ledger import read_ledger
 from thermocline.ingest.read import read
 from thermocline.ingest.source import Source, overlap
-from thermocline.ingest.stage import staged
+from thermocline.ingest.stage import Staged, staged
 from thermocline.ingest.values import refuse_unwritable
 from thermocline.lake import MainMoved
 from thermocline.lake.faults import crash_point
 from thermocline.telemetry import SILENT, Progress, one_line
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from thermocline.lake import Lake
 
 BATCH_BYTES = 4 << 30
@@ -51,15 +54,79 @@ class IngestReport:
     snapshot: int | None = None
     refused: tuple[Refusal, ...] = ()
 
-    def plus(self, landed: Landed) -> IngestReport:
+    def plus(self, landed: Landed, files: int) -> IngestReport:
         """The report with one more batch."""
         return replace(
             self,
-            files=self.files + landed.files,
+            files=self.files + files,
             rows=self.rows + landed.rows,
             quarantined=self.quarantined + landed.quarantined,
             snapshot=landed.snapshot,
         )
+
+
+@dataclass(frozen=True)
+class FileBatch:
+    """Files that are to land in one commit. `damaged` ones only go to quarantine, as files."""
+
+    lake: Lake
+    source: Source
+    contract: Contract
+    folder: Folder
+    files: tuple[Staged, ...]
+    damaged: tuple[Examined, ...]
+    run: str
+
+    @property
+    def all_files(self) -> list[Examined]:
+        """Every file that the commit's bookmark will name."""
+        return [*(file.examined for file in self.files), *self.damaged]
+
+    def without(self, gone: set[str]) -> FileBatch:
+        """The batch without some files, by hash."""
+        kept = tuple(file for file in self.files if file.examined.sha256 not in gone)
+        return replace(self, files=kept)
+
+    def land(self) -> Landed:
+        """Land the files, or raise as `batch.land` does."""
+        counted = [file.examined.records for file in self.files]
+        known = [count for count in counted if count is not None]
+        origins = tuple(
+            Provenance(
+                file.file.name, file.sha256, Layout.of(file, self.source, self.contract),
+                None if drift.stray_fields(file, self.contract) else file.records,
+            )
+            for file in (staged.examined for staged in self.files)
+        )  # fmt: skip
+        damaged = (
+            Damaged(file.file.name, file.sha256, file.flaw or "cannot be read")
+            for file in self.damaged
+        )
+        return land(
+            Batch(
+                self.lake, self.source, self.contract, self.run, origins, self._read,
+                bookmark=ledger.bookmark_of(self.all_files),
+                expected=sum(known) if len(known) == len(counted) else None,
+                damaged=tuple(damaged),
+                confirm=self._confirm,
+            )
+        )  # fmt: skip
+
+    def _read(self, contract: Contract, only: frozenset[int] | None) -> DataFrame:
+        numbered = [
+            (number, file)
+            for number, file in enumerate(self.files)
+            if only is None or number in only
+        ]
+        return read(self.lake.spark.session, numbered, self.source, contract)
+
+    def _confirm(self) -> None:
+        for file in self.all_files:
+            if not self.folder.unchanged(file.file):
+                raise Transient(
+                    f"{one_line(file.file.name)} changed while it was read.",
+                    "Nothing of the batch landed. Run again when the file is complete.",
+                )
 
 
 def ingest(
@@ -139,14 +206,15 @@ class _Work:
         sound = _admitted([file for file in new if file.flaw is None], contract, refused)
         if contract.drift is Drift.ADD:
             contract = drift.added(contract, _fields_to_add(sound, contract))
-        batch = Batch(
+        batch = FileBatch(
             self.lake, self.source, contract, self.folder,
             tuple(staged(self.folder, file, self.source, self.scratch) for file in sound),
             tuple(file for file in new if file.flaw is not None),
             self.run,
         )  # fmt: skip
         landed, batch = self._land(batch, refused)
-        report = self.report if landed is None else self.report.plus(landed)
+        taken = len(batch.all_files)
+        report = self.report if landed is None else self.report.plus(landed, taken)
         self.report = replace(
             report,
             skipped=report.skipped + len(files) - len(new),
@@ -154,12 +222,12 @@ class _Work:
         )
         self.ledger.add(batch.all_files)
 
-    def _land(self, batch: Batch, refused: list[Refusal]) -> tuple[Landed | None, Batch]:
+    def _land(self, batch: FileBatch, refused: list[Refusal]) -> tuple[Landed | None, FileBatch]:
         """Land a batch, without the files that turn out to be unfit while it is read."""
         while batch.all_files:
             self.lake.ensure(batch.contract)
             try:
-                return land(batch), batch
+                return batch.land(), batch
             except Drifted as found:
                 batch = _after_drift(batch, found.fields, refused)
             except Permanent as error:
@@ -229,18 +297,20 @@ def _fields_to_add(files: Sequence[Examined], contract: Contract) -> dict[str, T
     return found
 
 
-def _after_drift(batch: Batch, fields: dict[str, set[str]], refused: list[Refusal]) -> Batch:
+def _after_drift(
+    batch: FileBatch, fields: dict[int, set[str]], refused: list[Refusal]
+) -> FileBatch:
     """The batch as the contract's policy wants it, now that the fields are known."""
     if batch.contract.drift is Drift.ADD:
         names = {name for found in fields.values() for name in found}
         return replace(batch, contract=drift.added(batch.contract, dict.fromkeys(names, STRING)))
-    by_hash = {file.examined.sha256: file.examined.file.name for file in batch.files}
-    for sha256, names in fields.items():
-        refused.append(Refusal(by_hash[sha256], drift.refused(names, batch.contract)))
-    return batch.without(set(fields))
+    unfit = {number: batch.files[number].examined for number in fields}
+    for number, file in unfit.items():
+        refused.append(Refusal(file.file.name, drift.refused(fields[number], batch.contract)))
+    return batch.without({file.sha256 for file in unfit.values()})
 
 
-def _unreadable(batch: Batch) -> list[Examined]:
+def _unreadable(batch: FileBatch) -> list[Examined]:
     """The files that Spark cannot read to their end, found by reading each alone."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -248,7 +318,7 @@ def _unreadable(batch: Batch) -> list[Examined]:
     broken = []
     for file in batch.files:
         try:
-            frame = read(batch.lake.spark.session, [file], batch.source, batch.contract)
+            frame = read(batch.lake.spark.session, [(0, file)], batch.source, batch.contract)
             frame.write.format("noop").mode("overwrite").save()
         except Py4JJavaError as error:
             broken.append(replace(file.examined, flaw=f"damaged: {_root_of(error.java_exception)}"))

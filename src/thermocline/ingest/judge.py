@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from thermocline.check.rows import row_breaks, row_reasons
-from thermocline.contract.definition import INGEST_COLUMNS, Contract, Drift
+from thermocline.contract.definition import INGEST_COLUMNS, MESSAGE_COLUMNS, Contract, Drift
 from thermocline.ingest.values import Flaw, quoted, spark_type
 
 if TYPE_CHECKING:
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 FILE, POSITION, RAW = "__tc_file", "__tc_position", "__tc_raw"
 BAD, REASONS = "__tc_bad", "__tc_reasons"
 DRIFTED, UNKNOWN, RESCUED = "__tc_drifted", "__tc_unknown", "_rescued"
+
+KEY, HEADERS, EVENT_TIME, PAYLOAD = "__tc_key", "__tc_headers", "__tc_event_time", "__tc_payload"
+MESSAGE = {"_key": KEY, "_headers": HEADERS, "_event_time": EVENT_TIME, "_raw": PAYLOAD}
+"""What comes with a message: the columns of bronze, and where they are on the way there."""
 
 NO_NAMES = "cast(null as array<string>)"
 NO_TEXTS = "cast(null as map<string,string>)"
@@ -59,9 +63,26 @@ def judged(
 
 
 def data_only(contract: Contract) -> Contract:
-    """The contract of what files bring: an author may list provenance columns, we fill them."""
-    ours = {column.name for column in INGEST_COLUMNS}
+    """The contract of what a source brings: an author may list provenance columns, we fill them."""
+    system = INGEST_COLUMNS + MESSAGE_COLUMNS if contract.messages else INGEST_COLUMNS
+    ours = {column.name for column in system}
     return replace(contract, columns=tuple(c for c in contract.columns if c.name not in ours))
+
+
+def refusing_strays(frame: DataFrame) -> DataFrame:
+    """Rows whose fields the contract does not name are bad ones: where each is judged alone.
+
+    A file with such a field can wait as a whole until somebody has looked at it; a message cannot.
+    """
+    said = f"concat('fields that the contract does not name: ', array_join({UNKNOWN}, ', '))"
+    reasons = f"if({DRIFTED} and size({REASONS}) = 0, array({said}), {REASONS})"
+    kept = (name for name in frame.columns if name not in {BAD, REASONS, DRIFTED})
+    return frame.selectExpr(
+        *(quoted(name) for name in kept),
+        f"{BAD} or {DRIFTED} as {BAD}",
+        f"{reasons} as {REASONS}",
+        f"false as {DRIFTED}",
+    )
 
 
 def nothing(spark: SparkSession, contract: Contract) -> DataFrame:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thermocline.contract.definition import Column, Contract, Write
+from thermocline.contract.definition import MESSAGE_COLUMNS, Column, Contract, Write
 from thermocline.contract.problems import shown
 from thermocline.contract.types import List, Primitive
 from thermocline.errors import BadInput
@@ -26,7 +26,7 @@ _TIMESTAMPTZ = Primitive("timestamptz")
 
 @dataclass(frozen=True)
 class QuarantinedRow:
-    """A record that could not land. Position 0 stands for a whole file that cannot be read."""
+    """A record that could not land. One without `raw` and layout is a whole unreadable file."""
 
     id: str
     source: str
@@ -54,16 +54,17 @@ class ReplayReport:
 def contract_of(source: Source) -> Contract:
     """The contract of the table that keeps a source's bad rows.
 
-    `id` is made of the file's content and the position in it: the same record always gets the
-    same one. `layout` is how `raw` is written, null where `raw` is not the whole record.
+    `id` is made of the file's content (or the partition) and the position in it: the same record
+    always gets the same one. `layout` is how `raw` is written, null where `raw` is not the whole
+    record. What came with a message is kept, for when it lands after all.
     """
     columns = (
-        Column("id", _STRING, required=True, doc="sha256 of the file's hash and the position"),
+        Column("id", _STRING, required=True, doc="sha256 of file_sha256 and the position"),
         Column("source", _STRING, required=True),
         Column("target", _STRING, required=True, doc="the table it was meant for"),
         Column("file", _STRING, required=True),
         Column("file_sha256", _STRING, required=True),
-        Column("position", Primitive("long"), required=True, doc="record number; 0: the file"),
+        Column("position", Primitive("long"), required=True, doc="record number, or offset"),
         Column("reasons", List(_STRING), required=True),
         Column("raw", _STRING, doc="the record as it was written"),
         Column("layout", _STRING, doc="how raw is written; null when it is not whole"),
@@ -71,6 +72,7 @@ def contract_of(source: Source) -> Contract:
         Column("quarantined_at", _TIMESTAMPTZ, required=True),
         Column("replayed_at", _TIMESTAMPTZ, doc="when it landed after all"),
         Column("replayed_run", _STRING),
+        *(MESSAGE_COLUMNS if source.messages else ()),
     )
     return Contract(
         source.quarantine,

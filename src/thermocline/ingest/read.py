@@ -16,7 +16,7 @@ from thermocline.contract.types import Decimal
 from thermocline.ingest import values
 from thermocline.ingest.judge import RAW, Stray, judged, nothing
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.lines import FLAW, numbered_lines
+from thermocline.ingest.lines import FLAW, Numbered, numbered_lines
 from thermocline.ingest.parquet import parquet_rows
 from thermocline.ingest.source import Source
 from thermocline.ingest.values import Flaw, literal, member, quoted
@@ -52,12 +52,10 @@ class Records:
         return self.fields.get(name, "cast(null as string)")
 
 
-def read(
-    spark: SparkSession, files: Sequence[Staged], source: Source, contract: Contract
-) -> DataFrame:
+def read(spark: SparkSession, files: Numbered, source: Source, contract: Contract) -> DataFrame:
     """All records of the files, judged. Files may differ in format, header or schema."""
     groups: dict[tuple[str, Layout], list[tuple[int, Staged]]] = {}
-    for index, file in enumerate(files):
+    for index, file in files:
         if file.examined.expanded:
             key = (file.separator, Layout.of(file.examined, source, contract))
             groups.setdefault(key, []).append((index, file))
@@ -67,30 +65,19 @@ def read(
             frames.append(parquet_rows(spark, members, contract))
         else:
             lines = numbered_lines(spark, members, separator, header=layout.header)
-            frames.append(_parsed_once(typed(records(lines, layout), contract)))
+            frames.append(typed(records(lines, layout), contract))
     if not frames:
         return nothing(spark, contract)
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def _parsed_once(frame: DataFrame) -> DataFrame:
-    """The same rows, behind a count that Spark moves no filter across.
-
-    A filter on the reasons would otherwise go below the parsing, and parse each record again for
-    every field that it looks at.
-    """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
-
-
 def records(lines: DataFrame, layout: Layout) -> Records:
     """Lines (RAW and FLAW among their columns) as records of a layout."""
-    return _objects(lines) if layout.format == "jsonl" else _cells(lines, layout)
+    return objects(lines) if layout.format == "jsonl" else _cells(lines, layout)
 
 
-def _objects(lines: DataFrame) -> Records:
+def objects(lines: DataFrame) -> Records:
+    """Lines of JSON as records, one object a line."""
     # Parsed as an array that a null of ours ends: what follows the object on its line, and what
     # Spark would pass over, then makes the text invalid or the array longer.
     text = f"concat('[', {RAW}, ',null]')"
@@ -101,7 +88,8 @@ def _objects(lines: DataFrame) -> Records:
     )
     flaws = [
         Flaw(f"{FLAW} is not null", FLAW),
-        Flaw(f"({FLAW} is null and {OBJECT} is null)", "'not a JSON object'"),
+        # A message without a value is a record of its own, whose fields are all missing.
+        Flaw(f"({FLAW} is null and {RAW} is not null and {OBJECT} is null)", "'not a JSON object'"),
     ]
     return Records(frame, None, flaws, RAW)
 
@@ -159,7 +147,19 @@ def typed(found: Records, contract: Contract) -> DataFrame:
         if name in shapes:
             flaws += values.flaws(type_, shapes[name], name)
     stray = _stray(found, contract, shapes, texts)
-    return judged(frame, contract, flaws, stray, found.carried)
+    return _parsed_once(judged(frame, contract, flaws, stray, found.carried))
+
+
+def _parsed_once(frame: DataFrame) -> DataFrame:
+    """The same rows, behind a count that Spark moves no filter across.
+
+    A filter on the reasons would otherwise go below the parsing, and parse each record again for
+    every field that it looks at.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
 
 
 def _exact(

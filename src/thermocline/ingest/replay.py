@@ -15,7 +15,15 @@ from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.problems import shown
 from thermocline.errors import BadInput, CommitUnknown
 from thermocline.ingest import drift
-from thermocline.ingest.judge import DRIFTED, FILE, POSITION, RAW, REASONS, UNKNOWN, data_only
+from thermocline.ingest.judge import (
+    FILE,
+    MESSAGE,
+    POSITION,
+    RAW,
+    REASONS,
+    data_only,
+    refusing_strays,
+)
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import FLAW
 from thermocline.ingest.quarantine import ID, ReplayReport
@@ -159,11 +167,13 @@ class Replay:
 
     def _judged(self, pending: DataFrame, contract: Contract) -> DataFrame | None:
         """The rows that can be read, judged by the contract as it is now."""
-        readable = pending.where(f"position > 0 and (layout is not null or {_PATCH} is not null)")
+        patched = f"(raw is not null and {_PATCH} is not null)"
+        readable = pending.where(f"layout is not null or {patched}")
         lines = readable.selectExpr(
             f"0 as {FILE}", f"position as {POSITION}", f"raw as {RAW}",
             f"cast(null as string) as {FLAW}", "id as __tc_id", "source as __tc_source",
             "file as __tc_name", "layout", _PATCH,
+            *(f"{name} as {it}" for name, it in MESSAGE.items() if self.source.messages),
         )  # fmt: skip
         frames = []
         for row in readable.select("layout").distinct().collect():
@@ -178,16 +188,11 @@ class Replay:
         judged = reduce(lambda one, other: one.unionByName(other), frames)
         if contract.drift is not Drift.REFUSE:
             return judged
-        said = f"concat('fields that the contract does not name: ', array_join({UNKNOWN}, ', '))"
-        reasons = f"if({DRIFTED} and size({REASONS}) = 0, array({said}), {REASONS})"
-        return judged.selectExpr(
-            *(quoted(name) for name in judged.columns if name != REASONS),
-            f"{reasons} as {REASONS}",
-        )
+        return refusing_strays(judged)
 
     def _patched(self, found: Records) -> Records:
         if self.patches is None:
-            return Records(found.frame, found.fields, found.flaws, found.source, _CARRIED)
+            return Records(found.frame, found.fields, found.flaws, found.source, self._carried)
         if found.fields is None:
             before = OBJECT
         else:
@@ -199,7 +204,11 @@ class Replay:
         merged = f"map_concat({patch}, {left})"
         kept = [name for name in found.frame.columns if name != OBJECT]
         frame = found.frame.selectExpr(*kept, f"{merged} as {OBJECT}")
-        return Records(frame, None, [Flaw("false", "''")], None, _CARRIED)
+        return Records(frame, None, [Flaw("false", "''")], None, self._carried)
+
+    @property
+    def _carried(self) -> tuple[str, ...]:
+        return (*_CARRIED, *MESSAGE.values()) if self.source.messages else _CARRIED
 
     def _append(self, draft: Draft, good: DataFrame, contract: Contract) -> int:
         filled = {
@@ -207,6 +216,7 @@ class Replay:
             "_source_file": "__tc_name",
             "_position": POSITION,
             "_ingested_at": instant(datetime.now(UTC)),
+            **(MESSAGE if self.source.messages else {}),
         }
         columns = [
             f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"

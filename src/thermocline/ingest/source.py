@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -17,10 +18,15 @@ MAX_LINE_BYTES = 16 * 1024 * 1024
 BAD_SHARE = 0.5
 ENCODINGS = ("utf-8", "latin-1", "iso-8859-1", "cp1252", "windows-1252", "utf-16")
 
-_KEYS = (
-    "name", "kind", "path", "pattern", "format", "target", "options", "maxLineBytes", "badShare",
-    "settle", "description",
-)  # fmt: skip
+# kind → the module that reads its settings (KEYS, read) and opens it (open_feed)
+KINDS = {
+    "files": "",
+    "kafka": "thermocline.ingest.kafka.source",
+    "postgres": "thermocline.ingest.postgres.source",
+    "api": "thermocline.ingest.api.source",
+}
+_COMMON = ("name", "kind", "target", "badShare", "batch", "description")
+_FILES = ("path", "pattern", "format", "options", "maxLineBytes", "settle")
 
 
 @dataclass(frozen=True)
@@ -37,11 +43,21 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A landing folder, on local disk (an absolute path) or on S3, and the table it feeds.
+class Limits:
+    """How much one batch may hold, whichever is reached first."""
 
-    `max_line_bytes` bounds a record; `bad_share` is the share of bad rows above which a batch is
-    refused as a whole; a file that changed within the last `settle` seconds is still growing.
+    rows: int = 500_000
+    bytes: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where raw data comes from, and the table it feeds.
+
+    For files that is a landing folder: `path` on local disk (absolute) or on S3. For other kinds
+    `reach` holds what the kind's module read. `max_line_bytes` bounds a record; `bad_share` is the
+    share of bad rows above which a batch is refused as a whole; a file that changed within the
+    last `settle` seconds is still growing.
     """
 
     name: str
@@ -54,12 +70,19 @@ class Source:
     bad_share: float = BAD_SHARE
     settle: float = 0.0
     kind: str = "files"
+    limits: Limits = field(default_factory=Limits)
+    reach: Any = None
     defined_in: Path | None = field(default=None, compare=False)
 
     @property
     def quarantine(self) -> str:
         """The table that keeps this source's bad rows."""
         return f"quarantine.{self.target.split('.', 1)[1]}"
+
+    @property
+    def messages(self) -> bool:
+        """Whether records come one by one, with a key, a time and a payload of their own."""
+        return self.kind != "files"
 
     @property
     def remote(self) -> bool:
@@ -91,6 +114,12 @@ def load_sources(folder: Path | str, *, warehouse: str | None = None) -> dict[st
         if source.name in sources:
             what = f"{shown(source.name)} is defined in two files"
             problems.append(Problem(_shown(path, folder), 1, "name", what, "rename one"))
+        for other in sources.values():
+            if other.target == source.target and other.messages != source.messages:
+                what = f"{source.target} already takes files or messages of {shown(other.name)}"
+                problems.append(
+                    Problem(_shown(path, folder), 1, "target", what, "choose another table")
+                )
         sources[source.name] = source
     if problems:
         what = "that" if len(problems) == 1 else f"those {len(problems)} problems"
@@ -119,130 +148,183 @@ def _read(path: Path, project: Path, warehouse: str | None) -> tuple[Source | No
     if not isinstance(document.data, dict):
         report.add((), "", "a source is a mapping of settings", "begin with name:")
         return None, report.problems
-    source = _Reader(document.data, report, path, project, warehouse).source()
+    source = _read_source(Fields(document.data, report, project), path, warehouse)
     return (None if report.problems else source), report.problems
 
 
-class _Reader:
-    """Reads one source's settings and reports what is wrong with each."""
+class Fields:
+    """The settings of one source, read one by one; what is wrong with each goes to the report."""
 
-    def __init__(
-        self,
-        data: Mapping[str, Any],
-        report: Report,
-        path: Path,
-        project: Path,
-        warehouse: str | None,
-    ) -> None:
-        self._data = data
-        self._report = report
-        self._path = path
-        self._project = project
-        self._warehouse = warehouse
+    def __init__(self, data: Mapping[str, Any], report: Report, project: Path) -> None:
+        self.data = data
+        self.report = report
+        self.project = project
 
-    def source(self) -> Source:
-        for key in self._data:
-            if key not in _KEYS:
-                self._report.add((key,), "", f"unknown {shown(key)}", did_you_mean(key, _KEYS))
-        kind = self._text("kind", "files")
-        if kind != "files":
-            self._report.add(
-                ("kind",), "kind", f"{shown(kind)} is not in this version", "use files"
-            )
-        name = self._name()
-        return Source(
-            name=name,
-            path=self._location(),
-            target=self._target(),
-            pattern=self._text("pattern", "*"),
-            format=self._one_of("format", "auto", FORMATS),
-            options=self._options(),
-            max_line_bytes=int(self._number("maxLineBytes", MAX_LINE_BYTES, 1, 1 << 30)),
-            bad_share=self._number("badShare", BAD_SHARE, 0, 1),
-            settle=self._number("settle", 0, 0, 86_400),
-            kind=kind,
-            defined_in=self._path,
-        )
+    def flaw(self, key: str, what: str, hint: str = "") -> None:
+        """Report what is wrong with a setting."""
+        self.report.add((key,), key, what, hint)
 
-    def _name(self) -> str:
-        name = self._text("name", self._path.stem)
-        flaw = flaw_of_name(name, 128)
-        if flaw:
-            self._report.add(("name",), "name", *flaw)
-        return name
-
-    def _target(self) -> str:
-        if "target" not in self._data:
-            self._report.lacks((), "target", "is missing", "name the table, as bronze.raw_orders")
-            return "bronze.missing"
-        target = self._text("target", "")
-        layer, _, name = target.partition(".")
-        flaw = flaw_of_name(name, 128)
-        if layer != "bronze" or flaw:
-            hint = "raw data lands in bronze: write it as bronze.raw_orders"
-            self._report.add(("target",), "target", f"{shown(target)} cannot be a target", hint)
-        return target
-
-    def _location(self) -> str:
-        if "path" not in self._data:
-            self._report.lacks((), "path", "is missing", "name the landing folder")
+    def needs(self, key: str, hint: str) -> str:
+        """A text that must be there."""
+        if key not in self.data:
+            self.report.lacks((), key, "is missing", hint)
             return ""
-        text = self._text("path", "")
-        if "\0" in text or ".." in PurePosixPath(text).parts or not text.strip():
-            self._report.add(("path",), "path", f"{shown(text)} cannot be used", "leave out '..'")
-            return ""
-        if "://" in text and not text.startswith("s3://"):
-            hint = "use a folder, or s3://bucket/prefix"
-            self._report.add(("path",), "path", f"{shown(text)} is not in this version", hint)
-            return ""
-        location = text.rstrip("/") if "://" in text else str((self._project / text).absolute())
-        if self._warehouse and overlap(location, self._warehouse):
-            what = "the landing folder and the warehouse overlap"
-            hint = "keep raw files outside the warehouse, and the warehouse outside the folder"
-            self._report.add(("path",), "path", what, hint)
-        return location
+        return self.text(key, "")
 
-    def _options(self) -> TextOptions:
-        given = self._data.get("options") or {}
-        if not isinstance(given, dict):
-            self._report.add(("options",), "options", "must be a mapping")
-            return TextOptions()
-        known = TextOptions.__dataclass_fields__
-        values: dict[str, Any] = {}
-        for key, value in given.items():
-            flaw = _flaw_of_option(key, value)
-            if key not in known:
-                hint = did_you_mean(key, tuple(known))
-                self._report.add(("options", key), "options", f"unknown {shown(key)}", hint)
-            elif flaw:
-                self._report.add(("options", key), f"options.{key}", flaw)
-            else:
-                values[key] = value.lower() if key == "encoding" else value
-        return TextOptions(**values)
-
-    def _text(self, key: str, default: str) -> str:
-        value = self._data.get(key, default)
+    def text(self, key: str, default: str) -> str:
+        """A text."""
+        value = self.data.get(key, default)
         if not isinstance(value, str):
-            self._report.add((key,), key, f"{shown(value)} is not a text")
+            self.flaw(key, f"{shown(value)} is not a text")
             return default
         return value
 
-    def _one_of(self, key: str, default: str, allowed: tuple[str, ...]) -> str:
-        value = self._text(key, default)
+    def texts(self, key: str) -> tuple[str, ...]:
+        """A list of texts; one alone may stand without the list."""
+        value = self.data.get(key, [])
+        listed = [value] if isinstance(value, str) else value
+        if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
+            self.flaw(key, f"{shown(value)} is not a list of texts")
+            return ()
+        return tuple(listed)
+
+    def one_of(self, key: str, default: str, allowed: Sequence[str]) -> str:
+        """One of several words."""
+        value = self.text(key, default)
         if value not in allowed:
-            hint = did_you_mean(value, allowed) or f"use {', '.join(allowed)}"
-            self._report.add((key,), key, f"{shown(value)} is not in this version", hint)
+            hint = did_you_mean(value, tuple(allowed)) or f"use {', '.join(allowed)}"
+            self.flaw(key, f"{shown(value)} is not in this version", hint)
         return value
 
-    def _number(self, key: str, default: float, least: float, most: float) -> float:
-        value = self._data.get(key, default)
+    def number(self, key: str, default: float, least: float, most: float) -> float:
+        """A number within bounds, both included."""
+        value = self.data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self._report.add((key,), key, f"{shown(value)} is not a number")
+            self.flaw(key, f"{shown(value)} is not a number")
             return default
         if not least <= value <= most:
-            self._report.add((key,), key, f"{value:g} is not between {least:g} and {most:g}")
+            self.flaw(key, f"{value:g} is not between {least:g} and {most:g}")
             return default
         return value
+
+    def mapping(self, key: str) -> dict[str, Any]:
+        """A mapping of names to values."""
+        value = self.data.get(key) or {}
+        if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+            self.flaw(key, "must be a mapping")
+            return {}
+        return value
+
+    def file(self, key: str) -> Path | None:
+        """A file of the project, if one is named."""
+        if key not in self.data:
+            return None
+        path = (self.project / self.text(key, "")).absolute()
+        if not path.resolve().is_relative_to(self.project.resolve()) or not path.is_file():
+            self.flaw(key, f"{shown(self.data[key])} is no file of the project")
+        return path
+
+
+def _read_source(fields: Fields, path: Path, warehouse: str | None) -> Source:
+    kind = fields.one_of("kind", "files", tuple(KINDS))
+    module = _module(kind)
+    known = (*_COMMON, *(module.KEYS if module else _FILES))
+    for key in fields.data:
+        if key not in known:
+            fields.report.add((key,), "", f"unknown {shown(key)}", did_you_mean(key, known))
+    source = Source(
+        name=_name(fields, path),
+        path="",
+        target=_target(fields),
+        bad_share=fields.number("badShare", BAD_SHARE, 0, 1),
+        kind=kind,
+        limits=_limits(fields),
+        defined_in=path,
+    )
+    if module is not None:
+        return replace(source, reach=module.read(fields))
+    return replace(
+        source,
+        path=_location(fields, warehouse),
+        pattern=fields.text("pattern", "*"),
+        format=fields.one_of("format", "auto", FORMATS),
+        options=_options(fields),
+        max_line_bytes=int(fields.number("maxLineBytes", MAX_LINE_BYTES, 1, 1 << 30)),
+        settle=fields.number("settle", 0, 0, 86_400),
+    )
+
+
+def _module(kind: str) -> Any:
+    """What reads and opens a kind of source; None for files, which are no feed."""
+    place = KINDS.get(kind)
+    return import_module(place) if place else None
+
+
+def _name(fields: Fields, path: Path) -> str:
+    name = fields.text("name", path.stem)
+    flaw = flaw_of_name(name, 128)
+    if flaw:
+        fields.flaw("name", *flaw)
+    return name
+
+
+def _target(fields: Fields) -> str:
+    if "target" not in fields.data:
+        fields.needs("target", "name the table, as bronze.raw_orders")
+        return "bronze.missing"
+    target = fields.text("target", "")
+    layer, _, name = target.partition(".")
+    flaw = flaw_of_name(name, 128)
+    if layer != "bronze" or flaw:
+        hint = "raw data lands in bronze: write it as bronze.raw_orders"
+        fields.flaw("target", f"{shown(target)} cannot be a target", hint)
+    return target
+
+
+def _limits(fields: Fields) -> Limits:
+    given = Fields(fields.mapping("batch"), fields.report, fields.project)
+    for key in given.data:
+        if key not in {"rows", "bytes"}:
+            hint = did_you_mean(key, ("rows", "bytes"))
+            fields.report.add(("batch", key), "batch", f"unknown {shown(key)}", hint)
+    return Limits(
+        int(given.number("rows", Limits.rows, 1, 1 << 40)),
+        int(given.number("bytes", Limits.bytes, 1, 1 << 50)),
+    )
+
+
+def _location(fields: Fields, warehouse: str | None) -> str:
+    if "path" not in fields.data:
+        return fields.needs("path", "name the landing folder")
+    text = fields.text("path", "")
+    if "\0" in text or ".." in PurePosixPath(text).parts or not text.strip():
+        fields.flaw("path", f"{shown(text)} cannot be used", "leave out '..'")
+        return ""
+    if "://" in text and not text.startswith("s3://"):
+        hint = "use a folder, or s3://bucket/prefix"
+        fields.flaw("path", f"{shown(text)} is not in this version", hint)
+        return ""
+    location = text.rstrip("/") if "://" in text else str((fields.project / text).absolute())
+    if warehouse and overlap(location, warehouse):
+        what = "the landing folder and the warehouse overlap"
+        hint = "keep raw files outside the warehouse, and the warehouse outside the folder"
+        fields.flaw("path", what, hint)
+    return location
+
+
+def _options(fields: Fields) -> TextOptions:
+    known = TextOptions.__dataclass_fields__
+    values: dict[str, Any] = {}
+    for key, value in fields.mapping("options").items():
+        flaw = _flaw_of_option(key, value)
+        if key not in known:
+            hint = did_you_mean(key, tuple(known))
+            fields.report.add(("options", key), "options", f"unknown {shown(key)}", hint)
+        elif flaw:
+            fields.report.add(("options", key), f"options.{key}", flaw)
+        else:
+            values[key] = value.lower() if key == "encoding" else value
+    return TextOptions(**values)
 
 
 def _flaw_of_option(key: str, value: Any) -> str | None:

@@ -16,7 +16,11 @@ from thermocline.contract.problems import Problem
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
 from thermocline.errors import ContractError
 
-STRICT_JSON = "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false')"
+STRICT_JSON = (
+    "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', "
+    # The source bounds a record; the parser's own limit is 20 million characters a text.
+    "'maxStringLen', '2147483647')"
+)
 EXACT_DIGITS = 15
 """Spark passes a JSON number on as a double's text, which keeps this many digits exactly."""
 
@@ -30,8 +34,9 @@ _TIME = "[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
 _ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
 _PATTERNS = {
     "float": "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|NaN|[+-]?Infinity",
-    "date": _DATE,
-    "timestamp": f"{_DATE}({_TIME})?",
+    # A Z is all the zone that a date or a local time may have: change data capture writes it.
+    "date": f"{_DATE}Z?",
+    "timestamp": f"{_DATE}({_TIME}Z?)?",
     "timestamptz": f"{_DATE}({_TIME}{_ZONE})?",
     "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
@@ -154,7 +159,8 @@ def scalar(type_: Type, text: str) -> str:
         case Primitive("uuid"):
             return f"case when {_matches(text, 'uuid')} then lower({text}) end"
         case Primitive(name) if name in _PATTERNS:
-            return f"case when {_matches(text, name)} then try_cast({text} as {target}) end"
+            plain = f"rtrim('Z', {text})" if name in {"date", "timestamp"} else text
+            return f"case when {_matches(text, name)} then try_cast({plain} as {target}) end"
     return f"try_cast({text} as {target})"
 
 

@@ -206,4 +206,4 @@ def test_where_jars_are_kept(tmp_path: Path) -> None:
 
 
 def test_every_pin_has_its_hash() -> None:
-    assert set(jars.SHA256) == {*jars.BASE, *jars.S3}
+    assert set(jars.SHA256) == {*jars.BASE, *jars.S3, *jars.KAFKA}

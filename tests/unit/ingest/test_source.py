@@ -67,7 +67,7 @@ def test_no_folder_no_sources(tmp_path: Path) -> None:
 def test_all_problems_are_reported_with_their_lines(tmp_path: Path) -> None:
     text = """\
 name: ../x
-kind: kafka
+kind: kafak
 path: ../outside
 formt: csv
 format: xml
@@ -82,12 +82,12 @@ badShare: 2
 """
     found = problems(tmp_path, text)
     assert [line.split("  ")[0].removeprefix("sources/orders.yaml:") for line in found] == [
-        "4", "2", "1", "3", "6", "5", "8", "9", "10", "11", "12", "13",
+        "2", "4", "1", "6", "13", "3", "5", "8", "9", "10", "11", "12",
     ]  # fmt: skip
     said = "\n".join(found)
     for each in (
         'unknown "formt"; did you mean "format"?',
-        '"kafka" is not in this version; use files',
+        '"kafak" is not in this version; did you mean "kafka"?',
         '"../x" cannot be a name',
         '"../outside" cannot be used',
         '"silver.orders" cannot be a target',

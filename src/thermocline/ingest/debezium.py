@@ -1,0 +1,211 @@
+"""Debezium's change events as flat records: the row, and where in the source's log it changed.
+
+An event is an envelope: the operation (c created, u updated, d deleted, r read, t truncated), the
+row before and after it, and its source. What lands is the row after the change, of a delete the
+row before it, as JSON, with as much of the envelope in front as the contract has columns for. The
+envelope itself is kept whole beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from typing import TYPE_CHECKING
+
+from thermocline.contract.definition import Contract
+from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
+from thermocline.ingest.lines import FLAW
+from thermocline.ingest.values import literal, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OP, TS_MS, LSN, TXN, TABLE = "_op", "_ts_ms", "_lsn", "_txn", "_table"
+COLUMNS = (OP, TS_MS, LSN, TXN, TABLE)
+"""What a contract may have of the envelope."""
+
+NO_EVENT = "not a change event of Debezium"
+TRUNCATED = "a truncate, which needs the columns _op and _lsn in the contract"
+NOT_SENT = (
+    "a large value that did not change was not sent; "
+    "set the table's replica identity to full in the source"
+)
+
+_ROW, _E, _ENVELOPE = "__tc_row", "__tc_e", "__tc_envelope"
+_FORM = (
+    "op string, before string, after string, payload string, "
+    "source struct<lsn:string,txId:string,table:string,schema:string,ts_ms:string>"
+)
+# What stands for a value that Postgres keeps apart and does not send when it did not change.
+_UNSENT = ('"__debezium_unavailable_value"', '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="')
+_LINES = (FILE, POSITION, KEY, HEADERS, PAYLOAD)
+# Spark's JSON cuts timestamps to milliseconds unless told otherwise.
+_EXACT = (
+    "map('timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX', "
+    "'timestampNTZFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS')"
+)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A moment from which a table was empty: by a truncate, or because it is read anew."""
+
+    file: int
+    position: int
+    lsn: int
+    ts_ms: int
+    txn: str | None
+    payload: str | None
+
+
+def flattened(lines: DataFrame, contract: Contract | None = None) -> DataFrame:
+    """Lines whose PAYLOAD is an envelope, with RAW, FLAW and EVENT_TIME filled from it.
+
+    A tombstone only repeats the delete before it, for Kafka's compaction, and is left out.
+    Without a contract, RAW has all that the envelope says.
+    """
+    return written(opened(lines), contract)
+
+
+def opened(
+    lines: DataFrame, reads_at: int | None = None, key_only: Sequence[int] = ()
+) -> DataFrame:
+    """The parts of each event: the columns of the envelope, and the row as JSON.
+
+    Of the provenances in `key_only` a delete says nothing but the row's key. Debezium invents a
+    value where the source allows no null; such a row is taken for what is known of it.
+    `reads_at` is the place in the log that rows of the first state are given: one that is older
+    than every change that follows. Debezium's own is newer than the first changes of transactions
+    that were under way at that moment, and would win over them.
+    """
+    text = f"cast({PAYLOAD} as string)"
+    outer = lines.where(f"{PAYLOAD} is not null").selectExpr(
+        *_LINES, FLAW, f"from_json({text}, {literal(_FORM)}) as {_E}"
+    )
+    # With schemas, a converter wraps the envelope once more.
+    inner = f"from_json({_E}.payload, {literal(_FORM)})"
+    frame = outer.selectExpr(
+        *_LINES, FLAW, f"if({_E}.op is null and {_E}.payload is not null, {inner}, {_E}) as {_E}"
+    )
+    lsn = f"cast({_E}.source.lsn as bigint)"
+    if reads_at is not None:
+        lsn = f"if({_E}.op = 'r', {reads_at}L, {lsn})"
+    before = f"{_E}.before"
+    if key_only:
+        before = f"if({FILE} in ({', '.join(map(str, key_only))}), null, {before})"
+    return frame.selectExpr(
+        *_LINES,
+        FLAW,
+        f"{_E}.op as {OP}",
+        f"cast({_E}.source.ts_ms as bigint) as {TS_MS}",
+        f"{lsn} as {LSN}",
+        f"{_E}.source.txId as {TXN}",
+        f"{_E}.source.table as {TABLE}",
+        f"coalesce({_E}.after, {before}, cast({KEY} as string)) as {_ROW}",
+    )
+
+
+def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFrame:
+    """The opened events with every truncate as what it means: a delete of each row there was.
+
+    Those are the rows of `history`, the table as it has landed, and the rows before it in the
+    same batch. A delete carries the row as it was last known, so it satisfies the contract.
+    """
+    from pyspark.sql import functions as F
+
+    first = {cut.file: cut for cut in sorted(cuts, key=lambda cut: cut.position, reverse=True)}
+    changes = parts.where(f"coalesce({OP}, '') <> 't'")
+    every = _moments(parts.sparkSession, cuts)
+    within = (
+        changes.where(f"{OP} is not null and {FLAW} is null")
+        .join(every, F.expr(f"{FILE} = __cut_file and {POSITION} < __cut_at"))
+        .groupBy(KEY, *every.columns)
+        .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {_ROW}), {POSITION}) as last"))
+    )
+    landed = (
+        history.join(_moments(parts.sparkSession, list(first.values())), "__cut_file")
+        .groupBy(KEY, *every.columns)
+        .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {_ROW}), {LSN}) as last"))
+        .join(within, [KEY, "__cut_file"], "leftanti")
+    )
+    gone = within.unionByName(landed).where(f"last.{OP} <> 'd'")
+    deletes = gone.selectExpr(
+        f"__cut_file as {FILE}", f"__cut_at as {POSITION}", KEY,
+        f"cast(null as array<struct<key:string,value:binary>>) as {HEADERS}",
+        f"cast(__cut_payload as binary) as {PAYLOAD}", f"cast(null as string) as {FLAW}",
+        f"'d' as {OP}", f"__cut_ts as {TS_MS}", f"__cut_lsn as {LSN}", f"__cut_txn as {TXN}",
+        f"last.{TABLE} as {TABLE}", f"last.{_ROW} as {_ROW}",
+    )  # fmt: skip
+    return changes.unionByName(deletes)
+
+
+def _moments(spark: SparkSession, cuts: Sequence[Cut]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    schema = (
+        "__cut_file int, __cut_at long, __cut_lsn long, __cut_ts long, __cut_txn string, "
+        "__cut_payload string"
+    )
+    return F.broadcast(spark.createDataFrame([astuple(cut) for cut in cuts], schema))
+
+
+def history(table: DataFrame, origins: Sequence[str], contract: Contract) -> DataFrame:
+    """A bronze table as rows that a later truncate may delete."""
+    own = [c.name for c in contract.columns if c.name not in COLUMNS]
+    row = f"to_json(struct({', '.join(quoted(name) for name in own)}), {_EXACT})"
+    listed = ", ".join(literal(name) for name in origins)
+    named = {column.name for column in contract.columns}
+    table_ = TABLE if TABLE in named else "cast(null as string)"
+    return table.where("_key is not null").selectExpr(
+        f"cast(array_position(array({listed}), _source_file) - 1 as int) as __cut_file",
+        f"_key as {KEY}", OP, LSN, f"{table_} as {TABLE}", f"{row} as {_ROW}",
+    )  # fmt: skip
+
+
+def can_be_emptied(contract: Contract) -> bool:
+    """Whether a contract has the columns by which deletes of a truncate can be told."""
+    return {OP, LSN} <= {column.name for column in contract.columns}
+
+
+def written(parts: DataFrame, contract: Contract | None) -> DataFrame:
+    """Opened events as lines."""
+    unsent = " or ".join(f"contains({_ROW}, {literal(text)})" for text in _UNSENT)
+    flaw = (
+        f"case when {FLAW} is not null then {FLAW} "
+        f"when {OP} is null or {LSN} is null then {literal(NO_EVENT)} "
+        f"when {OP} = 't' then {literal(TRUNCATED)} "
+        f"when {unsent} then {literal(NOT_SENT)} end"
+    )
+    lines = {
+        FILE: FILE,
+        POSITION: POSITION,
+        RAW: f"coalesce({_flat(contract)}, cast({PAYLOAD} as string))",
+        FLAW: flaw,
+        KEY: KEY,
+        HEADERS: HEADERS,
+        EVENT_TIME: f"timestamp_millis({TS_MS})",
+        PAYLOAD: PAYLOAD,
+    }
+    # As rows of a generator, so that Spark does not write all this out again wherever a later step
+    # mentions RAW: a filter on what is wrong with a row took 17 s to plan.
+    cells = ", ".join(f"{it} as {name}" for name, it in lines.items())
+    return parts.selectExpr(f"inline(array(struct({cells})))")
+
+
+def _flat(contract: Contract | None) -> str:
+    """The row with the envelope's columns in front of its own, as JSON."""
+    named = {*COLUMNS} if contract is None else {column.name for column in contract.columns}
+    texts = {
+        OP: f"concat('\"', {OP}, '\"')",
+        TS_MS: f"cast({TS_MS} as string)",
+        LSN: f"cast({LSN} as string)",
+        TXN: f"coalesce(concat('\"', {TXN}, '\"'), 'null')",
+        # A table's name may hold anything: JSON's own way of writing it, out of a list of one.
+        TABLE: f"coalesce(regexp_extract(to_json(array({TABLE})), '^.(.*).$', 1), 'null')",
+    }
+    cells = [f"'\"{name}\":', {texts[name]}" for name in COLUMNS if name in named]
+    if not cells:
+        return _ROW
+    front = ", ',', ".join(cells)
+    rest = f"if({_ROW} = '{{}}', '}}', concat(',', substring({_ROW}, 2)))"
+    return f"concat('{{', {front}, {rest})"

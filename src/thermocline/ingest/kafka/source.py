@@ -1,0 +1,125 @@
+"""The settings of a Kafka source."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.problems import shown
+from thermocline.ingest import secret
+
+if TYPE_CHECKING:
+    from thermocline.contract.definition import Contract
+    from thermocline.ingest.feed import Feed
+    from thermocline.ingest.source import Fields, Source
+    from thermocline.lake import Lake
+
+KEYS = (
+    "servers", "topic", "topics", "format", "schema", "message", "registry", "registryOptions",
+    "start", "options",
+)  # fmt: skip
+FORMATS = ("json", "avro", "protobuf", "debezium")
+STARTS = ("earliest", "latest")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+
+# What we decide ourselves, or what would have a client run code of somebody else's choice.
+_RESERVED = {
+    "bootstrap.servers", "group.id", "enable.auto.commit", "auto.offset.reset", "key.deserializer",
+    "value.deserializer", "interceptor.classes", "metric.reporters", "isolation.level",
+}  # fmt: skip
+_SECRET = re.compile(r"(?i)jaas|password|secret|token|credential|[.]key$")
+
+
+@dataclass(frozen=True)
+class KafkaReach:
+    """How a topic is reached and how its values are written.
+
+    `options` are settings of Kafka's own Java client (security.protocol, sasl.…, ssl.…); values
+    that are secret only name an environment variable.
+    """
+
+    servers: str
+    topics: tuple[str, ...]
+    format: str = "json"
+    schema: Path | None = None
+    message: str = ""
+    registry: str = ""
+    registry_options: Mapping[str, Any] = field(default_factory=dict)
+    start: str = "earliest"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def client_options(self) -> dict[str, str]:
+        """The client's settings with the secrets in them, hidden from all that is printed."""
+        revealed = {key: secret.reveal(value) for key, value in self.options.items()}
+        return {"bootstrap.servers": self.servers, **{k: str(v) for k, v in revealed.items()}}
+
+
+def read(fields: Fields) -> KafkaReach:
+    """The settings, with every flaw reported."""
+    topics = fields.texts("topics") or fields.texts("topic")
+    if not topics:
+        fields.report.lacks((), "topic", "is missing", "name the topic")
+    for topic in topics:
+        if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+            fields.flaw("topics" if "topics" in fields.data else "topic", _no_topic(topic))
+    format_ = fields.one_of("format", "json", FORMATS)
+    reach = KafkaReach(
+        servers=fields.needs("servers", "name the brokers, as host:9092"),
+        topics=tuple(dict.fromkeys(topics)),
+        format=format_,
+        schema=fields.file("schema"),
+        message=fields.text("message", ""),
+        registry=fields.text("registry", ""),
+        registry_options=fields.mapping("registryOptions"),
+        start=fields.one_of("start", "earliest", STARTS),
+        options=_options(fields),
+    )
+    _refuse_literal(fields, "registryOptions", reach.registry_options)
+    if reach.registry and not reach.registry.startswith(("http://", "https://")):
+        fields.flaw("registry", f"{shown(reach.registry)} is no http(s) address")
+    if format_ in {"avro", "protobuf"} and not (reach.schema or reach.registry):
+        hint = "name a schema file of the project, or the registry's address"
+        fields.report.lacks((), "schema", f"is missing: {format_} needs one", hint)
+    if reach.schema and reach.registry:
+        fields.flaw("schema", "is there beside a registry", "keep one of the two")
+    return reach
+
+
+def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
+    """The topic as a feed."""
+    from thermocline.ingest.kafka.feed import KafkaFeed
+
+    del contract
+    return KafkaFeed(lake, source)
+
+
+def _no_topic(topic: str) -> str:
+    return f"{shown(topic)} is no name of a topic"
+
+
+def _options(fields: Fields) -> dict[str, Any]:
+    given = fields.mapping("options")
+    for key, value in given.items():
+        where = ("options", key)
+        if key in _RESERVED:
+            fields.report.add(where, f"options.{key}", "cannot be set here", "leave it out")
+        elif secret.is_reference(value):
+            continue
+        elif not isinstance(value, str | int | float | bool):
+            fields.report.add(where, f"options.{key}", f"{shown(value)} is not a text")
+    _refuse_literal(fields, "options", given)
+    return {
+        key: str(value).lower() if isinstance(value, bool) else value
+        for key, value in given.items()
+    }
+
+
+def _refuse_literal(fields: Fields, key: str, given: Mapping[str, Any]) -> None:
+    for name, value in given.items():
+        if _SECRET.search(name) and not secret.is_reference(value):
+            what = "holds a secret, and this file is shared"
+            hint = "write {secret: NAME} and set the environment variable NAME"
+            fields.report.add((key, name), f"{key}.{name}", what, hint)

@@ -1,0 +1,36 @@
+"""From a message's bytes to the text of a JSON object, or to the reason why there is none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thermocline.ingest.judge import PAYLOAD, RAW
+from thermocline.ingest.lines import FLAW, NOT_TEXT
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.ingest.kafka.registry import Registry
+    from thermocline.ingest.kafka.source import KafkaReach
+
+_TEXT = f"cast({PAYLOAD} as string)"
+_NOT_UTF8 = f"not is_valid_utf8({_TEXT})"
+
+
+def with_text(messages: DataFrame, reach: KafkaReach, registry: Registry | None) -> DataFrame:
+    """Messages with RAW and FLAW, by the format of their values."""
+    if reach.format in {"avro", "protobuf"}:
+        from thermocline.ingest.kafka.binary import decoded
+
+        return decoded(messages, reach, registry)
+    lines = messages.selectExpr(
+        "*",
+        # What is not UTF-8 is kept byte by byte, as Latin-1 shows it.
+        f"if({_NOT_UTF8}, decode({PAYLOAD}, 'ISO-8859-1'), {_TEXT}) as {RAW}",
+        f"case when {_NOT_UTF8} then '{NOT_TEXT}' end as {FLAW}",
+    )
+    if reach.format == "debezium":
+        from thermocline.ingest.debezium import flattened
+
+        return flattened(lines)
+    return lines

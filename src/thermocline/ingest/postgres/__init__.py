@@ -1,0 +1,1 @@
+"""Postgres change data capture: the first state of a table, then every change of it, in order."""

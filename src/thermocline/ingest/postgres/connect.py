@@ -1,0 +1,171 @@
+"""Change data capture for a team: Debezium in Kafka Connect writes topics, and we read those.
+
+We see to it that the connector is there and as the source says. Who keeps it running, and for
+whom else it writes, is Connect's business.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import Permanent, Transient
+from thermocline.ingest import debezium
+from thermocline.ingest.feed import LostData
+from thermocline.ingest.kafka.broker import MissingTopic
+from thermocline.ingest.kafka.feed import KafkaFeed
+from thermocline.ingest.kafka.source import KafkaReach
+from thermocline.ingest.postgres.capture import CLIENT, ROUTED, connector, topic_of
+from thermocline.ingest.postgres.database import Database
+from thermocline.ingest.secret import reveal
+from thermocline.telemetry import one_line, redact
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.contract.definition import Contract
+    from thermocline.ingest.feed import Feed, Pull
+    from thermocline.ingest.marks import Position
+    from thermocline.ingest.source import Limits, Source
+    from thermocline.lake import Lake
+
+TIMEOUT = 30
+_JSON = "org.apache.kafka.connect.json.JsonConverter"
+
+
+def open_topic(lake: Lake, source: Source, contract: Contract) -> Feed:
+    """The topics that a connector of ours writes, as a feed."""
+    return TopicFeed(lake, source, contract)
+
+
+class TopicFeed:
+    """A Kafka feed over Debezium's topics, and the connector behind it."""
+
+    def __init__(self, lake: Lake, source: Source, contract: Contract) -> None:
+        self._source = source
+        self._reach = source.reach
+        self._contract = contract
+        topics = tuple(topic_of(self.name, table) for table in self._reach.tables)
+        if self._reach.outbox is not None:
+            topics = tuple(ROUTED + event for event in self._reach.outbox.events)
+        given = self._reach.options.items()
+        options = {k.removeprefix(CLIENT): v for k, v in given if k.startswith(CLIENT)}
+        kafka = KafkaReach(self._reach.servers, topics, options=options)
+        self._kafka = KafkaFeed(lake, replace(source, kind="kafka", reach=kafka))
+
+    @cached_property
+    def name(self) -> str:
+        """The connector's name, which its topics and its slot bear too."""
+        own = f"thermocline_{self._source.name}".replace("-", "_").lower()
+        return self._reach.topic_prefix or own
+
+    def begin(self, position: Position | None, *, accept_loss: bool = False) -> Position | None:
+        """Have the connector there, and its topics."""
+        self._ensure(first=position is None)
+        try:
+            return self._kafka.begin(position, accept_loss=accept_loss)
+        except MissingTopic as error:
+            raise Transient(
+                f"{self._source.name}: Debezium has written nothing yet. {error.cause}",
+                "A table without rows has no topic. It comes with the first row.",
+            ) from error
+
+    def pull(self, position: Position | None, limits: Limits) -> Pull | None:
+        """The changes in a range of offsets."""
+        found = self._kafka.pull(position, limits)
+        if found is None:
+            self._check()
+            return None
+        if self._reach.outbox is not None:
+            return found
+        raw = found.lines
+
+        def lines(only: frozenset[int] | None) -> DataFrame:
+            return debezium.flattened(raw(only), self._contract)
+
+        return replace(found, lines=lines)
+
+    def landed(self, position: Position) -> None:
+        """Nothing to tell: Debezium moves its slot on by what the broker has."""
+        self._kafka.landed(position)
+
+    def close(self) -> None:
+        """Let go of the broker. The connector goes on."""
+        self._kafka.close()
+
+    def settings(self) -> dict[str, str]:
+        """What the connector is told."""
+        slot = self._reach.slot or self.name
+        publication = self._reach.publication or self.name
+        given = reveal(self._reach.options).items()
+        more = {key: str(value) for key, value in given if not key.startswith(CLIENT)}
+        return {
+            **connector(self._reach, self.name, slot, publication),
+            "snapshot.mode": "initial",
+            "tombstones.on.delete": "true",
+            "provide.transaction.metadata": "true",
+            "key.converter": _JSON,
+            "key.converter.schemas.enable": "false",
+            "value.converter": _JSON,
+            "value.converter.schemas.enable": "false",
+            # Without these, Connect waits forever for topics that nobody makes. -1: as the broker.
+            "topic.creation.default.partitions": "-1",
+            "topic.creation.default.replication.factor": "-1",
+            **more,
+        }
+
+    def _ensure(self, *, first: bool) -> None:
+        """Register the connector where it is missing or other than the source says."""
+        path, wanted = f"/connectors/{urllib.parse.quote(self.name)}", self.settings()
+        there = self._ask("GET", f"{path}/config")
+        database = Database(self._reach)
+        if there is not None and not first and database.slot(wanted["slot.name"]) is None:
+            raise LostData(
+                self._source.name,
+                f"the replication slot {wanted['slot.name']} was dropped. Changes since then are "
+                f"in no topic. Delete the connector {self.name} and its offsets, so that Debezium "
+                "reads the tables anew.",
+            )
+        if self._reach.publication is None:
+            database.publish(wanted["publication.name"], self._reach.tables)
+        if there is None or {k: there.get(k) for k in wanted} != wanted:
+            self._ask("PUT", f"{path}/config", wanted)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise what the connector died of."""
+        status = self._ask("GET", f"/connectors/{urllib.parse.quote(self.name)}/status") or {}
+        parts = [status.get("connector", {}), *status.get("tasks", [])]
+        for part in parts:
+            if part.get("state") == "FAILED":
+                said = one_line(str(part.get("trace", "")).splitlines()[0] if part else "")
+                raise Permanent(
+                    f"{self._source.name}: the connector {self.name} failed: {redact(said)[:400]}",
+                    "Mend its cause and restart it: POST /connectors/NAME/restart?onlyFailed=true.",
+                )
+
+    def _ask(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
+        """What Connect answers; None when it knows no such thing."""
+        address = self._reach.connect.rstrip("/")
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310  http only, see source
+            address + path, data, {"Content-Type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:  # noqa: S310
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return None
+            said = redact(one_line(error.read(2000).decode(errors="replace")))
+            kind = Transient if error.code in {409, 500, 503} else Permanent
+            raise kind(f"Kafka Connect refuses: {said[:400]}", "See its log.") from error
+        except OSError as error:
+            raise Transient(
+                f"Kafka Connect at {one_line(address)} cannot be asked: {error}", "Is it running?"
+            ) from error

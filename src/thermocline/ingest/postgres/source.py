@@ -1,0 +1,194 @@
+"""What a source of kind `postgres` says: which database, which tables, and how they are read.
+
+`via: embedded` runs Debezium here, on this machine and without Kafka; `via: connect` reads what
+Debezium in a Kafka Connect cluster writes to topics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.problems import did_you_mean, shown
+from thermocline.ingest.secret import is_reference, literal_secret
+
+if TYPE_CHECKING:
+    from thermocline.contract.definition import Contract
+    from thermocline.ingest.feed import Feed
+    from thermocline.ingest.source import Fields, Source
+    from thermocline.lake import Lake
+
+KEYS = (
+    "host", "port", "database", "user", "password", "tls", "tables", "slot", "publication", "via",
+    "connect", "servers", "topicPrefix", "outbox", "options",
+)  # fmt: skip
+WAYS = ("embedded", "connect")
+TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+TLS_KEYS = ("mode", "rootCert", "cert", "key")
+OUTBOX_KEYS = ("events", "id", "key", "type", "payload", "timestamp")
+# Debezium's settings that decide what comes and in which form, or that we fill ourselves.
+OURS = (
+    "connector.class", "name", "offset.", "database.", "topic.prefix", "plugin.name", "slot.",
+    "publication.", "snapshot.mode", "tombstones.", "skipped.operations", "provide.transaction",
+    "decimal.handling", "time.precision", "binary.handling", "converter.", "key.converter",
+    "value.converter", "table.", "schema.include", "schema.exclude", "transforms", "notification.",
+    "message.",
+)  # fmt: skip
+_NAME = re.compile(r"[a-z0-9_]{1,63}")
+_TABLE = re.compile(r"[^.\s,]+\.[^.\s,]+")
+
+
+@dataclass(frozen=True)
+class Tls:
+    """How the connection is protected, in libpq's words."""
+
+    mode: str = "prefer"
+    root_cert: str = ""
+    cert: str = ""
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """A table of events, and which of its columns say what. No `events` means all of them."""
+
+    events: tuple[str, ...] = ()
+    id: str = "id"
+    key: str = "aggregateid"
+    type: str = "aggregatetype"
+    payload: str = "payload"
+    timestamp: str = ""
+
+
+@dataclass(frozen=True)
+class Postgres:
+    """A database and the tables in it whose changes land. `password` is a reference only."""
+
+    host: str
+    database: str
+    user: str
+    tables: tuple[str, ...]
+    port: int = 5432
+    password: Mapping[str, str] | None = None
+    tls: Tls = field(default_factory=Tls)
+    slot: str | None = None
+    publication: str | None = None
+    via: str = "embedded"
+    connect: str = ""
+    servers: str = ""
+    topic_prefix: str = ""
+    outbox: Outbox | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read(fields: Fields) -> Postgres | None:
+    """The database that a source's settings describe; None when something is wrong with them."""
+    before = len(fields.report.problems)
+    via = fields.one_of("via", "embedded", WAYS)
+    found = Postgres(
+        host=fields.needs("host", "name the server, as db.example.com"),
+        database=fields.needs("database", "name the database"),
+        user=fields.needs("user", "name a user that may replicate"),
+        tables=_tables(fields),
+        port=int(fields.number("port", 5432, 1, 65_535)),
+        password=_password(fields),
+        tls=_tls(fields),
+        slot=_slot(fields, "slot"),
+        publication=_slot(fields, "publication"),
+        via=via,
+        connect=_connect(fields) if via == "connect" else "",
+        servers=fields.needs("servers", "the brokers, as host:9092") if via == "connect" else "",
+        topic_prefix=fields.text("topicPrefix", ""),
+        outbox=_outbox(fields),
+        options=_debezium(fields),
+    )
+    if via == "connect" and found.outbox is not None and not found.outbox.events:
+        fields.flaw("outbox", "must name its events", "each of them has a topic of its own")
+    return found if len(fields.report.problems) == before else None
+
+
+def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
+    """The feed of a database. Nothing is connected yet."""
+    if source.reach.via == "connect":
+        from thermocline.ingest.postgres.connect import open_topic
+
+        return open_topic(lake, source, contract)
+    from thermocline.ingest.postgres.feed import PostgresFeed
+
+    return PostgresFeed(lake, source, contract)
+
+
+def _tables(fields: Fields) -> tuple[str, ...]:
+    if "tables" not in fields.data:
+        fields.report.lacks((), "tables", "is missing", "name them, as [public.orders]")
+        return ()
+    tables = fields.texts("tables")
+    for table in tables:
+        if not _TABLE.fullmatch(table):
+            fields.flaw("tables", f"{shown(table)} is no table", "write schema.table")
+    return tables
+
+
+def _connect(fields: Fields) -> str:
+    address = fields.needs("connect", "the address of Kafka Connect")
+    if address and not address.startswith(("http://", "https://")):
+        fields.flaw("connect", f"{shown(address)} is no http(s) address")
+    return address
+
+
+def _password(fields: Fields) -> Mapping[str, str] | None:
+    given = fields.data.get("password")
+    if given is not None and not is_reference(given):
+        fields.flaw("password", "is written in the clear", "write {secret: NAME_OF_A_VARIABLE}")
+        return None
+    return given
+
+
+def _tls(fields: Fields) -> Tls:
+    given = fields.mapping("tls")
+    for key in given:
+        if key not in TLS_KEYS:
+            fields.flaw("tls", f"unknown {shown(key)}", did_you_mean(key, TLS_KEYS))
+    values = {key: str(given[key]) for key in TLS_KEYS if key in given}
+    mode = values.get("mode", "prefer")
+    if mode not in TLS_MODES:
+        fields.flaw("tls", f"{shown(mode)} is no mode", f"use {', '.join(TLS_MODES)}")
+    return Tls(mode, values.get("rootCert", ""), values.get("cert", ""), values.get("key", ""))
+
+
+def _slot(fields: Fields, key: str) -> str | None:
+    if key not in fields.data:
+        return None
+    name = fields.text(key, "")
+    if not _NAME.fullmatch(name):
+        fields.flaw(key, f"{shown(name)} cannot be used", "use a-z, 0-9 and _, at most 63")
+    return name
+
+
+def _outbox(fields: Fields) -> Outbox | None:
+    if "outbox" not in fields.data:
+        return None
+    given = {} if fields.data["outbox"] is True else fields.mapping("outbox")
+    for key in given:
+        if key not in OUTBOX_KEYS:
+            fields.flaw("outbox", f"unknown {shown(key)}", did_you_mean(key, OUTBOX_KEYS))
+    events = given.get("events", [])
+    if not isinstance(events, list) or not all(isinstance(each, str) for each in events):
+        fields.flaw("outbox", "events must be a list of texts")
+        events = []
+    columns = {key: str(given[key]) for key in OUTBOX_KEYS[1:] if key in given}
+    return Outbox(tuple(events), **columns)
+
+
+def _debezium(fields: Fields) -> dict[str, Any]:
+    options = fields.mapping("options")
+    for key in options:
+        if key.startswith(OURS):
+            fields.flaw("options", f"{shown(key)} is not yours to set", "leave it out")
+    path = literal_secret(options)
+    if path is not None:
+        what = f"{shown('.'.join(map(str, path)))} is written in the clear"
+        fields.flaw("options", what, "write {secret: NAME_OF_A_VARIABLE}")
+    return options

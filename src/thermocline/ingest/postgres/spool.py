@@ -1,0 +1,92 @@
+"""A batch of Debezium's records in a file, as Spark reads it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thermocline.engine.spark import CATALOG
+from thermocline.ingest import debezium
+from thermocline.ingest.debezium import Cut
+from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
+from thermocline.ingest.landing import glob_escaped
+from thermocline.ingest.lines import FLAW
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.contract.definition import Contract
+    from thermocline.ingest.postgres.capture import Cells
+    from thermocline.ingest.source import Source
+    from thermocline.lake import Lake
+
+
+def line(file: int, position: int, cells: Cells) -> bytes:
+    """A record of the reader as a line of the file: its place, key, value and headers."""
+    return b"%d\t%d\t%s\n" % (file, position, b"\t".join(cells[4:7]))
+
+
+def truncates(cells: Cells) -> bool:
+    """Whether a record may be a truncate. Only those have no key, or a table without one does."""
+    return not cells[4] and b'"op":"t"' in cells[5]
+
+
+def cut(file: int, position: int, cells: Cells) -> Cut:
+    """The moment that a truncate stands for."""
+    event = json.loads(cells[5])
+    source = event["source"]
+    return Cut(
+        file, position, int(source["lsn"]), int(source["ts_ms"]), str(source["txId"]),
+        cells[5].decode(),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Spool:
+    """The records of a batch, to be read as often as needed."""
+
+    lake: Lake
+    source: Source
+    contract: Contract
+    path: Path
+    cuts: tuple[Cut, ...] = ()
+    reads_at: int | None = None
+    key_only: tuple[int, ...] = ()
+
+    def lines(self, only: frozenset[int] | None) -> DataFrame:
+        """The records in the columns of a feed's lines."""
+        frame = self._records()
+        if only is not None:
+            frame = frame.where(f"{FILE} in ({', '.join(str(each) for each in sorted(only))})")
+        if self.source.reach.outbox is not None:
+            return frame
+        parts = debezium.opened(frame, self.reads_at, self.key_only)
+        if self.cuts and debezium.can_be_emptied(self.contract):
+            parts = debezium.emptied(parts, self.cuts, self._history())
+        return debezium.written(parts, self.contract)
+
+    def _history(self) -> DataFrame:
+        """What has landed so far."""
+        target, session = self.source.target, self.lake.spark.session
+        head = self.lake.state(target).head()
+        table = session.read.option("versionAsOf", str(head)).table(f"{CATALOG}.{target}")
+        return debezium.history(table, self.source.reach.tables, self.contract)
+
+    def _records(self) -> DataFrame:
+        session = self.lake.spark.session
+        read = session.read.option("lineSep", "\n").text(glob_escaped(str(self.path)))
+        cells = read.selectExpr("split(value, '\\t') as c")
+        header = "x -> struct(x[0] as key, cast(x[1] as binary) as value)"
+        headers = f"transform(from_json(nullif(c[4], ''), 'array<array<string>>'), {header})"
+        return cells.selectExpr(
+            f"cast(c[0] as int) as {FILE}",
+            f"cast(c[1] as bigint) as {POSITION}",
+            f"c[3] as {RAW}",
+            f"cast(null as string) as {FLAW}",
+            f"cast(nullif(c[2], '') as binary) as {KEY}",
+            f"{headers} as {HEADERS}",
+            f"cast(null as timestamp) as {EVENT_TIME}",
+            f"cast(c[3] as binary) as {PAYLOAD}",
+        )

@@ -1,0 +1,62 @@
+"""Secrets in a source's file: named there, kept elsewhere.
+
+`{secret: NAME}` stands for the value of the environment variable NAME. The file is shared and the
+value is not, so a password in the clear is refused where it is read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from thermocline.config.address import names_a_secret
+from thermocline.errors import ConfigError
+from thermocline.telemetry import hide, one_line
+
+REFERENCE = "secret"
+
+
+def is_reference(value: Any) -> bool:
+    """Whether a value only names a secret."""
+    return isinstance(value, Mapping) and set(value) == {REFERENCE}
+
+
+def reveal(value: Any, environ: Mapping[str, str] = os.environ) -> Any:
+    """The value with the secrets it names in it, hidden from whatever is printed from now on."""
+    if is_reference(value):
+        return _secret(value[REFERENCE], environ)
+    if isinstance(value, Mapping):
+        return {key: reveal(inner, environ) for key, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [reveal(inner, environ) for inner in value]
+    return value
+
+
+def literal_secret(value: Any, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+    """Where a secret is written in the clear, if it is: a name that promises one, with a text."""
+    if is_reference(value):
+        return None
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            here = (*path, str(key))
+            if names_a_secret(str(key)) and isinstance(inner, str | int | float) and inner != "":
+                return here
+            if found := literal_secret(inner, here):
+                return found
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for index, inner in enumerate(value):
+            if found := literal_secret(inner, (*path, index)):
+                return found
+    return None
+
+
+def _secret(name: Any, environ: Mapping[str, str]) -> str:
+    value = environ.get(name) if isinstance(name, str) else None
+    if not value:
+        raise ConfigError(
+            f"The secret {one_line(str(name))} is not set.",
+            f"Set the environment variable {one_line(str(name))}.",
+        )
+    hide([value])
+    return value

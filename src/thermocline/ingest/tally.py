@@ -1,0 +1,118 @@
+"""What a batch's records turned out to be: counted on their way, or by what is missing after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from thermocline.engine.spark import CATALOG
+from thermocline.ingest.judge import (
+    BAD,
+    DRIFTED,
+    EVENT_TIME,
+    FILE,
+    PAYLOAD,
+    POSITION,
+    RAW,
+    REASONS,
+    UNKNOWN,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+    from thermocline.ingest.batch import Batch
+    from thermocline.lake import Draft, Lake
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What a batch's records turned out to be. `bad_files` are the provenances with bad ones."""
+
+    rows: int
+    bad: int
+    bad_files: frozenset[int]
+    drifted: bool = False
+    outside: int = 0
+    bytes: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+
+def observed(batch: Batch, frame: DataFrame) -> tuple[Observation, DataFrame]:
+    """The rows, counted while they are written: a second reading is needed only for bad ones.
+
+    What only those need is left out before, because Spark computes all that a count looks at.
+    """
+    from pyspark.sql import Observation
+
+    seen = Observation()
+    return seen, frame.drop(RAW, REASONS, UNKNOWN).observe(seen, *_counts(batch))
+
+
+def of_counts(counts: Mapping[str, Any]) -> Tally:
+    """What the counting of `observed` found."""
+    return Tally(
+        counts["rows"], counts["bad"], frozenset(counts["bad_files"]),
+        drifted=bool(counts["drifted"]),
+        outside=counts.get("outside") or 0,
+        bytes=counts.get("bytes") or 0,
+        oldest=_utc(counts.get("oldest")),
+        newest=_utc(counts.get("newest")),
+    )  # fmt: skip
+
+
+def of_missing(batch: Batch, draft: Draft, snapshot: int) -> Tally:
+    """What provenances of known length did not bring. Cheaper than counting rows on their way:
+    Spark reads, judges and writes them in one loop then."""
+    rows = sum(origin.records or 0 for origin in batch.origins)
+    bad = rows - added(draft.lake, batch.source.target, snapshot)
+    if not bad:
+        return Tally(rows, 0, frozenset())
+    landed = _landed_by_file(draft, batch.source.target, snapshot)
+    lacking = (
+        number
+        for number, origin in enumerate(batch.origins)
+        if landed.get(origin.name, 0) < (origin.records or 0)
+    )
+    return Tally(rows, bad, frozenset(lacking))
+
+
+def _landed_by_file(draft: Draft, table: str, snapshot: int) -> dict[str, int]:
+    reader = draft.lake.spark.session.read.option("start-snapshot-id", str(draft.base(table)))
+    added = reader.option("end-snapshot-id", str(snapshot)).table(f"{CATALOG}.{table}")
+    return {row[0]: row[1] for row in added.groupBy("_source_file").count().collect()}
+
+
+def added(lake: Lake, table: str, snapshot: int) -> int:
+    """How many rows a snapshot added to its table."""
+    return lake.state(table).snapshot(snapshot).count("added-records")
+
+
+def _counts(batch: Batch) -> list[Any]:
+    from pyspark.sql import functions as F
+
+    counted = [
+        F.count(F.lit(1)).alias("rows"),
+        F.count_if(F.expr(BAD)).alias("bad"),
+        F.count_if(F.col(DRIFTED)).alias("drifted"),
+        F.collect_set(F.expr(f"case when {BAD} then {FILE} end")).alias("bad_files"),
+    ]
+    if batch.source.messages:
+        micros = F.expr(f"unix_micros({EVENT_TIME})")
+        counted += [
+            F.min(micros).alias("oldest"),
+            F.max(micros).alias("newest"),
+            F.sum(F.octet_length(PAYLOAD)).alias("bytes"),
+        ]
+    if batch.spans:
+        starts, ends = (", ".join(f"{at}L" for at in side) for side in zip(*batch.spans))
+        inside = f"{POSITION} >= array({starts})[{FILE}] and {POSITION} < array({ends})[{FILE}]"
+        counted.append(F.count_if(F.expr(f"not coalesce({inside}, false)")).alias("outside"))
+    return counted
+
+
+def _utc(micros: int | None) -> datetime | None:
+    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

@@ -1,0 +1,146 @@
+"""A landing folder that is watched: files land look by look, each once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+
+from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.types import Primitive
+from thermocline.ingest import files
+from thermocline.ingest.folder import SETTLE_SECONDS, FolderIntake
+from thermocline.ingest.source import Source
+from thermocline.ingest.stream import beats
+from thermocline.lake import refs
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+
+TARGET = "bronze.raw_things"
+CONTRACT = Contract(TARGET, (Column("id", Primitive("long"), required=True),), drift=Drift.REFUSE)
+
+
+@pytest.fixture
+def landing(tmp_path: Path) -> Path:
+    folder = tmp_path / "landing"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def intake(lake: Lake, landing: Path) -> FolderIntake:
+    return FolderIntake(lake, Source("things", str(landing), TARGET, format="jsonl"), CONTRACT)
+
+
+def put(folder: Path, name: str, *ids: int, age: float = 60, **more: object) -> Path:
+    """A file that was last written so many seconds ago."""
+    path = folder / name
+    path.write_text("".join(json.dumps({"id": each, **more}) + "\n" for each in ids))
+    when = time.time() - age
+    os.utime(path, (when, when))
+    return path
+
+
+def landed(lake: Lake) -> list[int]:
+    return sorted(lake.iceberg(TARGET).scan().to_arrow()["id"].to_pylist())
+
+
+def test_files_land_as_they_come_each_once(
+    lake: Lake, landing: Path, intake: FolderIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert intake.take() is None
+    assert lake.exists(TARGET)  # models may ask for it before the first file is there
+    put(landing, "a.jsonl", 1, 2)
+    taken = intake.take()
+    assert taken is not None
+    assert (taken.rows, taken.sequence, taken.behind) == (2, 1, 0)
+    assert taken.landed.newest is not None
+    assert 50 < time.time() - taken.landed.newest.timestamp() < 120
+    assert intake.take() is None
+
+    # Delivered again under another name, and one more beside it.
+    put(landing, "again.jsonl", 1, 2)
+    put(landing, "b.jsonl", 3)
+    taken = intake.take()
+    assert taken is not None
+    assert (taken.rows, taken.sequence) == (1, 2)
+    assert landed(lake) == [1, 2, 3]
+
+    # A look at a folder without news asks nobody.
+    monkeypatch.setattr(files, "ingest", None)
+    assert intake.take() is None
+
+
+def test_a_file_that_grows_waits(lake: Lake, landing: Path, intake: FolderIntake) -> None:
+    growing = put(landing, "a.jsonl", 1, age=0)
+    assert intake.take() is None
+    put(landing, "a.jsonl", 1, 2, age=SETTLE_SECONDS / 2)
+    assert intake.take() is None
+    when = time.time() - SETTLE_SECONDS - 1
+    os.utime(growing, (when, when))
+    assert intake.take() is not None
+    assert landed(lake) == [1, 2]
+
+
+def test_a_refused_file_is_looked_at_again_when_it_changes(
+    lake: Lake, landing: Path, intake: FolderIntake
+) -> None:
+    put(landing, "a.jsonl", 1, stray="x")
+    assert intake.take() is None
+    assert intake.take() is None
+    put(landing, "a.jsonl", 1, age=30)
+    assert intake.take() is not None
+    assert landed(lake) == [1]
+
+
+def test_after_a_rollback_files_are_new_again(
+    lake: Lake, landing: Path, intake: FolderIntake
+) -> None:
+    put(landing, "a.jsonl", 1)
+    first = intake.take()
+    put(landing, "b.jsonl", 2)
+    assert intake.take() is not None
+    assert first is not None
+    lake.commit([refs.rollback(lake.state(TARGET), first.snapshot)])
+    assert landed(lake) == [1]
+    assert intake.take() is not None
+    assert landed(lake) == [1, 2]
+
+
+def test_two_that_watch_one_folder_land_each_file_once(
+    lake: Lake, landing: Path, intake: FolderIntake
+) -> None:
+    other = FolderIntake(lake, replace(intake.source), CONTRACT)
+    put(landing, "a.jsonl", 1)
+    assert intake.take() is not None
+    assert other.take() is None
+    put(landing, "b.jsonl", 2)
+    assert other.take() is not None
+    assert intake.take() is None
+    assert landed(lake) == [1, 2]
+
+
+def test_the_stream_loop_takes_a_folder_like_any_source(
+    lake: Lake, landing: Path, intake: FolderIntake
+) -> None:
+    put(landing, "a.jsonl", 1)
+    stop = Event()
+    seen: Iterator[int] = iter(
+        beat.taken.rows
+        for beat in beats(lake, [intake], every=0.05, stop=stop)
+        if beat.taken is not None
+    )
+    assert next(seen) == 1
+    put(landing, "b.jsonl", 2, 3)
+    assert next(seen) == 2
+    stop.set()
+    assert list(seen) == []
+    assert landed(lake) == [1, 2, 3]

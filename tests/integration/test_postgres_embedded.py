@@ -1,0 +1,277 @@
+"""Postgres change data capture without Kafka: a real server, a real Debezium, a real lake."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack, closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.integration.postgres_project import RAW, Project
+from tests.servers.postgres import PASSWORD
+
+from thermocline.ingest import marks
+from thermocline.ingest.feed import LostData, OtherStream, open_feed
+from thermocline.ingest.stream import intake_of
+
+
+@pytest.fixture
+def shop(captured: Project) -> Project:
+    return captured
+
+
+def test_first_state_then_changes_land_once_in_source_order(shop: Project) -> None:
+    shop.sql(
+        "insert into orders values (1, 'ann', 12345678901234567890123456.78, "
+        "'2024-05-06 07:08:09.123456+02', '2024-05-06', '2024-05-06 07:08:09.654321', "
+        "'{a,b}', '{\"x\": 7}'), (2, 'bob', 2.00, null, null, null, null, null)"
+    )
+    assert shop.ingest() == (2, 0)
+    assert shop.ingest() == (0, 0)
+    shop.sql(
+        "begin; insert into orders values (3, 'cec'), (4, 'dan');"
+        "update orders set customer = 'cecil' where id = 3; update orders set id = 5 where id = 4;"
+        "commit",
+        "begin; delete from orders; rollback",
+        "delete from orders where id = 2",
+    )
+    assert shop.ingest() == (6, 0)
+    changes = shop.bronze("_op", "id", "customer", "_table", "_source_file", "_position")
+    assert [row[:3] for row in changes] == [
+        ("r", 1, "ann"),
+        ("r", 2, "bob"),
+        ("c", 3, "cec"),
+        ("c", 4, "dan"),
+        ("u", 3, "cecil"),
+        ("d", 4, None),
+        ("c", 5, "dan"),
+        ("d", 2, None),
+    ]
+    assert {row[3:5] for row in changes} == {("orders", "public.orders")}
+    assert [row[5] for row in changes] == [1, 2, 3, 4, 5, 6, 7, 8]
+    [first] = [row for row in shop.bronze("id", "_raw", "_key", "_event_time") if row[0] == 1]
+    assert json.loads(first[1])["after"]["customer"] == "ann"
+    assert first[2] == b'{"id":1}'
+    shop.run()
+    assert shop.silver() == shop.truth()
+    assert shop.silver()[0] == (
+        1,
+        "ann",
+        Decimal("12345678901234567890123456.78"),
+        dt.datetime(2024, 5, 6, 5, 8, 9, 123456, dt.UTC),
+        dt.date(2024, 5, 6),
+        dt.datetime(2024, 5, 6, 7, 8, 9, 654321),
+        ["a", "b"],
+        {"x": 7},
+    )
+
+
+def test_a_change_under_way_while_the_first_state_is_read_wins_over_it(shop: Project) -> None:
+    """A slot begins when the transactions of before have ended; those of meanwhile go on.
+
+    Their first changes lie before the slot's beginning in the log, and yet come after it.
+    """
+    shop.sql("insert into orders values (1, 'before')")
+    connections = [shop.server.connect(shop.database) for _ in range(3)]
+    with ExitStack() as opened:
+        older, old, ours = (opened.enter_context(closing(each)) for each in connections)
+        held = _begun(older)
+        reading = threading.Thread(target=shop.ingest)
+        reading.start()
+        _await_waiting_for(shop, held)
+        held = _begun(old)
+        older.commit()
+        _await_waiting_for(shop, held)
+        _begun(ours)
+        ours.cursor().execute("update orders set customer = 'after'")
+        old.commit()
+        reading.join()
+        assert shop.bronze("_op", "customer") == [("r", "before")]
+        ours.commit()
+    assert shop.ingest() == (1, 0)
+    shop.run()
+    assert shop.silver() == shop.truth()
+    assert shop.silver()[0][1] == "after"
+
+
+def _begun(connection: Any) -> int:
+    """Begin a transaction that has a number; gives that."""
+    connection.autocommit = False
+    cursor = connection.cursor()
+    cursor.execute("select txid_current()")
+    return int(cursor.fetchone()[0])
+
+
+def _await_waiting_for(shop: Project, transaction: int) -> None:
+    """Until somebody waits for the end of a transaction: the slot that is being made."""
+    waiting = (
+        "select 1 from pg_locks where locktype = 'transactionid' and not granted "
+        f"and transactionid::text = '{transaction % (1 << 32)}'"
+    )
+    deadline = time.monotonic() + 60
+    while not shop.sql(waiting):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_truncate_deletes_every_row_there_was(shop: Project) -> None:
+    shop.sql("insert into orders select g, 'n' || g from generate_series(1, 3) g")
+    shop.ingest()
+    shop.sql(
+        "insert into orders values (4, 'late')", "delete from orders where id = 1",
+        "truncate orders", "insert into orders values (2, 'again')",
+    )  # fmt: skip
+    shop.ingest()
+    shop.run()
+    assert shop.silver() == shop.truth()
+    assert [row[1] for row in shop.silver()] == ["again"]
+    deleted = [row[1] for row in shop.bronze("_op", "id") if row[0] == "d"]
+    assert sorted(deleted) == [1, 2, 3, 4]
+
+
+def test_a_dropped_slot_is_an_error_that_says_how_to_read_the_tables_anew(shop: Project) -> None:
+    shop.sql("insert into orders values (1, 'ann'), (2, 'bob')")
+    shop.ingest()
+    [(slot, _)] = shop.slots()
+    shop.sql(f"select pg_drop_replication_slot('{slot}')")
+    shop.sql("delete from orders where id = 1", "update orders set customer = 'rob'")
+    with pytest.raises(LostData) as raised:
+        shop.ingest()
+    assert f"the replication slot {slot} was dropped" in raised.value.cause
+    assert "Data may be missing" in raised.value.next_step
+    assert "thermo stream orders --accept-loss" in raised.value.next_step
+    assert shop.slots() == []
+    shop.ingest(accept_loss=True)
+    shop.run()
+    assert shop.silver() == shop.truth()
+    shop.sql("insert into orders values (9, 'new')")
+    assert shop.ingest() == (1, 0)
+
+
+def test_the_slot_never_runs_ahead_of_what_has_landed(shop: Project) -> None:
+    shop.ingest()
+    [(_, before)] = shop.slots()
+    shop.sql("insert into orders values (1, 'ann')")
+    shop.ingest()
+    [(_, after)] = shop.slots()
+    assert after > before
+    lsns = [row[0] for row in shop.bronze("_lsn")]
+    assert len(lsns) == 1 and lsns[0] < after
+
+
+def test_a_log_that_went_back_or_is_another_server_s_is_refused_for_good(shop: Project) -> None:
+    shop.sql("insert into orders values (1, 'ann')")
+    shop.ingest()
+    lakehouse = shop.open()
+    source = lakehouse.sources["orders"]
+    mark = marks.read(lakehouse.lake.state(RAW), "orders")
+    assert mark is not None
+    feed = open_feed(lakehouse.lake, source, lakehouse.contracts[RAW])
+    for changed, says in (
+        ({"commit": mark.position["commit"] + (1 << 40)}, "back before what landed"),
+        ({"system": "1"}, "another server's"),
+        ({"commit": mark.position["commit"] - 1}, "was moved on or made anew"),
+    ):
+        with pytest.raises(LostData) as raised:
+            feed.begin({**mark.position, **changed})
+        assert says in raised.value.cause
+        assert "Data may be missing" in raised.value.next_step
+    with pytest.raises(LostData):
+        feed.begin({**mark.position, "system": "1"}, accept_loss=True)
+
+
+def test_a_second_reader_of_the_slot_stops_and_the_first_goes_on(
+    shop: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thermocline.ingest.postgres.slot.PATIENCE", 0.5)
+    lakehouse = shop.open()
+    source, contract = lakehouse.sources["orders"], lakehouse.contracts[RAW]
+    with closing(intake_of(lakehouse.lake, source, contract)) as first:
+        shop.sql("insert into orders values (1, 'ann')")
+        taken = first.take()
+        assert taken is not None and taken.rows == 1
+        with pytest.raises(OtherStream) as raised:
+            shop.ingest()
+        assert "Let only one of them run" in raised.value.next_step
+        shop.sql("insert into orders values (2, 'bob')")
+        taken = first.take()
+        assert taken is not None and taken.rows == 1
+    assert shop.bronze("_op", "id") == [("r", 1), ("c", 2)]
+
+
+def test_schema_changes_follow_the_contract_s_policy(shop: Project) -> None:
+    shop.contracts(drift="add")
+    shop.sql("insert into orders values (1, 'ann', 5)")
+    shop.ingest()
+    shop.sql(
+        "alter table orders add column channel text",
+        "insert into orders (id, customer, channel) values (2, 'bob', 'web')",
+        "alter table orders rename column channel to medium",
+        "insert into orders (id, customer, medium) values (3, 'cec', 'app')",
+        "alter table orders drop column amount",
+        "insert into orders (id, customer) values (4, 'dan')",
+    )
+    assert shop.ingest() == (3, 0)
+    assert shop.bronze("id", "amount", "channel", "medium") == [
+        (1, 5, None, None),
+        (2, None, "web", None),
+        (3, None, None, "app"),
+        (4, None, None, None),
+    ]
+
+
+def test_a_change_that_the_contract_refuses_is_quarantined_with_its_place(shop: Project) -> None:
+    shop.source(badShare=1)
+    shop.ingest()
+    shop.sql(
+        "alter table orders add column channel text",
+        "insert into orders (id, customer, channel) values (1, 'ann', 'web')",
+    )
+    assert shop.ingest() == (0, 1)
+    [row] = shop.open().quarantine(RAW)
+    assert row.file == "public.orders"
+    assert row.position == 1
+    assert row.reasons == ("fields that the contract does not name: channel",)
+
+
+def test_a_password_is_in_no_log_and_on_no_command_line(shop: Project) -> None:
+    lakehouse = shop.open()
+    source, contract = lakehouse.sources["orders"], lakehouse.contracts[RAW]
+    with closing(intake_of(lakehouse.lake, source, contract)) as intake:
+        shop.sql("insert into orders values (1, 'ann')")
+        intake.take()
+        lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert any(b"postgres.reader" in line for line in lines)
+    assert not any(PASSWORD.encode() in line for line in lines)
+    logs = list((shop.folder / ".thermocline").glob("*.log"))
+    assert not any(PASSWORD in log.read_text(errors="replace") for log in logs)
+
+
+@pytest.mark.parametrize("point", ["ingest.committed-bronze", "ingest.published"])
+def test_killed_while_landing_every_change_lands_once(shop: Project, point: str) -> None:
+    shop.sql("insert into orders values (1, 'ann')")
+    shop.ingest()
+    shop.sql("insert into orders values (2, 'bob')", "delete from orders where id = 1")
+    command = [sys.executable, "-m", "thermocline.cli.main", "ingest", "orders"]
+    environ = {**os.environ, "THERMOCLINE_CRASH_AT": point}
+    killed = subprocess.run(
+        command, cwd=shop.folder, env=environ, capture_output=True, timeout=120, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    shop.sql("insert into orders values (3, 'cec')")
+    shop.ingest()
+    assert shop.bronze("_position", "_op", "id") == [
+        (1, "r", 1),
+        (2, "c", 2),
+        (3, "d", 1),
+        (4, "c", 3),
+    ]

@@ -1,0 +1,248 @@
+"""Streams: what goes on while others write, when a broker goes away, and how they end."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.conftest import clean_environment
+from tests.integration.kafka_project import TARGET, Project, order
+from tests.servers.kafka import Kafka, Message
+
+from thermocline.ingest import marks
+from thermocline.ingest.feed import FeedIntake, OtherStream, Pull, open_feed
+from thermocline.ingest.kafka.feed import KafkaFeed
+from thermocline.ingest.stream import beats
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from thermocline.api import Lakehouse
+
+ATTACHED = """
+import sys
+# Work in the JVM of the test: its session is there, only not yet in this process.
+from pyspark import SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+gateway = launch_gateway()
+running = gateway.jvm.org.apache.spark.SparkContext.getOrCreate()
+java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(running)
+SparkSession(SparkContext(gateway=gateway, jsc=java))
+SparkSession.stop = lambda session: None  # it is not ours to stop
+"""
+
+
+@pytest.fixture
+def orders(project: Path, kafka_server: Kafka) -> Project:
+    return Project(project, kafka_server, kafka_server.create(partitions=2))
+
+
+class Interrupted(KafkaFeed):
+    """A feed after whose next pull something else happens, before the batch lands."""
+
+    happens: Callable[[], object] | None = None
+
+    def pull(self, *args: Any) -> Pull | None:
+        pulled = super().pull(*args)
+        happens, self.happens = self.happens, None
+        if happens:
+            happens()
+        return pulled
+
+
+def intake(house: Lakehouse) -> tuple[FeedIntake, Interrupted]:
+    source = house.sources["orders"]
+    feed = Interrupted(house.lake, source)
+    return FeedIntake(house.lake, source, house.contracts[TARGET], feed), feed
+
+
+def test_of_two_streams_one_wins_and_the_other_stops(orders: Project) -> None:
+    one, _ = intake(orders.open())
+    other, _ = intake(orders.open())
+    orders.server.send(orders.topic, [order(0)])
+    assert one.take()
+    orders.server.send(orders.topic, [order(1)])
+    assert other.take()  # takes over where the first one was
+    orders.server.send(orders.topic, [order(2)])
+    with pytest.raises(OtherStream, match=r"took over orders into bronze.raw_orders"):
+        one.take()
+    assert other.take()
+    assert orders.rows("id") == [(0,), (1,), (2,)]
+
+
+def test_two_streams_at_the_same_moment_land_nothing_twice(orders: Project) -> None:
+    one, feed = intake(orders.open())
+    other, _ = intake(orders.open())
+    orders.server.send(orders.topic, [order(n) for n in range(4)])
+    feed.happens = other.take
+    with pytest.raises(OtherStream):
+        one.take()
+    assert orders.rows("id") == [(n,) for n in range(4)]
+
+
+def test_maintenance_and_evolution_go_on_under_a_stream(orders: Project) -> None:
+    house = orders.open()
+    stream, feed = intake(house)
+    spark = house.lake.spark.session
+    for number in range(3):
+        orders.server.send(orders.topic, [order(number)])
+        assert stream.take()
+    orders.server.send(orders.topic, [order(3)])
+    feed.happens = lambda: spark.sql(
+        f"call lake.system.rewrite_data_files(table => '{TARGET}', "
+        "options => map('rewrite-all', 'true'))"
+    ).collect()
+    assert stream.take()
+    orders.server.send(orders.topic, [order(4)])
+    feed.happens = lambda: spark.sql(f"alter table lake.{TARGET} add column extra string")
+    assert stream.take()
+    orders.server.send(orders.topic, [order(5)])
+    feed.happens = lambda: spark.sql(
+        f"call lake.system.expire_snapshots(table => '{TARGET}', retain_last => 1, "
+        "older_than => timestamp '2100-01-01 00:00:00')"
+    ).collect()
+    assert stream.take()
+    assert orders.rows("id") == [(n,) for n in range(6)]
+    mark = marks.read(house.lake.state(TARGET), "orders")
+    assert mark is not None
+    assert mark.position["topics"][orders.topic]["next"] == {"0": 6, "1": 0}
+
+
+def test_a_rollback_takes_the_position_back_with_the_rows(orders: Project) -> None:
+    house = orders.open()
+    stream, _ = intake(house)
+    for number in range(3):
+        orders.server.send(orders.topic, [order(number)])
+        taken = stream.take()
+    assert taken is not None
+    house.table(TARGET).rollback(house.table(TARGET).history()[1].snapshot)
+    assert orders.rows("id") == [(0,), (1,)]
+    assert stream.take()  # reads again what is no longer there
+    assert orders.rows("id") == [(0,), (1,), (2,)]
+
+
+def test_a_broker_that_goes_away_is_waited_for(
+    orders: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("thermocline.ingest.kafka.broker.PATIENCE_MS", 1000)
+    house = orders.open()
+    source = house.sources["orders"]
+    feed = open_feed(house.lake, source, house.contracts[TARGET])
+    stream = FeedIntake(house.lake, source, house.contracts[TARGET], feed)
+    stop = Event()
+    seen: list[str] = []
+    orders.server.send(orders.topic, [order(0)])
+    for beat in beats(house.lake, [stream], every=0.1, stop=stop):
+        if beat.trouble is not None:
+            assert "does not answer" in beat.trouble.cause
+            assert orders.server.servers in beat.trouble.cause
+            seen.append(f"trouble, again in {beat.pause:.0f} s")
+            if len(seen) == 3:
+                orders.server.start()
+                orders.server.send(orders.topic, [order(1)])
+        elif beat.taken is not None:
+            seen.append(f"landed {beat.taken.rows}")
+            if len(seen) == 1:
+                orders.server.kill()
+            else:
+                stop.set()
+    assert seen[:3] == ["landed 1", "trouble, again in 1 s", "trouble, again in 2 s"]
+    assert seen[-1] == "landed 1"
+    stream.close()
+    assert orders.rows("id") == [(0,), (1,)]
+
+
+def child(spark: SparkSession, code: str, *arguments: str, **more: str) -> subprocess.Popen[str]:
+    """A process of its own that works in this process's JVM."""
+    gateway: Any = spark.sparkContext._gateway
+    environment = clean_environment() | more
+    environment["PYSPARK_GATEWAY_PORT"] = str(gateway.gateway_parameters.port)
+    environment["PYSPARK_GATEWAY_SECRET"] = gateway.gateway_parameters.auth_token
+    return subprocess.Popen(
+        [sys.executable, "-c", ATTACHED + code, *arguments],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+SILVER = """\
+apiVersion: v3.1.0
+kind: DataContract
+id: test.orders
+version: 1.0.0
+status: active
+schema:
+  - name: orders
+    properties:
+      - {name: id, physicalType: long, required: true, primaryKey: true}
+      - {name: amount, physicalType: "decimal(12,2)"}
+      - {name: seen, physicalType: timestamptz}
+customProperties:
+  - {property: write, value: merge}
+  - {property: orderBy, value: seen}
+"""
+
+
+def test_the_command_streams_on_to_silver_and_ends_when_asked(
+    orders: Project, spark: SparkSession
+) -> None:
+    for name, text in {
+        "contracts/silver/orders.odcs.yaml": SILVER,
+        "models/silver/orders.sql": f"select id, amount, _event_time as seen from {TARGET}",
+    }.items():
+        path = orders.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    run = "from thermocline.cli.main import run\nsys.exit(run(sys.argv[1:]))"
+    arguments = ["stream", "orders", "--then", "silver.orders", "--every", "200ms", "--json"]
+    process = child(spark, run, *arguments, "-C", str(orders.folder))
+    assert process.stdout is not None
+    orders.server.send(orders.topic, [order(n) for n in range(3)])
+    first = json.loads(process.stdout.readline())
+    assert (first["rows"], first["quarantined"], first["behind"]) == (3, 0, 0)
+    assert (first["batch"], first["ran"], first["files"]) == (1, ["silver.orders"], 1)
+    orders.server.send(orders.topic, [order(n) for n in range(1, 5)])
+    second = json.loads(process.stdout.readline())
+    assert (second["rows"], second["batch"], second["ran"]) == (4, 2, ["silver.orders"])
+    assert second["freshness"] < 30
+    process.send_signal(signal.SIGTERM)
+    rest, said = process.communicate(timeout=60)
+    assert (process.returncode, rest) == (0, ""), said
+    assert "SIGTERM: ending after the batch in hand." in said
+    silver = orders.open().query("select id, amount from silver.orders order by id")
+    assert [row[0] for row in silver.rows] == list(range(5))
+
+
+POINTS = (
+    "commit.files-written:2", "ingest.committed-quarantine:2", "publish.before:2", "publish.after:2"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_any_point_each_message_lands_once(
+    point: str, orders: Project, spark: SparkSession
+) -> None:
+    orders.source(batch={"rows": 10}, badShare=0.9)
+    messages = [order(n) if n % 5 else b"bad %d" % n for n in range(24)]
+    orders.server.send(orders.topic, [Message(m, partition=i % 2) for i, m in enumerate(messages)])
+    code = "import thermocline as tc\ntc.open(sys.argv[1]).ingest()"
+    died = child(spark, code, str(orders.folder), THERMOCLINE_CRASH_AT=point)
+    _, said = died.communicate(timeout=120)
+    assert died.returncode == -signal.SIGKILL, f"{point} was not reached:\n{said}"
+    orders.ingest()
+    assert sorted(orders.rows("id")) == [(n,) for n in range(24) if n % 5]
+    bad = sorted(row.raw for row in orders.open().quarantine(TARGET))
+    assert bad == sorted(f"bad {n}" for n in range(24) if n % 5 == 0)
+    assert orders.ingest() == (0, 0)
