@@ -84,6 +84,25 @@ def test_avro_by_a_schema_file(orders: Project) -> None:
     assert base64.b64decode(bad[0].raw or "") == b"\xff\xff\xff"
 
 
+def test_debezium_events_of_a_connector_that_others_run(orders: Project) -> None:
+    """The contract knows none of the envelope's columns, and that is no drift."""
+
+    def event(op: str, row: dict[str, Any], lsn: int) -> bytes:
+        sides = {"before": row, "after": None} if op == "d" else {"before": None, "after": row}
+        source = {"lsn": lsn, "txId": 7, "schema": "public", "table": "orders"}
+        return json.dumps({"op": op, "ts_ms": 1, "source": source, **sides}).encode()
+
+    orders.source(format="debezium")
+    first = {"id": 1, "amount": "1.50", "note": "é"}
+    sent = [event("c", first, 10), event("u", {**first, "note": "x"}, 11), event("d", first, 12)]
+    orders.server.send(orders.topic, [*sent, None])
+    assert orders.ingest() == (3, 0)
+    assert orders.rows("id", "amount", "note", "_raw") == [
+        (1, Decimal("1.50"), note, raw) for note, raw in zip("éxé", sent, strict=True)
+    ]
+    assert orders.ingest() == (0, 0)
+
+
 def test_avro_by_a_registry(orders: Project, schemas: SchemaRegistry) -> None:
     number = schemas.add("AVRO", json.dumps(AVRO))
     login = {"user": registry.USER, "password": {"secret": "REGISTRY_PASSWORD"}}

@@ -24,6 +24,7 @@ from thermocline.ingest.values import literal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from thermocline.contract import Contract
     from thermocline.lake import Lake
 
 PARALLEL_ROWS = 50_000
@@ -35,9 +36,10 @@ POLL_MS = 60_000
 class KafkaFeed:
     """The topics of one source."""
 
-    def __init__(self, lake: Lake, source: Source) -> None:
+    def __init__(self, lake: Lake, source: Source, contract: Contract) -> None:
         self._lake = lake
         self._source = source
+        self._contract = contract
         self._reach: KafkaReach = source.reach
         self._options: dict[str, str] = {}
         self._broker: Broker | None = None
@@ -116,7 +118,7 @@ class KafkaFeed:
             f"timestamp as {EVENT_TIME}",
             f"value as {PAYLOAD}",
         )
-        return with_text(messages, self._reach, self._registry)
+        return with_text(messages, self._reach, self._registry, self._contract)
 
     def _messages(self, spans: Sequence[Span]) -> DataFrame:
         """Every record of the spans, as Spark's connector gives it."""

@@ -92,8 +92,7 @@ def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
     """The topic as a feed."""
     from thermocline.ingest.kafka.feed import KafkaFeed
 
-    del contract
-    return KafkaFeed(lake, source)
+    return KafkaFeed(lake, source, contract)
 
 
 def _no_topic(topic: str) -> str:

@@ -10,6 +10,7 @@ from thermocline.ingest.lines import FLAW, NOT_TEXT
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from thermocline.contract import Contract
     from thermocline.ingest.kafka.registry import Registry
     from thermocline.ingest.kafka.source import KafkaReach
 
@@ -17,7 +18,9 @@ _TEXT = f"cast({PAYLOAD} as string)"
 _NOT_UTF8 = f"not is_valid_utf8({_TEXT})"
 
 
-def with_text(messages: DataFrame, reach: KafkaReach, registry: Registry | None) -> DataFrame:
+def with_text(
+    messages: DataFrame, reach: KafkaReach, registry: Registry | None, contract: Contract
+) -> DataFrame:
     """Messages with RAW and FLAW, by the format of their values."""
     if reach.format in {"avro", "protobuf"}:
         from thermocline.ingest.kafka.binary import decoded
@@ -32,5 +35,5 @@ def with_text(messages: DataFrame, reach: KafkaReach, registry: Registry | None)
     if reach.format == "debezium":
         from thermocline.ingest.debezium import flattened
 
-        return flattened(lines)
+        return flattened(lines, contract)
     return lines

@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent, Transient
-from thermocline.ingest import debezium
 from thermocline.ingest.feed import LostData
 from thermocline.ingest.kafka.broker import MissingTopic
 from thermocline.ingest.kafka.feed import KafkaFeed
@@ -26,8 +25,6 @@ from thermocline.ingest.secret import reveal
 from thermocline.telemetry import one_line, redact
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from thermocline.contract.definition import Contract
     from thermocline.ingest.feed import Feed, Pull
     from thermocline.ingest.marks import Position
@@ -49,14 +46,15 @@ class TopicFeed:
     def __init__(self, lake: Lake, source: Source, contract: Contract) -> None:
         self._source = source
         self._reach = source.reach
-        self._contract = contract
         topics = tuple(topic_of(self.name, table) for table in self._reach.tables)
         if self._reach.outbox is not None:
             topics = tuple(ROUTED + event for event in self._reach.outbox.events)
         given = self._reach.options.items()
         options = {k.removeprefix(CLIENT): v for k, v in given if k.startswith(CLIENT)}
-        kafka = KafkaReach(self._reach.servers, topics, options=options)
-        self._kafka = KafkaFeed(lake, replace(source, kind="kafka", reach=kafka))
+        written = "json" if self._reach.outbox is not None else "debezium"
+        kafka = KafkaReach(self._reach.servers, topics, format=written, options=options)
+        topic = replace(source, kind="kafka", reach=kafka)
+        self._kafka = KafkaFeed(lake, topic, contract)
 
     @cached_property
     def name(self) -> str:
@@ -80,15 +78,7 @@ class TopicFeed:
         found = self._kafka.pull(position, limits)
         if found is None:
             self._check()
-            return None
-        if self._reach.outbox is not None:
-            return found
-        raw = found.lines
-
-        def lines(only: frozenset[int] | None) -> DataFrame:
-            return debezium.flattened(raw(only), self._contract)
-
-        return replace(found, lines=lines)
+        return found
 
     def landed(self, position: Position) -> None:
         """Nothing to tell: Debezium moves its slot on by what the broker has."""
