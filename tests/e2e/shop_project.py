@@ -76,13 +76,13 @@ def build_embedded(project: Path) -> Embedded:
     return Embedded(project, files, {step.table for step in ran.steps}, found)
 
 
-def make_shop(folder: Path) -> Path:
+def make_shop(folder: Path, *size: str) -> Path:
     """A new project with a generated first load; the same bytes every time."""
     init(folder)
     (folder / "models" / "gold" / "customer_initials.py").write_text(PYTHON_MODEL)
     contract = folder / "contracts" / "gold" / "customer_initials.odcs.yaml"
     contract.write_text(PYTHON_CONTRACT)
-    generate(folder, *SMALL)
+    generate(folder, *(size or SMALL))
     return folder
 
 

@@ -54,7 +54,7 @@ CASES = [
     Case("empty", "table.created:2", published=(CUSTOMERS,)),
     Case("empty", "table.created:5", published=(CUSTOMERS, ORDERS)),
     # A second delivery waits. Each source is a unit of its own.
-    Case("delivered", "ingest.read"),
+    Case("delivered", "ingest.read", branch=True),
     Case("delivered", "draft.begun:3", published=(CUSTOMERS,), branch=True),
     Case("delivered", "commit.files-written", branch=True, own_jvm=True),
     Case("delivered", "ingest.committed-bronze:2", published=(CUSTOMERS,), branch=True),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, timedelta
 from traceback import extract_tb
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.definition import Partition, Write
+from thermocline.contract.definition import Write
 from thermocline.engine.spark import CATALOG
 from thermocline.errors import Permanent, ThermoclineError
 from thermocline.lake.changes import changes, only_appends
+from thermocline.transform import parts
 from thermocline.transform.declare import How
 from thermocline.transform.models import Model, table_references
+from thermocline.transform.parts import Touched
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,18 +33,6 @@ class Span:
     table: str
     start: int | None
     end: int
-
-
-@dataclass(frozen=True)
-class Touched:
-    """The parts of the target that a change can touch: values of the target's columns."""
-
-    columns: tuple[str, ...]
-    values: tuple[tuple[Any, ...], ...]
-
-    def as_dicts(self) -> list[dict[str, Any]]:
-        """Each part as column → value."""
-        return [dict(zip(self.columns, value, strict=True)) for value in self.values]
 
 
 @dataclass
@@ -83,19 +72,48 @@ class Inputs:
         found: set[tuple[Any, ...]] = set()
         moved = [span for span in self.spans.values() if span.start != span.end]
         query = self.model.query()
-        expressions = [_part(self.model, name) for name in columns]
         for span in moved:
             if not self._delta(span).num_rows:
                 continue
             for widened, occurrence in delta.substitutions(query, span.table):
-                sharper = delta.differing(widened, occurrence, columns)
-                chosen = widened if sharper is None else sharper
-                rows = self._substituted(chosen, occurrence, span, moved)
-                distinct = rows.selectExpr(*expressions).distinct().limit(most + 1)
-                found |= {tuple(row) for row in distinct.collect()}
+                named = self._named(widened, occurrence, span, columns)
+                if named is None:
+                    named = self._asked(widened, occurrence, span, moved, columns, most)
+                found |= named
                 if len(found) > most:
                     return None
         return Touched(tuple(columns), tuple(sorted(found, key=repr)))
+
+    def _named(
+        self, query: exp.Query, occurrence: exp.Table, span: Span, columns: Sequence[str]
+    ) -> set[tuple[Any, ...]] | None:
+        """The parts that changed rows name themselves; None where the query must be asked."""
+        from thermocline.transform.narrow import reach_of
+
+        reach = reach_of(query, occurrence, columns[0]) if len(columns) == 1 else None
+        if reach is None or reach.column not in self._delta(span).column_names:
+            return None
+        by_day = reach.day or parts.by_day(self.model, columns[0])
+        return parts.named(self._delta(span)[reach.column], by_day=by_day)
+
+    def _asked(
+        self,
+        query: exp.Query,
+        occurrence: exp.Table,
+        span: Span,
+        moved: Sequence[Span],
+        columns: Sequence[str],
+        most: int,
+    ) -> set[tuple[Any, ...]]:
+        """The parts that the query gives for changed rows, or some more than `most` of them."""
+        from thermocline.transform import delta
+
+        sharper = delta.differing(query, occurrence, columns)
+        chosen = query if sharper is None else sharper
+        rows = self._substituted(chosen, occurrence, span, moved)
+        expressions = [parts.expression(self.model, name) for name in columns]
+        distinct = rows.selectExpr(*expressions).distinct().limit(most + 1)
+        return {tuple(row) for row in distinct.collect()}
 
     def only(self, touched: Touched) -> DataFrame:
         """The model's rows of the touched parts, from the source rows that can reach them."""
@@ -111,12 +129,11 @@ class Inputs:
         if self.model.contract.write is not Write.PARTITIONS or len(touched.columns) != 1:
             return
         values = [value for (value,) in touched.values]
-        fields = {f.column: f for f in self.model.contract.partition}
-        by_day = _by_day(self.model, fields.get(touched.columns[0]))
+        by_day = parts.by_day(self.model, touched.columns[0])
         for reach in reaches(query, touched.columns[0]):
             span = self.spans[f"{reach.reference.db}.{reach.reference.name}"]
             frame = self._read(span.table, span.end)
-            condition = _within(frame, reach.column, values, by_day or reach.day)
+            condition = parts.within(frame, reach.column, values, by_day or reach.day)
             if condition is not None:
                 view = self._register({span.table: frame.where(condition)})[span.table]
                 _replace(reach.reference, view)
@@ -127,7 +144,7 @@ class Inputs:
         A list of literals rather than a join, because Spark pushes it down through the model's
         aggregates and windows to the scans.
         """
-        return touched_condition(self.model, touched)
+        return parts.condition(self.model, touched)
 
     def close(self) -> None:
         """Drop the views."""
@@ -282,81 +299,6 @@ class Inputs:
             else:
                 schema.add(name, known[name].dataType, True)
         return self.lake.spark.frame(rows, schema)
-
-
-def _within(frame: DataFrame, name: str, values: Sequence[Any], by_day: bool) -> Column | None:
-    """The condition that a source's column has one of the values, or lies in one of the days.
-
-    In the column's own type, because Iceberg skips files only by comparisons with it.
-    """
-    from functools import reduce
-    from operator import or_
-
-    from pyspark.sql import functions as F
-
-    type_ = frame.schema[name].dataType.typeName() if name in frame.columns else ""
-    if None in values or (by_day and type_ not in {"date", "timestamp", "timestamp_ntz"}):
-        return None
-    column = F.col(f"`{name}`")
-    if not by_day:
-        return column.isin(list(values))
-
-    def at(day: date) -> Column:
-        return F.lit(day).cast(type_)
-
-    spans = [(first, last + timedelta(days=1)) for first, last in _runs(sorted(values))]
-    return reduce(or_, ((column >= at(low)) & (column < at(high)) for low, high in spans))
-
-
-def _runs(days: Sequence[date]) -> list[tuple[date, date]]:
-    """First and last day of each unbroken row of days."""
-    runs: list[tuple[date, date]] = []
-    for day in days:
-        if runs and day - runs[-1][1] <= timedelta(days=1):
-            runs[-1] = (runs[-1][0], day)
-        else:
-            runs.append((day, day))
-    return runs
-
-
-def touched_condition(model: Model, touched: Touched) -> Column:
-    """The condition on a model's output that selects exactly the touched parts."""
-    from functools import reduce
-    from operator import and_, or_
-
-    from pyspark.sql import functions as F
-
-    fields = {f.column: f for f in model.contract.partition}
-    if len(touched.columns) == 1 and not _by_day(model, fields.get(touched.columns[0])):
-        name = touched.columns[0]
-        known = [value for (value,) in touched.values if value is not None]
-        condition = F.col(name).isin(known) if known else F.lit(False)
-        return condition | F.col(name).isNull() if len(known) < len(touched.values) else condition
-
-    def equal(name: str, value: Any) -> Column:
-        if value is None:
-            return F.col(name).isNull()
-        if _by_day(model, fields.get(name)):
-            following = value + timedelta(days=1)
-            return (F.col(name) >= F.lit(value)) & (F.col(name) < F.lit(following))
-        return F.col(name) == F.lit(value)
-
-    each = [
-        reduce(and_, (equal(*item) for item in zip(touched.columns, value, strict=True)))
-        for value in touched.values
-    ]
-    return reduce(or_, each, F.lit(False))
-
-
-def _by_day(model: Model, field_: Partition | None) -> bool:
-    partitions = model.contract.write is Write.PARTITIONS
-    return partitions and field_ is not None and field_.transform == "day"
-
-
-def _part(model: Model, name: str) -> str:
-    """The SQL by which an output row names the part it belongs to."""
-    field_ = next((f for f in model.contract.partition if f.column == name), None)
-    return f"cast(`{name}` as date)" if _by_day(model, field_) else f"`{name}`"
 
 
 def _replace(reference: exp.Table, view: str) -> None:

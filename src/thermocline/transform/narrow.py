@@ -53,6 +53,15 @@ def reaches(query: exp.Query, target: str) -> list[Reach]:
     return list(sound.values())
 
 
+def reach_of(query: exp.Query, reference: exp.Table, target: str) -> Reach | None:
+    """How one mention of a table decides the part that its rows reach, if it does.
+
+    Its changed rows then name all parts that they touch, and the query need not be run for it.
+    """
+    found = (reach for reach in reaches(query, target) if reach.reference is reference)
+    return next(found, None)
+
+
 def _agreed(reach: Reach, search: _Search) -> bool:
     """Whether all ways to a mention agree on the column that decides."""
     same = (other for other, _ in search.found if other.reference is reach.reference)

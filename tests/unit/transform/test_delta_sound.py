@@ -140,6 +140,11 @@ def _named(
     named: set[Any] = set()
     for table in COLUMNS:
         for widened, occurrence in delta.substitutions(parse_query(sql), table):
+            reach = narrow.reach_of(widened, occurrence, "day")
+            if reach is not None:
+                at = COLUMNS[table].index(reach.column)
+                named |= {row[at] for row in changed[table]}
+                continue
             sharper = delta.differing(widened, occurrence, ["day"])
             query = widened if sharper is None else sharper
             occurrence.replace(

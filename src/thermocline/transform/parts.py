@@ -1,0 +1,126 @@
+"""Parts of a target, partitions or keys, by the values of the columns that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Write
+from thermocline.transform.models import Model
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The parts of the target that a change can touch: values of the target's columns."""
+
+    columns: tuple[str, ...]
+    values: tuple[tuple[Any, ...], ...]
+
+    def as_dicts(self) -> list[dict[str, Any]]:
+        """Each part as column → value."""
+        return [dict(zip(self.columns, value, strict=True)) for value in self.values]
+
+
+def by_day(model: Model, name: str) -> bool:
+    """Whether a column names partitions by its day."""
+    field = next((f for f in model.contract.partition if f.column == name), None)
+    return (
+        model.contract.write is Write.PARTITIONS and field is not None and field.transform == "day"
+    )
+
+
+def expression(model: Model, name: str) -> str:
+    """The SQL by which an output row names the part it belongs to."""
+    return f"cast(`{name}` as date)" if by_day(model, name) else f"`{name}`"
+
+
+def named(values: pa.ChunkedArray, *, by_day: bool) -> set[tuple[Any, ...]] | None:
+    """The parts that values name, as Spark would spell them; None where that may differ."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = values.type
+    if by_day:
+        if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+            return None
+        values = values.cast(pa.date32())
+    elif not any(
+        fits(kind)
+        for fits in (
+            pa.types.is_date,
+            pa.types.is_integer,
+            pa.types.is_string,
+            pa.types.is_large_string,
+        )
+    ):
+        return None
+    return {(value,) for value in pc.unique(values).to_pylist()}
+
+
+def condition(model: Model, touched: Touched) -> Column:
+    """The condition on a model's output that selects exactly the touched parts."""
+    from functools import reduce
+    from operator import and_, or_
+
+    from pyspark.sql import functions as F
+
+    if len(touched.columns) == 1 and not by_day(model, touched.columns[0]):
+        name = touched.columns[0]
+        known = [value for (value,) in touched.values if value is not None]
+        condition = F.col(name).isin(known) if known else F.lit(False)
+        return condition | F.col(name).isNull() if len(known) < len(touched.values) else condition
+
+    def equal(name: str, value: Any) -> Column:
+        if value is None:
+            return F.col(name).isNull()
+        if by_day(model, name):
+            following = value + timedelta(days=1)
+            return (F.col(name) >= F.lit(value)) & (F.col(name) < F.lit(following))
+        return F.col(name) == F.lit(value)
+
+    each = [
+        reduce(and_, (equal(*item) for item in zip(touched.columns, value, strict=True)))
+        for value in touched.values
+    ]
+    return reduce(or_, each, F.lit(False))
+
+
+def within(frame: DataFrame, name: str, values: Sequence[Any], by_day: bool) -> Column | None:
+    """The condition that a source's column has one of the values, or lies in one of the days.
+
+    In the column's own type, because Iceberg skips files only by comparisons with it.
+    """
+    from functools import reduce
+    from operator import or_
+
+    from pyspark.sql import functions as F
+
+    type_ = frame.schema[name].dataType.typeName() if name in frame.columns else ""
+    if None in values or (by_day and type_ not in {"date", "timestamp", "timestamp_ntz"}):
+        return None
+    column = F.col(f"`{name}`")
+    if not by_day:
+        return column.isin(list(values))
+
+    def at(day: date) -> Column:
+        return F.lit(day).cast(type_)
+
+    spans = [(first, last + timedelta(days=1)) for first, last in _runs(sorted(values))]
+    return reduce(or_, ((column >= at(low)) & (column < at(high)) for low, high in spans))
+
+
+def _runs(days: Sequence[date]) -> list[tuple[date, date]]:
+    """First and last day of each unbroken row of days."""
+    runs: list[tuple[date, date]] = []
+    for day in days:
+        if runs and day - runs[-1][1] <= timedelta(days=1):
+            runs[-1] = (runs[-1][0], day)
+        else:
+            runs.append((day, day))
+    return runs
