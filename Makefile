@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-ingest torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-ingest bench-freshness torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench-pipeline: java  ## 5 million orders: incremental, full, and plain PySpark 
 
 bench-ingest: java  ## 5 million JSON events from Kafka, beside plain Structured Streaming
 	@$(BIN)/python -m benchmarks.ingest
+
+bench-freshness: java  ## event to queryable from Kafka and Postgres, ten minutes each
+	@$(BIN)/python -m benchmarks.freshness
 
 # TORTURE="--kills 20 --events 100000" makes it a short one.
 TORTURE ?=
