@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.conftest import SETTINGS
+from tests.servers import kafka
 from tests.servers.kafka import Kafka
 
 import thermocline as tc
@@ -28,16 +30,24 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Kafka]:
+    """A broker of this test's own: it is killed, and other tests need theirs."""
+    (tmp_path / "broker").mkdir()
+    with kafka.serve(tmp_path / "broker") as server:
+        yield server
+
+
 def test_files_and_kafka_survive_and_nothing_of_the_trial_stays(
-    project: Path, kafka_server: Kafka
+    project: Path, broker: Kafka
 ) -> None:
     (project / "sources").mkdir()
-    source = {"kind": "kafka", "target": "bronze.mine", "servers": kafka_server.servers}
+    source = {"kind": "kafka", "target": "bronze.mine", "servers": broker.servers}
     (project / "sources" / "mine.yaml").write_text(json.dumps({**source, "topic": "mine"}))
 
     def restart() -> None:
-        kafka_server.kill()
-        kafka_server.start()
+        broker.kill()
+        broker.start()
 
     # This seed kills right behind the swap of a first batch, then restarts the broker.
     order = Order(minutes=3, seed=75, kills=2, events=4_000, restarts=(restart,))
@@ -52,7 +62,7 @@ def test_files_and_kafka_survive_and_nothing_of_the_trial_stays(
         assert 0 < lane.quarantined < 30
         assert lane.disturbed > 0
     assert {lane.lane for lane in verdict.lanes} == {"files", "kafka"}
-    assert not [t for t in kafka_server.admin().list_topics(timeout=10).topics if "torture" in t]
+    assert not [t for t in broker.admin().list_topics(timeout=10).topics if "torture" in t]
     assert list((project / ".thermocline" / "torture").iterdir()) == []
 
 
