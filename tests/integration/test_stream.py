@@ -60,8 +60,9 @@ class Interrupted(KafkaFeed):
 
 def intake(house: Lakehouse) -> tuple[FeedIntake, Interrupted]:
     source = house.sources["orders"]
-    feed = Interrupted(house.lake, source)
-    return FeedIntake(house.lake, source, house.contracts[TARGET], feed), feed
+    contract = house.contracts[TARGET]
+    feed = Interrupted(house.lake, source, contract)
+    return FeedIntake(house.lake, source, contract, feed), feed
 
 
 def test_of_two_streams_one_wins_and_the_other_stops(orders: Project) -> None:

@@ -190,6 +190,9 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # One JVM may serve several lakes. A connector that each of their sessions loaded for itself
+        # would register its settings twice, which Spark refuses.
+        "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.warehouse.dir": (settings.project / ".thermocline" / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
         "spark.driver.extraJavaOptions": (
