@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from thermocline.engine import jars, java
@@ -57,8 +57,16 @@ class SparkEngine:
         """Have the session know further jars, whether it runs already or not."""
         wanted = [each for each in packages if each not in self._added]
         for jar in jars.resolve(wanted):
-            escaped = str(jar).replace("\\", "\\\\").replace("'", "\\'")
-            self.session.sql(f"add jar '{escaped}'")
+            # Loaded where driver, sessions and local executors all look first. By `add jar` each
+            # of them has classes of its own, and a connector that registers its settings twice in
+            # one JVM is refused by Spark.
+            loader = _common_loader(self.session)
+            if loader is not None:
+                file: Any = self.session._jvm.java.io.File(str(jar))  # type: ignore[union-attr]
+                loader.addURL(file.toURI().toURL())
+            if loader is None or not self._settings.spark.master.startswith("local"):
+                escaped = str(jar).replace("\\", "\\\\").replace("'", "\\'")
+                self.session.sql(f"add jar '{escaped}'")
         self._added.update(wanted)
 
     def read(self, table: str, snapshot: int) -> DataFrame:
@@ -190,9 +198,6 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # One JVM may serve several lakes. A connector that each of their sessions loaded for itself
-        # would register its settings twice, which Spark refuses.
-        "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.warehouse.dir": (settings.project / ".thermocline" / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
         "spark.driver.extraJavaOptions": (
@@ -204,6 +209,17 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         conf["spark.driver.host"] = "127.0.0.1"
         conf["spark.driver.bindAddress"] = "127.0.0.1"
     return conf
+
+
+def _common_loader(session: SparkSession) -> Any:
+    """The class loader that spark-submit made, above all others; None where there is none."""
+    jvm: Any = session._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    while loader is not None:
+        if loader.getClass().getSimpleName() == "MutableURLClassLoader":
+            return loader
+        loader = loader.getParent()
+    return None
 
 
 def _collector() -> str:
