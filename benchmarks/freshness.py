@@ -61,12 +61,12 @@ def _from_kafka(folder: Path, options: argparse.Namespace) -> str:
     (folder / "kafka").mkdir()
     with kafka.serve(folder / "kafka") as server:
         topic = server.create()
-        project = ingest._project(folder / "project", options)
+        project = ingest.project_in(folder / "project", options)
         (project / "sources" / "events.yaml").write_text(
             f"name: events\nkind: kafka\nservers: {server.servers}\ntopic: {topic}\n"
             f"target: {ingest.TARGET}\n"
         )
-        events = ingest._events(10**9, 1)
+        events = ingest.events(10**9, 1)
 
         def send(count: int) -> None:
             server.send(topic, [next(events) for _ in range(count)])

@@ -80,7 +80,7 @@ def main() -> None:
 
 def _bench(folder: Path, server: kafka.Kafka, options: argparse.Namespace) -> None:
     small, large = (_sent(server, count, options.partitions) for count in (100_000, options.events))
-    project = _project(folder / "project", options)
+    project = project_in(folder / "project", options)
     _plain(project, server, small, options)
     _ours(project, server, small, options)
     plain, ours = [], []
@@ -108,11 +108,11 @@ def _cost(server: kafka.Kafka, work: Callable[[], int]) -> tuple[Cost, int]:
 
 def _sent(server: kafka.Kafka, count: int, partitions: int) -> str:
     topic = server.create(partitions=partitions)
-    server.send(topic, _events(count, partitions))
+    server.send(topic, events(count, partitions))
     return topic
 
 
-def _events(count: int, partitions: int) -> Iterator[kafka.Message]:
+def events(count: int, partitions: int) -> Iterator[kafka.Message]:
     draw = random.Random(7)
     # Fields are drawn once for a while of events: the generator must not be what is measured.
     drawn = [_fields(draw) for _ in range(10_000)]
@@ -137,7 +137,7 @@ def _fields(draw: random.Random) -> bytes:
     return json.dumps(fields).encode()[1:]
 
 
-def _project(folder: Path, options: argparse.Namespace) -> Path:
+def project_in(folder: Path, options: argparse.Namespace) -> Path:
     contract = folder / "contracts" / "bronze" / "raw_events.odcs.yaml"
     contract.parent.mkdir(parents=True)
     columns = (f"      - {{name: {name}, physicalType: {kind}}}" for name, kind in COLUMNS.items())

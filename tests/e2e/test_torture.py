@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.conftest import SETTINGS
 from tests.servers import kafka
 from tests.servers.kafka import Kafka
 
@@ -20,14 +19,6 @@ from thermocline.torture import project as projects
 from thermocline.torture.lanes import FilesLane
 from thermocline.torture.verdict import judge
 from thermocline.torture.workload import Workload
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    folder = tmp_path / "mine"
-    folder.mkdir()
-    (folder / "thermocline.toml").write_text(SETTINGS)
-    return folder
 
 
 @pytest.fixture

@@ -56,11 +56,13 @@ class SparkEngine:
     def add_jars(self, packages: Sequence[str]) -> None:
         """Have the session know further jars, whether it runs already or not."""
         wanted = [each for each in packages if each not in self._added]
+        if not wanted:
+            return
+        # Loaded where driver, sessions and local executors all look first. By `add jar` each of
+        # them has classes of its own, and a connector that registers its settings twice in one
+        # JVM is refused by Spark.
+        loader = _common_loader(self.session)
         for jar in jars.resolve(wanted):
-            # Loaded where driver, sessions and local executors all look first. By `add jar` each
-            # of them has classes of its own, and a connector that registers its settings twice in
-            # one JVM is refused by Spark.
-            loader = _common_loader(self.session)
             if loader is not None:
                 file: Any = self.session._jvm.java.io.File(str(jar))  # type: ignore[union-attr]
                 loader.addURL(file.toURI().toURL())

@@ -5,6 +5,12 @@ from __future__ import annotations
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
 from thermocline.errors import ContractError
 
+EXACT_JSON = (
+    "map('timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX', "
+    "'timestampNTZFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS')"
+)
+"""Options of `to_json`: Spark cuts timestamps to milliseconds unless told otherwise."""
+
 _PRIMITIVES = {
     "boolean": "boolean",
     "int": "int",

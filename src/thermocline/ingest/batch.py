@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
+from thermocline.engine.spark_types import quoted
 from thermocline.errors import CheckFailed, CommitUnknown, Permanent
 from thermocline.ingest import drift, marks, quarantine, tally
 from thermocline.ingest.judge import (
@@ -30,7 +31,7 @@ from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
 from thermocline.ingest.source import Source
 from thermocline.ingest.tally import Tally
-from thermocline.ingest.values import instant, literal, quoted
+from thermocline.ingest.values import instant, literal
 from thermocline.lake import MainMoved
 from thermocline.lake.faults import crash_point
 from thermocline.telemetry import one_line
@@ -166,7 +167,7 @@ def _write(batch: Batch, draft: Draft) -> Landed:
     base = batch.lake.state(table)
     bookmark = marks.merged(marks.carried(base, draft.base(table)), batch.bookmark)
     snapshot = draft.commit(
-        table, lambda target: _append(good, target), bookmark=bookmark, operation="ingest"
+        table, lambda target: append(good, target), bookmark=bookmark, operation="ingest"
     )
     crash_point("ingest.committed-bronze")
     found = tally.of_counts(seen.get) if seen else tally.of_missing(batch, draft, snapshot)
@@ -191,7 +192,8 @@ def _write(batch: Batch, draft: Draft) -> Landed:
     )  # fmt: skip
 
 
-def _append(frame: DataFrame, target: str) -> None:
+def append(frame: DataFrame, target: str) -> None:
+    """Add judged rows to a table."""
     # Required columns are checked row by row before; Spark only sees that they are nullable.
     frame.writeTo(target).option("check-nullability", "false").append()
 
@@ -295,7 +297,7 @@ def _quarantine(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) 
     )  # fmt: skip
     table = batch.source.quarantine
     snapshot = draft.commit(
-        table, lambda target: _append(stamped, target), bookmark=None, operation="quarantine"
+        table, lambda target: append(stamped, target), bookmark=None, operation="quarantine"
     )
     return tally.added(batch.lake, table, snapshot)
 

@@ -13,9 +13,10 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
+from thermocline.engine.spark_types import EXACT_JSON, quoted
 from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
 from thermocline.ingest.lines import FLAW
-from thermocline.ingest.values import literal, quoted
+from thermocline.ingest.values import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,11 +40,6 @@ _FORM = (
 # What stands for a value that Postgres keeps apart and does not send when it did not change.
 _UNSENT = ('"__debezium_unavailable_value"', '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="')
 _LINES = (FILE, POSITION, KEY, HEADERS, PAYLOAD)
-# Spark's JSON cuts timestamps to milliseconds unless told otherwise.
-_EXACT = (
-    "map('timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX', "
-    "'timestampNTZFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS')"
-)
 
 
 @dataclass(frozen=True)
@@ -152,7 +148,7 @@ def _moments(spark: SparkSession, cuts: Sequence[Cut]) -> DataFrame:
 def history(table: DataFrame, origins: Sequence[str], contract: Contract) -> DataFrame:
     """A bronze table as rows that a later truncate may delete."""
     own = [c.name for c in contract.columns if c.name not in COLUMNS]
-    row = f"to_json(struct({', '.join(quoted(name) for name in own)}), {_EXACT})"
+    row = f"to_json(struct({', '.join(quoted(name) for name in own)}), {EXACT_JSON})"
     listed = ", ".join(literal(name) for name in origins)
     named = {column.name for column in contract.columns}
     table_ = TABLE if TABLE in named else "cast(null as string)"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from thermocline.check.rows import row_breaks, row_reasons
 from thermocline.contract.definition import INGEST_COLUMNS, MESSAGE_COLUMNS, Contract, Drift
-from thermocline.ingest.values import Flaw, quoted, spark_type
+from thermocline.engine.spark_types import quoted
+from thermocline.ingest.values import Flaw, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

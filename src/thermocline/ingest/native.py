@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
-from thermocline.ingest.values import Flaw, literal, quoted, scalar, spark_type
+from thermocline.engine.spark_types import quoted
+from thermocline.ingest.values import Flaw, literal, scalar, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType

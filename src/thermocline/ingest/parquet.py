@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
+from thermocline.engine.spark_types import quoted
 from thermocline.ingest import native, values
 from thermocline.ingest.judge import FILE, POSITION, RAW, Stray, judged
 from thermocline.ingest.lines import Numbered, decoded, location_of
-from thermocline.ingest.values import Flaw, literal, quoted
+from thermocline.ingest.values import Flaw, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
 from thermocline.contract.types import Decimal
+from thermocline.engine.spark_types import quoted
 from thermocline.ingest import values
 from thermocline.ingest.judge import RAW, Stray, judged, nothing
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import FLAW, Numbered, numbered_lines
 from thermocline.ingest.parquet import parquet_rows
 from thermocline.ingest.source import Source
-from thermocline.ingest.values import Flaw, literal, member, quoted
+from thermocline.ingest.values import Flaw, literal, member
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,8 +13,10 @@ from uuid import uuid4
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.problems import shown
+from thermocline.engine.spark_types import quoted
 from thermocline.errors import BadInput, CommitUnknown
 from thermocline.ingest import drift
+from thermocline.ingest.batch import append
 from thermocline.ingest.judge import (
     FILE,
     MESSAGE,
@@ -29,7 +31,7 @@ from thermocline.ingest.lines import FLAW
 from thermocline.ingest.quarantine import ID, ReplayReport
 from thermocline.ingest.read import OBJECT, Records, records, typed
 from thermocline.ingest.source import Source
-from thermocline.ingest.values import Flaw, instant, literal, quoted, refuse_unwritable
+from thermocline.ingest.values import Flaw, instant, literal, refuse_unwritable
 from thermocline.lake import MainMoved
 from thermocline.lake.faults import crash_point
 
@@ -222,12 +224,13 @@ class Replay:
             f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"
             for column in contract.table_columns
         ]
-
-        def append(target: str) -> None:
-            rows = good.selectExpr(*columns)
-            rows.writeTo(target).option("check-nullability", "false").append()
-
-        return draft.commit(self.source.target, append, bookmark=None, operation="replay")
+        rows = good.selectExpr(*columns)
+        return draft.commit(
+            self.source.target,
+            lambda target: append(rows, target),
+            bookmark=None,
+            operation="replay",
+        )
 
     def _mark(self, draft: Draft, judged: DataFrame) -> None:
         """Mark what landed, and give what stays its new reasons, in one commit."""

@@ -14,6 +14,7 @@ from datetime import datetime
 from thermocline.contract.definition import Contract
 from thermocline.contract.problems import Problem
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
+from thermocline.engine.spark_types import quoted
 from thermocline.errors import ContractError
 
 STRICT_JSON = (
@@ -89,11 +90,6 @@ def instant(moment: datetime) -> str:
     """A moment as a SQL expression, to the microsecond."""
     whole = int(moment.timestamp()) * 1_000_000 + moment.microsecond
     return f"timestamp_micros({whole})"
-
-
-def quoted(name: str) -> str:
-    """A name as a SQL identifier."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def shape(type_: Type) -> str:

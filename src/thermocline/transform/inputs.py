@@ -93,8 +93,8 @@ class Inputs:
         reach = reach_of(query, occurrence, columns[0]) if len(columns) == 1 else None
         if reach is None or reach.column not in self._delta(span).column_names:
             return None
-        by_day = reach.day or parts.by_day(self.model, columns[0])
-        return parts.named(self._delta(span)[reach.column], by_day=by_day)
+        days = reach.day or parts.by_day(self.model, columns[0])
+        return parts.named(self._delta(span)[reach.column], days=days)
 
     def _asked(
         self,

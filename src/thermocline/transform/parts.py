@@ -40,13 +40,13 @@ def expression(model: Model, name: str) -> str:
     return f"cast(`{name}` as date)" if by_day(model, name) else f"`{name}`"
 
 
-def named(values: pa.ChunkedArray, *, by_day: bool) -> set[tuple[Any, ...]] | None:
+def named(values: pa.ChunkedArray, *, days: bool) -> set[tuple[Any, ...]] | None:
     """The parts that values name, as Spark would spell them; None where that may differ."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     kind = values.type
-    if by_day:
+    if days:
         if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
             return None
         values = values.cast(pa.date32())
@@ -91,7 +91,7 @@ def condition(model: Model, touched: Touched) -> Column:
     return reduce(or_, each, F.lit(False))
 
 
-def within(frame: DataFrame, name: str, values: Sequence[Any], by_day: bool) -> Column | None:
+def within(frame: DataFrame, name: str, values: Sequence[Any], days: bool) -> Column | None:
     """The condition that a source's column has one of the values, or lies in one of the days.
 
     In the column's own type, because Iceberg skips files only by comparisons with it.
@@ -102,10 +102,10 @@ def within(frame: DataFrame, name: str, values: Sequence[Any], by_day: bool) -> 
     from pyspark.sql import functions as F
 
     type_ = frame.schema[name].dataType.typeName() if name in frame.columns else ""
-    if None in values or (by_day and type_ not in {"date", "timestamp", "timestamp_ntz"}):
+    if None in values or (days and type_ not in {"date", "timestamp", "timestamp_ntz"}):
         return None
     column = F.col(f"`{name}`")
-    if not by_day:
+    if not days:
         return column.isin(list(values))
 
     def at(day: date) -> Column:
@@ -115,10 +115,10 @@ def within(frame: DataFrame, name: str, values: Sequence[Any], by_day: bool) -> 
     return reduce(or_, ((column >= at(low)) & (column < at(high)) for low, high in spans))
 
 
-def _runs(days: Sequence[date]) -> list[tuple[date, date]]:
+def _runs(sorted_days: Sequence[date]) -> list[tuple[date, date]]:
     """First and last day of each unbroken row of days."""
     runs: list[tuple[date, date]] = []
-    for day in days:
+    for day in sorted_days:
         if runs and day - runs[-1][1] <= timedelta(days=1):
             runs[-1] = (runs[-1][0], day)
         else:

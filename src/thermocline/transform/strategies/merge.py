@@ -55,15 +55,14 @@ def events(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, 
             return put(rows, newest.where(f"not {DELETED}"), contract, draft, bookmark)
     with applying.evaluated_once(newest) as kept:
         survey = surveyed(kept, contract)
+        if companion is None:
+            return _settle(rows, kept, contract, draft, survey, bookmark)
         if full:
-            if companion is not None:
-                _replaced(rows, kept.where(DELETED), companion, draft, None)
+            _replaced(rows, kept.where(DELETED), companion, draft, None)
             return _replaced(rows, kept.where(f"not {DELETED}"), contract, draft, bookmark)
-        alive = kept
-        if companion is not None:
-            if survey.deletes:
-                _remember(kept.where(DELETED), companion, draft, survey)
-            alive = _not_buried(kept, contract, companion, draft)
+        if survey.deletes:
+            _remember(kept.where(DELETED), companion, draft, survey)
+        alive = _not_buried(kept, contract, companion, draft)
         return _settle(rows, alive, contract, draft, survey, bookmark)
 
 

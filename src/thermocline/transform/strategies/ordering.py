@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thermocline.contract import types
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import EXACT_JSON, quoted
 from thermocline.transform.strategies.shaping import DELETED
 
 if TYPE_CHECKING:
@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from thermocline.contract.definition import Column, Contract
-
-# Spark's JSON cuts timestamps to milliseconds unless told otherwise.
-_EXACT = (
-    "map('timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX', "
-    "'timestampNTZFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS')"
-)
 
 
 def content(contract: Contract) -> tuple[Column, ...]:
@@ -37,7 +31,7 @@ def content(contract: Contract) -> tuple[Column, ...]:
 def comparable(column: Column, alias: str | None = None) -> str:
     """SQL for a column's value that can be compared; Spark has no order on maps."""
     name = f"{alias}.{quoted(column.name)}" if alias else quoted(column.name)
-    return f"to_json(struct({name}), {_EXACT})" if _has_map(column.type) else name
+    return f"to_json(struct({name}), {EXACT_JSON})" if _has_map(column.type) else name
 
 
 def same(columns: Sequence[Column], left: str, right: str) -> str:
