@@ -1,25 +1,30 @@
-"""The long trial: files and a broker of our own, which is killed as well.
+"""The long trial: a broker and a database of our own, which are crashed as well.
 
 `python -m benchmarks.torture --kills 200 --events 2000000` takes about an hour on two cores. The
-pipeline under it is what `thermo torture` would start; only the broker is ours.
+pipeline under it is what `thermo torture` would start; only the servers are ours.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
+import shutil
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.servers import kafka
+from tests.servers import kafka, postgres
 
 import thermocline as tc
 from thermocline.cli.output import print_json, print_text
 from thermocline.cli.progress import watched
 from thermocline.cli.torture import told
-from thermocline.torture import Order, torture
+from thermocline.torture import Order, Verdict, torture
 
+LANES = ("kafka", "postgres")
+SECRET = "TORTURE_DB_PASSWORD"
 SETTINGS = """\
 [lake]
 name = "torture"
@@ -37,36 +42,63 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=2_000_000, help="down each lane")
     parser.add_argument("--minutes", type=float, default=180.0, help="at most")
     parser.add_argument("--seed", type=int, default=4)
-    parser.add_argument("--lane", action="append", default=[], help="only this one, repeatable")
+    parser.add_argument("--lane", action="append", help="only these; kafka and postgres, if none")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--keep", action="store_true", help="the project and its tables")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="thermocline-torture-") as name:
-        folder = Path(name)
-        (folder / "broker").mkdir()
-        with kafka.serve(folder / "broker") as broker, watched() as progress:
-
-            def restart() -> None:
-                broker.kill()
-                broker.start()
-
-            order = Order(
-                asked.minutes, asked.seed, asked.kills, asked.events, tuple(asked.lane), (restart,)
-            )
-            house = tc.open(_project(folder / "project", broker))
-            verdict = torture(house, order, progress=progress)
+    folder = Path(tempfile.mkdtemp(prefix="thermocline-torture-"))
+    passed = False
+    try:
+        verdict = _tried(folder, asked)
+        passed = verdict.passed
+    finally:
+        if passed and not asked.keep:
+            shutil.rmtree(folder)
+        else:
+            print(f"Kept in {folder}.", file=sys.stderr)
     if asked.json:
         print_json(verdict)
     else:
         print_text(told(verdict))
-    return 0 if verdict.passed else 1
+    return 0 if passed else 1
 
 
-def _project(folder: Path, broker: kafka.Kafka) -> Path:
-    """A project that names the broker, from which the trial learns of it."""
-    source = {"kind": "kafka", "target": "bronze.none", "topic": "none"}
+def _tried(folder: Path, asked: argparse.Namespace) -> Verdict:
+    """The trial on servers of its own, which end with it."""
+    (folder / "broker").mkdir()
+    with contextlib.ExitStack() as stack:
+        broker = stack.enter_context(kafka.serve(folder / "broker"))
+        database = stack.enter_context(postgres.serve())
+        os.environ[SECRET] = database.password
+
+        def restart_broker() -> None:
+            broker.kill()
+            broker.start()
+
+        def restart_database() -> None:
+            database.crash()
+            database.start()
+
+        order = Order(
+            asked.minutes, asked.seed, asked.kills, asked.events,
+            tuple(asked.lane or LANES), (restart_broker, restart_database), keep=asked.keep,
+        )  # fmt: skip
+        progress = stack.enter_context(watched())
+        house = tc.open(_project(folder / "project", broker, database))
+        return torture(house, order, progress=progress)
+
+
+def _project(folder: Path, broker: kafka.Kafka, database: postgres.Postgres) -> Path:
+    """A project that names the servers, from which the trial learns of them."""
+    topic = {"kind": "kafka", "servers": broker.servers, "topic": "none"}
+    table = {
+        "kind": "postgres", "host": "127.0.0.1", "port": database.port, "database": "postgres",
+        "user": database.user, "password": {"secret": SECRET}, "tables": ["public.none"],
+    }  # fmt: skip
     (folder / "sources").mkdir(parents=True)
-    text = json.dumps({**source, "servers": broker.servers})
-    (folder / "sources" / "broker.yaml").write_text(text)
+    for name, source in (("broker", topic), ("database", table)):
+        text = json.dumps({**source, "target": f"bronze.{name}"})
+        (folder / "sources" / f"{name}.yaml").write_text(text)
     (folder / "thermocline.toml").write_text(SETTINGS)
     return folder
 

@@ -1,24 +1,34 @@
-"""`thermo torture` itself: a short seeded trial on files and a broker that is restarted, too."""
+"""`thermo torture` itself: a short seeded trial on a broker and a database that crash, too."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
-from tests.servers import kafka
+from tests.servers import kafka, postgres
 from tests.servers.kafka import Kafka
+from tests.servers.postgres import Postgres
 
 import thermocline as tc
 from thermocline.cli.main import run
 from thermocline.errors import BadInput
+from thermocline.ingest.postgres.source import Postgres as Database
 from thermocline.lake import bookmark as bookmarks
-from thermocline.torture import Order, torture
+from thermocline.torture import Order, expected, torture
 from thermocline.torture import project as projects
-from thermocline.torture.lanes import FilesLane
+from thermocline.torture.lanes import FilesLane, PostgresLane
+from thermocline.torture.plan import Deed
 from thermocline.torture.verdict import judge
 from thermocline.torture.workload import Workload
+
+SECRET = "TORTURE_DB_PASSWORD"
 
 
 @pytest.fixture
@@ -29,32 +39,118 @@ def broker(tmp_path: Path) -> Iterator[Kafka]:
         yield server
 
 
-def test_files_and_kafka_survive_and_nothing_of_the_trial_stays(
-    project: Path, broker: Kafka
-) -> None:
-    (project / "sources").mkdir()
-    source = {"kind": "kafka", "target": "bronze.mine", "servers": broker.servers}
-    (project / "sources" / "mine.yaml").write_text(json.dumps({**source, "topic": "mine"}))
+@pytest.fixture
+def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgres]:
+    """A database of this test's own, for the same reason."""
+    with postgres.serve() as server:
+        monkeypatch.setenv(SECRET, server.password)
+        yield server
 
-    def restart() -> None:
+
+def name_servers(project: Path, broker: Kafka, database: Postgres) -> None:
+    """Sources, from which the trial learns of the servers; their own data is not there."""
+    topic = {"kind": "kafka", "servers": broker.servers, "topic": "mine"}
+    table = {
+        "kind": "postgres", "host": "127.0.0.1", "port": database.port, "database": "postgres",
+        "user": database.user, "password": {"secret": SECRET}, "tables": ["public.mine"],
+    }  # fmt: skip
+    (project / "sources").mkdir()
+    for name, source in (("topic", topic), ("table", table)):
+        text = json.dumps({**source, "target": f"bronze.{name}"})
+        (project / "sources" / f"{name}.yaml").write_text(text)
+
+
+def test_kafka_and_postgres_survive_and_nothing_of_the_trial_stays(
+    project: Path, broker: Kafka, database: Postgres
+) -> None:
+    name_servers(project, broker, database)
+
+    def restart_broker() -> None:
         broker.kill()
         broker.start()
 
-    # This seed kills right behind the swap of a first batch, then restarts the broker.
-    order = Order(minutes=3, seed=75, kills=2, events=4_000, restarts=(restart,))
+    def restart_database() -> None:
+        database.crash()
+        database.start()
+
+    # This seed kills while the files of a first batch are written, then crashes the database under
+    # the stream, then compacts bronze under it.
+    order = Order(
+        minutes=5, seed=136_937, kills=3, events=4_000, lanes=("kafka", "postgres"),
+        restarts=(restart_broker, restart_database),
+    )  # fmt: skip
     verdict = torture(tc.open(project), order)
 
     assert verdict.surprises == ()
     assert verdict.passed, verdict
-    assert (verdict.kills, verdict.in_vain) == (2, 0)
-    for lane in verdict.lanes:
-        assert lane.sent == 4_000
-        assert lane.landed + lane.quarantined == 4_000
-        assert 0 < lane.quarantined < 30
-        assert lane.disturbed > 0
-    assert {lane.lane for lane in verdict.lanes} == {"files", "kafka"}
+    assert verdict.deeds == {str(Deed.CRASH): 1, str(Deed.RESTART): 1, str(Deed.COMPACT): 1}
+    by_topic, by_table = verdict.lanes
+    assert (by_topic.lane, by_topic.sent) == ("kafka", 4_000)
+    assert by_topic.landed + by_topic.quarantined == 4_000
+    assert 0 < by_topic.quarantined < 30
+    assert (by_table.lane, by_table.sent, by_table.quarantined) == ("postgres", 4_000, 0)
+    assert by_table.landed > 2_000  # the first ones are in the first state, newest of a key only
     assert not [t for t in broker.admin().list_topics(timeout=10).topics if "torture" in t]
+    assert left_in(database) == []
     assert list((project / ".thermocline" / "torture").iterdir()) == []
+
+
+def left_in(database: Postgres) -> list[str]:
+    """Tables, publications and slots that a trial made."""
+    found = sql(
+        database,
+        "select relname from pg_class where relname like '%torture%' "
+        "union all select pubname from pg_publication "
+        "union all select slot_name from pg_replication_slots",
+    )
+    return [name for (name,) in found]
+
+
+def sql(database: Postgres, *statements: str) -> list[tuple[Any, ...]]:
+    """Run statements, and give the last one's rows."""
+    with contextlib.closing(database.connect()) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+def test_what_is_sent_to_a_crashing_database_is_done_once(
+    tmp_path: Path, database: Postgres
+) -> None:
+    """The judge takes the sender at its word; a trigger in the database does not."""
+    reach = Database("127.0.0.1", "postgres", database.user, ("public.mine",), database.port,
+                     {"secret": SECRET})  # fmt: skip
+    lane = PostgresLane(Workload(5, 15_000).readable(), "torture_x", reach)
+    lane.begin(tmp_path)
+    sql(
+        database,
+        "create table told (nr bigserial, event bigint, op text, key text, value bigint)",
+        "create function tell() returns trigger language plpgsql as $$ declare r record; begin "
+        "r := coalesce(new, old); insert into told (event, op, key, value) values "
+        "(r.event, case tg_op when 'INSERT' then 'c' when 'UPDATE' then 'u' else 'd' end, r.key, "
+        "r.value); return null; end $$",
+        "create trigger tell after insert or update or delete on torture_x for each row "
+        "execute function tell()",
+    )
+    sending = threading.Thread(target=lane.send, args=(lane.workload.between(0, 15_000),))
+    sending.start()
+    crashes = 0
+    while sending.is_alive() and crashes < 4:
+        time.sleep(0.15)
+        database.crash()
+        database.start()
+        crashes += 1
+    sending.join()
+    events = lane.workload.between(0, 15_000)
+    lane.send(events.part(14_000, 15_000))  # as if the answer to the last commits had been lost
+    rows = sql(database, "select event, op from told order by nr")
+    told = pa.table({"event": [row[0] for row in rows], "op": [row[1] for row in rows]})
+    steps = expected.steps_of(told, changes=True)
+    assert crashes > 1
+    assert steps.tolist() == sorted(expected.of_changes(events, told).steps.tolist())
+    assert lane.state() == expected.state(events)
+    lane.end(keep=False)
+    assert left_in(database) == []
 
 
 def test_a_lake_that_loses_and_repeats_is_found_out(project: Path) -> None:

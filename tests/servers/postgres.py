@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +22,44 @@ USER = "lake"
 PASSWORD = "the-lake's secret"  # with a quote and a space: what a connection string gets wrong
 
 
-@dataclass(frozen=True)
+@dataclass
 class Postgres:
-    """A running server. `pid` is its postmaster, for tests that kill it."""
+    """A server that can be crashed and started again."""
 
+    folder: Path
     port: int
-    pid: int
     user: str = USER
     password: str = PASSWORD
+    _command: tuple[str | Path, ...] = ()
+    _identity: dict[str, Any] = field(default_factory=dict)
+    _running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the server with what its folder holds."""
+        self._process = self._running.enter_context(
+            running(
+                self._command,
+                log=self.folder / "log",
+                ready=lambda: answers(self.port),
+                environ=_environ(),
+                stop_with=signal.SIGINT,  # its fast way: doesn't wait for clients to leave
+                cwd=self.folder,
+                **self._identity,
+            )
+        )
+        _await_sql(self)
+
+    def stop(self) -> None:
+        """Stop the server; what it committed stays."""
+        self._running.close()
+
+    def crash(self) -> None:
+        """End the server at once: when it starts again, it has to recover."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(30)
+        self._running.close()
 
     def connect(self, database: str = "postgres", **overrides: Any) -> Any:
         """A psycopg2 connection, in autocommit."""
@@ -63,7 +93,6 @@ def serve() -> Iterator[Postgres]:
         if identity:
             for path in (folder, folder / "password", data):
                 os.chown(path, identity["user"], identity["group"])
-        environ = {"PATH": os.environ["PATH"], "LC_ALL": "C"}
         command: list[str | Path] = [binaries / "initdb", "--pgdata", data, "--username", USER]
         command += ["--encoding", "UTF8", "--auth", "scram-sha-256"]
         command += ["--pwfile", folder / "password"]
@@ -72,7 +101,7 @@ def serve() -> Iterator[Postgres]:
             check=True,
             stdout=subprocess.DEVNULL,
             timeout=60,
-            env=environ,
+            env=_environ(),
             cwd=folder,
             **identity,
         )
@@ -80,18 +109,16 @@ def serve() -> Iterator[Postgres]:
         command = [binaries / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port)]
         # Logical decoding, and a socket nobody else could have.
         command += ["-k", folder, "-c", "wal_level=logical", "-c", "max_connections=50"]
-        with running(
-            command,
-            log=folder / "log",
-            ready=lambda: answers(port),
-            environ=environ,
-            stop_with=signal.SIGINT,  # its fast way: doesn't wait for clients to leave
-            cwd=folder,
-            **identity,
-        ) as process:
-            server = Postgres(port, process.pid)
-            _await_sql(server)
+        server = Postgres(folder, port, _command=tuple(command), _identity=identity)
+        server.start()
+        try:
             yield server
+        finally:
+            server.stop()
+
+
+def _environ() -> dict[str, str]:
+    return {"PATH": os.environ["PATH"], "LC_ALL": "C"}
 
 
 def _unprivileged() -> dict[str, Any]:

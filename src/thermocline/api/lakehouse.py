@@ -359,7 +359,7 @@ class Lakehouse:
                 f"There is no source {', '.join(unknown)}.",
                 f"There are: {', '.join(sorted(self.sources)) or 'none, see sources/'}.",
             )
-        return [source for name, source in self.sources.items() if not names or name in names]
+        return [self.sources[name] for name in dict.fromkeys(names) or self.sources]
 
     def _contract(self, table: str) -> Contract:
         if table not in self.contracts:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 @click.option("--events", type=click.IntRange(1), default=100_000, show_default=True,
               help="How many events are sent down each lane.")  # fmt: skip
 @click.option("--lane", "lanes", multiple=True, metavar="KIND",
-              help="Only this kind of source: files or kafka. May be repeated.")  # fmt: skip
+              help="Only this kind of source: files, kafka or postgres; repeatable.")  # fmt: skip
 @click.option("--restart", "restarts", multiple=True, metavar="COMMAND",
               help="Restarts a server, at random moments. May be repeated.")  # fmt: skip
-@click.option("--keep", is_flag=True, help="Keep the trial's tables, topics and files.")
+@click.option("--keep", is_flag=True, help="Keep what the trial made, but for replication slots.")
 @pass_invocation
 def torture(
     invocation: Invocation,
@@ -42,8 +42,8 @@ def torture(
 ) -> int:
     """Kill the pipeline again and again, and count what became of known events.
 
-    The project's settings and brokers are used, with tables and topics of the trial's own. Ends
-    with 1 when an event was lost, landed twice, or is not what was sent.
+    The project's settings, brokers and databases are used, with tables and topics of the trial's
+    own. Ends with 1 when an event was lost, landed twice, or is not what was sent.
     """
     from thermocline.torture import Order
     from thermocline.torture import torture as begin

@@ -26,9 +26,16 @@ class Deed(StrEnum):
     KILL = "kill -9 of the process and its JVM"
     KILL_PYTHON = "kill -9 of the process alone"
     KILL_JVM = "kill -9 of its JVM alone"
+    KILL_READER = "kill -9 of Debezium alone"
     CRASH = "killed by itself at a named point"
     LOCK = "catalog not reachable for some seconds"
     RESTART = "a server restarted"
+    COMPACT = "bronze compacted while it streams"
+
+
+NEED_A_BATCH = frozenset({Deed.KILL_READER, Deed.COMPACT})
+GOES_ON = frozenset({Deed.KILL_READER, Deed.LOCK, Deed.RESTART, Deed.COMPACT})
+"""After these the process is to go on by itself."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +73,24 @@ def _shares(chance: random.Random, events: int, parts: int) -> list[int]:
     return [after - before for before, after in pairwise(cuts)]
 
 
-def plan(seed: int, kills: int, events: int, *, lockable: bool, servers: int) -> list[Round]:
-    """The rounds of a trial. The same arguments give the same rounds."""
+def plan(
+    seed: int, kills: int, events: int, *, lockable: bool, servers: int, reader: bool
+) -> list[Round]:
+    """The rounds of a trial. The same arguments give the same rounds.
+
+    Only what can be done is: the catalog may be `lockable`, there may be `servers` to restart, and
+    a `reader`, a process of its own that reads a source.
+    """
     chance = random.Random(seed)  # noqa: S311  not a secret: it shall be repeatable
     weights = {
-        Deed.KILL: 4,
-        Deed.KILL_PYTHON: 2,
-        Deed.KILL_JVM: 1,
-        Deed.CRASH: 6,
-        Deed.LOCK: 1 if lockable else 0,
-        Deed.RESTART: 2 if servers else 0,
+        Deed.KILL: 6,
+        Deed.KILL_PYTHON: 3,
+        Deed.KILL_JVM: 2,
+        Deed.KILL_READER: 2 if reader else 0,
+        Deed.CRASH: 9,
+        Deed.LOCK: 2 if lockable else 0,
+        Deed.RESTART: 3 if servers else 0,
+        Deed.COMPACT: 1,
     }
     shares = _shares(chance, events, kills + 1)
     rounds = []
@@ -86,7 +101,7 @@ def plan(seed: int, kills: int, events: int, *, lockable: bool, servers: int) ->
                 number + 1,
                 shares[number],
                 deed,
-                batches=chance.randint(0, MOST_BATCHES),
+                batches=chance.randint(1 if deed in NEED_A_BATCH else 0, MOST_BATCHES),
                 delay=chance.uniform(0, LONGEST_DELAY),
                 point=chance.choice(POINTS) if deed is Deed.CRASH else "",
                 nth=chance.randint(1, 4),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,12 +31,35 @@ schema:
       - {{name: event, physicalType: long, required: true}}
       - {{name: key, physicalType: string, required: true{key}}}
       - {{name: value, physicalType: long, required: true}}
-      - {{name: op, physicalType: string}}
+{columns}
 customProperties:
 {properties}
 """
-BRONZE = {"write": "append"}
-SILVER = {"write": "merge", "orderBy": "event", "deleteWhen": "\"op = 'd'\""}
+COLUMN = "      - {{name: {}, physicalType: {}}}"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The columns of a lane's tables beside event, key and value.
+
+    `op` says in bronze what happened, `order_by` in silver what is newest.
+    """
+
+    op: str
+    bronze: Mapping[str, str]
+    silver: Mapping[str, str]
+    select: str
+    order_by: str
+
+
+MESSAGES = Shape("op", {"op": "string"}, {"op": "string"}, "event, key, value, op", "event")
+CHANGES = Shape(
+    "_op",
+    {"_op": "string", "_lsn": "long"},
+    {"source_lsn": "long"},
+    "event, key, value, _lsn as source_lsn, _op",
+    "source_lsn",
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +82,10 @@ class Scratch:
         """The table that holds the newest event of each key."""
         return f"silver.{self.source(lane)}"
 
+    def op(self, lane: Lane) -> str:
+        """The column of a lane's bronze table that says what happened."""
+        return shape(lane).op
+
     def quarantine(self, lane: Lane) -> str:
         """The table that keeps the spoiled events."""
         return f"quarantine.{self.source(lane)}"
@@ -72,26 +99,35 @@ def write(settings: Settings, folder: Path, name: str, lanes: Sequence[Lane]) ->
         if (settings.project / file).is_file():
             shutil.copy(settings.project / file, folder / file)
     for lane in lanes:
-        for table, key, properties in (
-            (scratch.bronze(lane), "", BRONZE),
-            (scratch.silver(lane), ", primaryKey: true", SILVER),
-        ):
-            _write(
-                folder / "contracts" / f"{table.replace('.', '/')}.odcs.yaml",
-                CONTRACT.format(
-                    table=table,
-                    name=table.partition(".")[2],
-                    key=key,
-                    properties="\n".join(
-                        f"  - {{property: {k}, value: {v}}}" for k, v in properties.items()
-                    ),
-                ),
-            )
-        model = f"select event, key, value, op from {scratch.bronze(lane)}\n"
-        _write(folder / "models" / f"{scratch.silver(lane).replace('.', '/')}.sql", model)
-        source = {"name": scratch.source(lane), "target": scratch.bronze(lane), **lane.source()}
+        bronze, silver, kind = scratch.bronze(lane), scratch.silver(lane), shape(lane)
+        merge = {
+            "write": "merge", "orderBy": kind.order_by, "deleteWhen": f"\"{kind.op} = 'd'\"",
+        }  # fmt: skip
+        _write_contract(folder, bronze, "", kind.bronze, {"write": "append"})
+        _write_contract(folder, silver, ", primaryKey: true", kind.silver, merge)
+        model = f"select {kind.select} from {bronze}\n"
+        _write(folder / "models" / f"{silver.replace('.', '/')}.sql", model)
+        source = {"name": scratch.source(lane), "target": bronze, **lane.source()}
         _write(folder / "sources" / f"{lane.kind}.yaml", json.dumps(source, indent=2))
     return scratch
+
+
+def shape(lane: Lane) -> Shape:
+    """How a lane's tables look."""
+    return CHANGES if lane.changes else MESSAGES
+
+
+def _write_contract(
+    folder: Path, table: str, key: str, columns: Mapping[str, str], properties: Mapping[str, str]
+) -> None:
+    text = CONTRACT.format(
+        table=table,
+        name=table.partition(".")[2],
+        key=key,
+        columns="\n".join(COLUMN.format(*column) for column in columns.items()),
+        properties="\n".join(f"  - {{property: {k}, value: {v}}}" for k, v in properties.items()),
+    )
+    _write(folder / "contracts" / f"{table.replace('.', '/')}.odcs.yaml", text)
 
 
 def _write(path: Path, text: str) -> None:

@@ -5,24 +5,23 @@ from __future__ import annotations
 import contextlib
 import shutil
 import signal
-import sqlite3
-import subprocess
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thermocline import api
-from thermocline.errors import BadInput, ThermoclineError, Transient
+from thermocline.errors import ThermoclineError, Transient
 from thermocline.telemetry import SILENT, Progress, one_line, redact
+from thermocline.torture import deeds
 from thermocline.torture import project as projects
-from thermocline.torture.lanes import FilesLane, KafkaLane, Lane
-from thermocline.torture.plan import Deed, Round, plan
+from thermocline.torture.lanes import lanes_for
+from thermocline.torture.plan import GOES_ON, Deed, Round, plan
 from thermocline.torture.project import Scratch
-from thermocline.torture.verdict import LaneVerdict, Verdict, judge, rows_of
+from thermocline.torture.sender import Sender
+from thermocline.torture.verdict import LaneVerdict, Verdict, judge, newest_landed, rows_of
 from thermocline.torture.worker import Worker
 from thermocline.torture.workload import Workload
 
@@ -30,12 +29,12 @@ if TYPE_CHECKING:
     from thermocline.api import Lakehouse
 
 SECONDS_A_ROUND = 20
-SLICE_EVENTS = 10_000
-PORTIONS, PAUSE_SECONDS = 4, 1.0
-"""A round's events come little by little, so that the process is met in more than one batch."""
+PORTIONS, PAUSE_SECONDS = 40, 1.0
+"""A round's events come little by little, for as long as most rounds last."""
 
 MANY_BATCHES = 1_000_000
-ATTEMPTS_TO_SETTLE = 5
+SETTLE_SECONDS = 90.0
+"""How long, at the end, servers may be away and events under way."""
 
 
 @dataclass(frozen=True)
@@ -69,22 +68,25 @@ class _Record:
 def torture(house: Lakehouse, order: Order, *, progress: Progress = SILENT) -> Verdict:
     """Send known events through the project's own pipeline while it is killed again and again.
 
-    The project's settings are used, and its brokers; its tables are not touched. What the trial
-    makes is removed at the end, unless it failed or is to be kept.
+    The project's settings are used, its brokers and databases; its tables are not touched. What
+    the trial makes is removed at the end, unless it failed or is to be kept.
     """
     began = time.monotonic()
     name = f"s{order.seed}_{int(time.time()):x}"
-    lanes = _lanes(house, order, name)
+    workload = Workload(order.seed, order.events)
+    lanes = lanes_for(house.sources.values(), order.lanes, workload, name)
     folder = house.settings.project / ".thermocline" / "torture" / name
     scratch = projects.write(house.settings, folder, name, lanes)
     with contextlib.ExitStack() as made:
         for lane in lanes:
             lane.begin(folder)
-            made.callback(lane.end)
+            made.callback(lane.end, keep=False)
         trial = _Trial(scratch, order, progress, began + order.minutes * 60)
         verdict = trial.run(began)
         if not verdict.passed or order.keep:
-            made.pop_all()  # what is there is the evidence
+            made.pop_all()
+            for lane in lanes:
+                lane.end(keep=True)  # what is there is the evidence
     if verdict.passed and not order.keep:
         _remove(scratch, order.profile)
     return verdict
@@ -98,8 +100,9 @@ class _Trial:
         self._until = until
         self._log = scratch.folder / "worker.log"
         self._done = _Record()
-        self._sender = Sender(scratch.lanes)
-        settings = api.open(scratch.folder, order.profile).settings
+        self._sender = Sender(scratch.lanes, PAUSE_SECONDS)
+        self._house = api.open(scratch.folder, order.profile)
+        settings = self._house.settings
         self._catalog = Path(settings.catalog.uri) if settings.catalog.type == "sqlite" else None
 
     def run(self, began: float) -> Verdict:
@@ -107,6 +110,7 @@ class _Trial:
         rounds = plan(
             order.seed, order.rounds, order.events,
             lockable=self._catalog is not None, servers=len(order.restarts),
+            reader=any(lane.changes for lane in self._scratch.lanes),
         )  # fmt: skip
         self._progress.step("torture", total=len(rounds))
         with self._sender:
@@ -136,7 +140,7 @@ class _Trial:
         point where it was to die.
         """
         crash_at = f"{each.point}:{each.nth}" if each.deed is Deed.CRASH else ""
-        worker = Worker(self._arguments(), self._log, crash_at)
+        worker = Worker(self._arguments(each.number), self._log, crash_at)
         done = False
         try:
             if each.deed is Deed.CRASH:
@@ -144,10 +148,8 @@ class _Trial:
                 done = worker.code == -signal.SIGKILL
             elif worker.wait_for(each.batches):
                 time.sleep(each.delay)
-                done = worker.running
-                if done:
-                    self._do(each, worker)
-            if not done or each.deed in {Deed.LOCK, Deed.RESTART}:
+                done = worker.running and self._do(each, worker)
+            if not done or each.deed in GOES_ON:
                 self._look_at_the_end(each, worker)
         finally:
             worker.kill()
@@ -156,7 +158,9 @@ class _Trial:
         else:
             self._done.in_vain += 1
 
-    def _do(self, each: Round, worker: Worker) -> None:
+    def _do(self, each: Round, worker: Worker) -> bool:
+        """Do it, and see that the process goes on where it should; whether it could be done."""
+        done = True
         match each.deed:
             case Deed.KILL:
                 worker.kill()
@@ -165,13 +169,29 @@ class _Trial:
             case Deed.KILL_JVM:
                 worker.kill_jvm()
                 worker.wait(each.delay)
-            case Deed.LOCK if self._catalog is not None:
-                with _locked(self._catalog):
+            case Deed.KILL_READER:
+                done = worker.kill_reader()
+            case Deed.LOCK if self._catalog is not None and self._catalog.exists():
+                with deeds.locked(self._catalog):
                     time.sleep(each.hold)
-                worker.wait_for(worker.batches + 1)  # it is to go on by itself
+            case Deed.LOCK:
+                done = False  # the process has not come to make it yet
             case Deed.RESTART:
-                _restart(self._order.restarts[each.which])
-                worker.wait_for(worker.batches + 1)
+                deeds.restart(self._order.restarts[each.which])
+            case Deed.COMPACT:
+                done = self._compact(each)
+        if done and each.deed in GOES_ON:
+            worker.wait_for(worker.batches + len(self._scratch.lanes))  # each has its turn
+        return done
+
+    def _compact(self, each: Round) -> bool:
+        """Compact bronze. That this fails is no fault of the process, but it is told."""
+        tables = [self._scratch.bronze(lane) for lane in self._scratch.lanes]
+        try:
+            return deeds.compact(self._house.lake, tables)
+        except Transient as error:
+            self._done.surprises.append(f"round {each.number}: {error.cause}")
+            return False
 
     def _look_at_the_end(self, each: Round, worker: Worker) -> None:
         """An end that nobody brought about is told, unless trying again helps."""
@@ -179,11 +199,14 @@ class _Trial:
             said = redact(one_line(worker.said))[:300]
             self._done.surprises.append(f"round {each.number}: ended with {worker.code}: {said}")
 
-    def _arguments(self) -> list[str]:
+    def _arguments(self, number: int) -> list[str]:
+        """The command of a round. Each time another lane is the first to be looked at."""
         scratch = self._scratch
+        first = number % len(scratch.lanes)
+        lanes = (*scratch.lanes[first:], *scratch.lanes[:first])
         profile = ["--profile", self._order.profile] if self._order.profile else []
-        then = [part for lane in scratch.lanes for part in ("--then", scratch.silver(lane))]
-        sources = [scratch.source(lane) for lane in scratch.lanes]
+        then = [part for lane in lanes for part in ("--then", scratch.silver(lane))]
+        sources = [scratch.source(lane) for lane in lanes]
         return [
             "--project", str(scratch.folder), *profile, "--json", "stream", *sources, *then,
             "--every", "0.5s",
@@ -191,127 +214,41 @@ class _Trial:
 
     def _settle(self) -> tuple[LaneVerdict, ...]:
         """Let everything land that was sent, undisturbed, and judge it."""
-        house = api.open(self._scratch.folder, self._order.profile)
-        tables = [self._scratch.bronze(lane) for lane in self._scratch.lanes]
-        disturbed = [rows_of(house.lake, table) for table in tables]
+        lake, scratch = self._house.lake, self._scratch
+        disturbed = [rows_of(lake, scratch.bronze(lane)) for lane in scratch.lanes]
         self._progress.step("settle")
-        silver = [self._scratch.silver(lane) for lane in self._scratch.lanes]
-        for attempt in range(1, ATTEMPTS_TO_SETTLE + 1):
-            try:
-                house.ingest()
-                house.run(silver)
-                break
-            except ThermoclineError as error:
-                if not error.transient or attempt == ATTEMPTS_TO_SETTLE:
-                    raise
+        self._land_all()
         self._progress.done()
         self._progress.step("compare")
         found = tuple(
-            replace(judge(house.lake, self._scratch, lane, self._sender.sent(lane)), disturbed=rows)
-            for lane, rows in zip(self._scratch.lanes, disturbed, strict=True)
+            replace(judge(lake, scratch, lane, self._sender.sent(lane)), disturbed=rows)
+            for lane, rows in zip(scratch.lanes, disturbed, strict=True)
         )
         self._progress.done()
-        house.close()
+        self._house.close()
         return found
 
+    def _land_all(self) -> None:
+        """Take in what the sources have, until nothing is known to be under way any more."""
+        until = time.monotonic() + SETTLE_SECONDS
+        while True:
+            late = time.monotonic() > until
+            try:
+                self._house.ingest()
+                if late or not self._under_way():
+                    self._house.run([self._scratch.silver(lane) for lane in self._scratch.lanes])
+                    return
+            except ThermoclineError as error:
+                if late or not error.transient:
+                    raise
+            time.sleep(PAUSE_SECONDS)
 
-class Sender:
-    """Sends each lane's events from a thread of its own, so that they come while others land."""
-
-    def __init__(self, lanes: Sequence[Lane]) -> None:
-        self._lanes = lanes
-        self._sent = {lane.kind: 0 for lane in lanes}
-        self._wanted = 0
-        self._failure: BaseException | None = None
-        self._thread: threading.Thread | None = None
-
-    def __enter__(self) -> Sender:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._join()
-
-    def send(self, more: int, portions: int = 1) -> None:
-        """Send so many more events down every lane, in portions, and return at once."""
-        self._join()
-        goals = [self._wanted + more * n // portions for n in range(1, portions + 1)]
-        self._wanted += more
-        self._thread = threading.Thread(target=self._run, args=(goals,), daemon=True)
-        self._thread.start()
-
-    def send_all(self, events: int) -> None:
-        """Send what is left of all events, and wait until that is done."""
-        self.send(events - self._wanted)
-        self._join()
-
-    def sent(self, lane: Lane) -> int:
-        """How many events of a lane its source has."""
-        return self._sent[lane.kind]
-
-    def _run(self, portions: Sequence[int]) -> None:
-        try:
-            for number, wanted in enumerate(portions):
-                if number:
-                    time.sleep(PAUSE_SECONDS)
-                self._send_to(wanted)
-        except BaseException as error:  # noqa: BLE001  raised again where it is waited for
-            self._failure = error
-
-    def _send_to(self, wanted: int) -> None:
-        for lane in self._lanes:
-            while (first := self._sent[lane.kind]) < wanted:
-                last = min(first + SLICE_EVENTS, wanted)
-                lane.send(lane.workload.between(first, last))
-                self._sent[lane.kind] = last
-
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
-
-
-def _lanes(house: Lakehouse, order: Order, name: str) -> list[Lane]:
-    """Files always; Kafka where a source of the project names a broker."""
-    workload = Workload(order.seed, order.events)
-    brokers = [source.reach for source in house.sources.values() if source.kind == "kafka"]
-    makers: dict[str, Callable[[], Lane]] = {"files": lambda: FilesLane(workload)}
-    if brokers:
-        reach = brokers[0]
-        makers["kafka"] = lambda: KafkaLane(
-            workload, f"torture-{name}", reach.servers, reach.options
-        )
-    unknown = [lane for lane in order.lanes if lane not in makers]
-    if unknown:
-        raise BadInput(
-            f"There is no lane {', '.join(unknown)} here.",
-            f"There are: {', '.join(makers)}. Kafka needs a source of kind kafka in the project.",
-        )
-    return [make() for lane, make in makers.items() if not order.lanes or lane in order.lanes]
-
-
-@contextlib.contextmanager
-def _locked(catalog: Path) -> Iterator[None]:
-    """Nobody reads or writes a SQLite catalog for the time of the block."""
-    with contextlib.closing(sqlite3.connect(catalog, timeout=30, isolation_level=None)) as held:
-        held.execute("begin exclusive")
-        try:
-            yield
-        finally:
-            held.execute("rollback")
-
-
-def _restart(command: str | Callable[[], None]) -> None:
-    if callable(command):
-        command()
-        return
-    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=300)  # noqa: S602  the user's own command
-    if done.returncode:
-        raise BadInput(
-            f"The restart command ended with {done.returncode}: {one_line(done.stderr)[:300]}",
-            "Try it by hand first.",
+    def _under_way(self) -> bool:
+        """Whether changes were made that did not come: who captures them may be behind."""
+        return any(
+            newest_landed(self._house.lake, self._scratch, lane) < self._sender.sent(lane) - 1
+            for lane in self._scratch.lanes
+            if lane.changes
         )
 
 

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from thermocline.torture import expected
+from thermocline.torture.expected import Expected
 from thermocline.torture.lanes import Lane
 from thermocline.torture.project import Scratch
-from thermocline.torture.workload import Events
+from thermocline.torture.workload import Events, State
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from thermocline.lake import Lake
 
@@ -80,17 +84,21 @@ class Verdict:
 
 
 def judge(lake: Lake, scratch: Scratch, lane: Lane, sent: int) -> LaneVerdict:
-    """Compare a lane's first `sent` events with its tables. Starts no JVM."""
+    """Compare a lane's first `sent` events with its tables, and silver with the source as well,
+    where that holds rows. Starts no JVM."""
     events = lane.workload.between(0, sent)
-    good, spoiled = ~events.spoiled, events.spoiled
+    op = scratch.op(lane)
     bronze = _rows(
         lake, scratch.bronze(lane),
-        ("event", "key", "value", "_ingested_at", "_source_file", "_position"),
-    )  # fmt: skip
+        ("event", "key", "value", op, "_ingested_at", "_source_file", "_position"),
+    ).rename_columns({op: "op"})  # fmt: skip
+    silver = _rows(lake, scratch.silver(lane), ("key", "event", "value"))
     kept = _rows(lake, scratch.quarantine(lane), ("raw",))
-    landed, aside = _numbers(bronze["event"]), _spoiled_numbers(kept["raw"].to_pylist())
-    lost, repeated = _missing(landed, events.number[good])
-    lost_aside, repeated_aside = _missing(aside, events.number[spoiled])
+    wanted = expected.of_changes(events, bronze) if lane.changes else expected.of_messages(events)
+    landed = expected.steps_of(bronze, changes=lane.changes)
+    aside = _spoiled_numbers(kept["raw"].to_pylist())
+    lost, repeated = _missing(landed, wanted.steps)
+    lost_aside, repeated_aside = _missing(aside, events.number[events.spoiled])
     return LaneVerdict(
         lane.kind,
         sent,
@@ -98,11 +106,17 @@ def judge(lake: Lake, scratch: Scratch, lane: Lane, sent: int) -> LaneVerdict:
         len(aside),
         lost + lost_aside,
         repeated + repeated_aside,
-        _altered(bronze, events),
-        _reordered(bronze),
-        _state_differs(lake, scratch.silver(lane), events),
+        _altered(bronze, landed, events, wanted),
+        _reordered(bronze, landed),
+        _state_differs(silver, expected.state(events), lane.state()),
         _commits(lake, scratch.bronze(lane)),
     )
+
+
+def newest_landed(lake: Lake, scratch: Scratch, lane: Lane) -> int:
+    """The highest number of an event in bronze; -1 when there is none."""
+    landed = expected.numbers(_rows(lake, scratch.bronze(lane), ("event",))["event"])
+    return int(landed.max(initial=-1))
 
 
 def _rows(lake: Lake, table: str, columns: Sequence[str]) -> pa.Table:
@@ -113,21 +127,15 @@ def _rows(lake: Lake, table: str, columns: Sequence[str]) -> pa.Table:
     return lake.iceberg(table).scan(selected_fields=tuple(columns)).to_arrow()
 
 
-def _numbers(column: Any) -> Any:
-    import numpy as np
-
-    return np.asarray(column.to_pylist(), dtype=np.int64)
-
-
-def _spoiled_numbers(texts: Sequence[str]) -> Any:
+def _spoiled_numbers(texts: Sequence[str]) -> NDArray[np.int64]:
     import json
 
     import numpy as np
 
-    return np.asarray([json.loads(text)["event"] for text in texts], dtype=np.int64)
+    return np.asarray([json.loads(text).get("event", -1) for text in texts], dtype=np.int64)
 
 
-def _missing(found: Any, wanted: Any) -> tuple[int, int]:
+def _missing(found: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[int, int]:
     """How many of the wanted numbers are not there, and how many rows are too many."""
     import numpy as np
 
@@ -137,49 +145,52 @@ def _missing(found: Any, wanted: Any) -> tuple[int, int]:
     return lost, len(found) - len(distinct) + strangers
 
 
-def _altered(bronze: pa.Table, events: Events) -> int:
-    """Rows that do not say what their event said."""
+def _altered(bronze: pa.Table, landed: NDArray[np.int64], events: Events, wanted: Expected) -> int:
+    """Rows that do not say what their event said, or are marked as another operation."""
     import numpy as np
 
-    number = _numbers(bronze["event"])
-    known = (number >= 0) & (number < len(events))
-    number = number[known]
-    values = _numbers(bronze["value"])[known]
-    keys = np.asarray(bronze["key"].to_pylist(), dtype=object)[known]
-    wanted = np.asarray([f"k{key}" for key in events.key[number].tolist()], dtype=object)
-    return int(np.count_nonzero((values != events.value[number]) | (keys != wanted)))
+    known = (landed >= 0) & (landed < len(events) * 2)
+    number, second = landed[known] // 2, landed[known] % 2 == 1
+    values = expected.numbers(bronze["value"])[known]
+    keys, ops = (
+        np.asarray(bronze[name].to_pylist(), dtype=object)[known] for name in ("key", "op")
+    )
+    wanted_keys = np.asarray([f"k{key}" for key in events.key[number].tolist()], dtype=object)
+    wanted_ops = np.where(second, expected.DELETED, wanted.ops[number])
+    differ = (values != events.value[number]) | (keys != wanted_keys) | (ops != wanted_ops)
+    return int(np.count_nonzero(differ))
 
 
-def _reordered(bronze: pa.Table) -> int:
-    """Rows that landed behind a later event of their own key.
+def _reordered(bronze: pa.Table, landed: NDArray[np.int64]) -> int:
+    """Rows that landed behind a later step of their own key.
 
     The order of landing is that of the commits, and in a commit that of file or partition and
     position.
     """
+    import pyarrow.compute as pc
+
+    names = ("_ingested_at", "_source_file", "_position")
+    order = pc.sort_indices(bronze, sort_keys=[(name, "ascending") for name in names])
+    keys = bronze["key"].take(order).to_pylist()
     last: dict[str, int] = {}
     count = 0
-    order = [(name, "ascending") for name in ("_ingested_at", "_source_file", "_position")]
-    ordered = bronze.sort_by(order).select(["key", "event"]) if len(bronze) else bronze
-    for key, event in zip(ordered["key"].to_pylist(), ordered["event"].to_pylist(), strict=True):
-        count += last.get(key, -1) > event
-        last[key] = max(last.get(key, -1), event)
+    for key, step in zip(keys, landed[order.to_numpy()].tolist(), strict=True):
+        count += last.get(key, -1) > step
+        last[key] = max(last.get(key, -1), step)
     return count
 
 
-def _state_differs(lake: Lake, table: str, events: Events) -> int:
-    """Keys whose row in silver is not their newest event, or is there after a delete."""
-    wanted: dict[str, tuple[int, int]] = {}
-    columns = (events.number, events.key, events.value, events.deletes, events.spoiled)
-    for number, key, value, deletes, spoiled in zip(*(c.tolist() for c in columns), strict=True):
-        if deletes and not spoiled:
-            wanted.pop(f"k{key}", None)
-        elif not spoiled:
-            wanted[f"k{key}"] = (number, value)
-    rows = _rows(lake, table, ("key", "event", "value"))
-    listed = [rows[name].to_pylist() for name in ("key", "event", "value")]
-    found = {key: (event, value) for key, event, value in zip(*listed, strict=True)}
-    differ = sum(found.get(key) != row for key, row in wanted.items())
-    return differ + len(found.keys() - wanted.keys()) + len(rows) - len(found)
+def _state_differs(silver: pa.Table, model: State, source: State | None) -> int:
+    """Keys whose row in silver is not their newest event, is there after a delete, or is not what
+    the source has; and rows too many."""
+    listed = [silver[name].to_pylist() for name in ("key", "event", "value")]
+    found: State = {key: (event, value) for key, event, value in zip(*listed, strict=True)}
+    wrong: set[str] = set()
+    for truth in (model, source):
+        if truth is not None:
+            keys = truth.keys() | found.keys()
+            wrong |= {key for key in keys if found.get(key) != truth.get(key)}
+    return len(wrong) + len(silver) - len(found)
 
 
 def rows_of(lake: Lake, table: str) -> int:

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 THERMO = "import sys; from thermocline.cli.main import run; sys.exit(run())"
 STEP = 0.05
@@ -89,12 +90,22 @@ class Worker:
 
     def kill_jvm(self) -> None:
         """End the JVM and leave the process to itself."""
-        for pid in _members(self._process.pid):
-            if pid != self._process.pid:
-                _signal(pid)
+        for process in _processes():
+            if process.session == self._process.pid != process.pid:
+                _signal(process.pid)
+
+    def kill_reader(self) -> bool:
+        """End the process that reads a source for it; whether there was one.
+
+        It has a session of its own, and ends by itself when its parent does.
+        """
+        found = [p for p in _processes() if p.parent == self._process.pid != p.session]
+        for process in found:
+            _signal(process.pid)
+        return bool(found)
 
     def kill(self) -> None:
-        """End the process, and everything that it started, at once."""
+        """End the process and its JVM at once. Who reads a source for it follows by itself."""
         try:
             os.killpg(self._process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -109,18 +120,21 @@ class Worker:
             self._process.send_signal(signal.SIGTERM)
 
 
-def _members(session: int) -> list[int]:
-    """The processes of a session, where the system lists them."""
-    found = []
+class _Process(NamedTuple):
+    pid: int
+    parent: int
+    session: int
+
+
+def _processes() -> Iterator[_Process]:
+    """What runs on this machine, where the system lists it."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             # The command's name, in brackets, may hold spaces; what follows it does not.
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
-        if int(fields[3]) == session:
-            found.append(int(folder.name))
-    return found
+        yield _Process(int(folder.name), int(fields[1]), int(fields[3]))
 
 
 def _signal(pid: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 DELETE_ONE_IN = 40
 SPOIL_ONE_IN = 500
 EVENTS_PER_KEY = 20
+
+State = dict[str, tuple[int, int]]
+"""Of each key its newest event and that one's value; deleted keys are not there."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,13 @@ class Events:
 
     def __len__(self) -> int:
         return len(self.number)
+
+    def part(self, start: int, stop: int) -> Events:
+        """Those from one place in the row up to, and without, another."""
+        return Events(
+            self.number[start:stop], self.key[start:stop], self.value[start:stop],
+            self.deletes[start:stop], self.spoiled[start:stop],
+        )  # fmt: skip
 
     def messages(self) -> Iterator[tuple[str, str]]:
         """Each event's key, and the event as JSON text."""
@@ -45,10 +55,18 @@ class Events:
 
 @dataclass(frozen=True)
 class Workload:
-    """As many events as wanted, from number 0 on. An event's number is its order within a key."""
+    """As many events as wanted, from number 0 on. An event's number is its order within a key.
+
+    Unless it `spoils`, none of them is spoiled.
+    """
 
     seed: int
     events: int
+    spoils: bool = True
+
+    def readable(self) -> Workload:
+        """The same events, with none of them spoiled."""
+        return replace(self, spoils=False)
 
     @property
     def keys(self) -> int:
@@ -67,7 +85,7 @@ class Workload:
             (drawn % np.uint64(self.keys)).astype(np.int64),
             (again >> np.uint64(12)).astype(np.int64),
             again % np.uint64(DELETE_ONE_IN) == 0,
-            drawn % np.uint64(SPOIL_ONE_IN) == np.uint64(SPOIL_ONE_IN - 1),
+            (drawn % np.uint64(SPOIL_ONE_IN) == np.uint64(SPOIL_ONE_IN - 1)) & self.spoils,
         )
 
 

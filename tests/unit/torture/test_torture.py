@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,24 +12,27 @@ import pytest
 
 import thermocline
 from thermocline.errors import ConfigError
-from thermocline.torture import verdict
-from thermocline.torture.lanes import FilesLane, producer_options
+from thermocline.ingest.postgres.source import Postgres, Tls
+from thermocline.torture import expected, verdict
+from thermocline.torture.lanes import FilesLane, PostgresLane
+from thermocline.torture.lanes.kafka import producer_options
 from thermocline.torture.plan import POINTS, Deed, plan
-from thermocline.torture.workload import Workload
+from thermocline.torture.workload import Events, Workload
 
 
 def test_the_same_seed_decides_the_same() -> None:
-    one = plan(7, 50, 10_000, lockable=True, servers=2)
-    assert one == plan(7, 50, 10_000, lockable=True, servers=2)
-    assert one != plan(8, 50, 10_000, lockable=True, servers=2)
+    possible = {"lockable": True, "servers": 2, "reader": True}
+    one = plan(7, 100, 10_000, **possible)
+    assert one == plan(7, 100, 10_000, **possible)
+    assert one != plan(8, 100, 10_000, **possible)
     assert {each.deed for each in one} == set(Deed)
     assert sum(each.events for each in one) <= 10_000
     assert all(each.point in POINTS for each in one if each.deed is Deed.CRASH)
 
 
 def test_what_cannot_be_done_is_not_planned() -> None:
-    deeds = {each.deed for each in plan(7, 200, 10, lockable=False, servers=0)}
-    assert deeds.isdisjoint({Deed.LOCK, Deed.RESTART})
+    deeds = {each.deed for each in plan(7, 200, 10, lockable=False, servers=0, reader=False)}
+    assert deeds == set(Deed) - {Deed.LOCK, Deed.RESTART, Deed.KILL_READER}
 
 
 def test_every_named_point_exists() -> None:
@@ -70,14 +72,15 @@ def test_files_appear_whole_and_some_twice(tmp_path: Path) -> None:
     assert [json.loads(line)["event"] for line in lines] == list(range(5_000))
 
 
-def rows(work: Workload, numbers: list[int]) -> pa.Table:
-    """A bronze table that holds these events, landed in this order, one commit each."""
-    events = work.between(0, work.events)
+def rows(events: Events, told: list[tuple[int, str]]) -> pa.Table:
+    """A bronze table of these events and operations, landed in this order, one commit each."""
+    numbers = [number for number, _ in told]
     return pa.table(
         {
             "event": numbers,
             "key": [f"k{events.key[n]}" for n in numbers],
             "value": [int(events.value[n]) for n in numbers],
+            "op": [op for _, op in told],
             "_ingested_at": list(range(len(numbers))),
             "_source_file": ["f"] * len(numbers),
             "_position": [1] * len(numbers),
@@ -93,17 +96,100 @@ def test_lost_and_repeated_events_are_counted() -> None:
     assert verdict._missing(np.array([*range(9), 77]), wanted) == (1, 1)
 
 
-def test_altered_and_reordered_rows_are_counted() -> None:
-    work = replace(Workload(1, 40))
+def counted(events: Events, bronze: pa.Table, *, changes: bool) -> tuple[int, int, int, int]:
+    """What a judge finds in bronze: lost, duplicated, altered, reordered."""
+    wanted = expected.of_changes(events, bronze) if changes else expected.of_messages(events)
+    landed = expected.steps_of(bronze, changes=changes)
+    return (
+        *verdict._missing(landed, wanted.steps),
+        verdict._altered(bronze, landed, events, wanted),
+        verdict._reordered(bronze, landed),
+    )
+
+
+def test_altered_and_reordered_messages_are_counted() -> None:
+    work = Workload(1, 40)
     events = work.between(0, 40)
     assert work.keys == 2
-    good = rows(work, list(range(40)))
-    assert (verdict._altered(good, events), verdict._reordered(good)) == (0, 0)
+    told = [(n, "d" if events.deletes[n] else "u") for n in range(40)]
+    good = rows(events, told)
+    assert counted(events, good, changes=False) == (0, 0, 0, 0)
     bent = good.set_column(2, "value", pa.array([0, *good["value"].to_pylist()[1:]]))
-    assert verdict._altered(bent, events) == 1
-    same_key = [n for n in range(40) if events.key[n] == events.key[0]]
-    swapped = [same_key[1], same_key[0], *same_key[2:]]
-    assert verdict._reordered(rows(work, swapped)) == 1
+    assert counted(events, bent, changes=False) == (0, 0, 1, 0)
+    other = next(n for n in range(1, 40) if events.key[n] == events.key[0])
+    told[0], told[other] = told[other], told[0]
+    assert counted(events, rows(events, told), changes=False)[3] > 0
+
+
+# Six events on two keys: k0 is made, changed, deleted and made again; k1 is made and changed.
+CHANGED = Events(
+    number=np.arange(6),
+    key=np.array([0, 1, 0, 0, 0, 1]),
+    value=np.array([10, 11, 12, 13, 14, 15]),
+    deletes=np.array([False, False, False, True, False, False]),
+    spoiled=np.zeros(6, dtype=bool),
+)
+FROM_THE_START = [(0, "c"), (1, "c"), (2, "u"), (3, "u"), (3, "d"), (4, "c"), (5, "u")]
+# A process that came after event 2 sees of the first three only the rows they left.
+AFTER_A_FIRST_STATE = [(1, "r"), (2, "r"), *FROM_THE_START[3:]]
+
+
+@pytest.mark.parametrize("told", [FROM_THE_START, AFTER_A_FIRST_STATE])
+def test_changes_of_a_table_are_judged_one_by_one(told: list[tuple[int, str]]) -> None:
+    def judged(told: list[tuple[int, str]]) -> tuple[int, int, int, int]:
+        return counted(CHANGED, rows(CHANGED, told), changes=True)
+
+    assert judged(told) == (0, 0, 0, 0)
+    deleted, last = told.index((3, "d")), len(told) - 1
+    without_delete = [each for each in told if each != (3, "d")]
+    assert judged(without_delete) == (1, 0, 0, 0)
+    assert judged([*told, told[last]]) == (0, 1, 0, 0)
+    assert judged([*told, (3, "d")])[1:] == (1, 0, 1)  # twice, and behind what came after it
+    swapped = [*told]
+    swapped[deleted - 1], swapped[deleted] = told[deleted], told[deleted - 1]
+    assert judged(swapped) == (0, 0, 0, 1)
+    assert judged([*told[:last], (5, "c")]) == (0, 0, 1, 0)  # an update told as an insert
+
+
+def test_changes_lost_behind_the_first_state_are_found() -> None:
+    """Where the changes begin is read from bronze itself; a gap there must not hide."""
+    told = [(0, "r"), (1, "r"), *FROM_THE_START[4:]]  # events 2 and 3, but for the delete
+    lost, duplicated, _, _ = counted(CHANGED, rows(CHANGED, told), changes=True)
+    assert lost > 0
+    assert duplicated > 0
+    none = counted(CHANGED, rows(CHANGED, []), changes=True)
+    assert none[0] == 2  # no row at all: both keys are missing
+
+
+def test_silver_is_held_against_the_events_and_the_source() -> None:
+    model = expected.state(CHANGED)
+    assert model == {"k0": (4, 14), "k1": (5, 15)}
+    silver = pa.table({"key": ["k0", "k1"], "event": [4, 5], "value": [14, 15]})
+    assert verdict._state_differs(silver, model, None) == 0
+    assert verdict._state_differs(silver, model, dict(model)) == 0
+    assert verdict._state_differs(silver, model, {"k0": (4, 14)}) == 1
+    assert verdict._state_differs(silver, model, {**model, "k1": (5, 16), "k2": (9, 9)}) == 2
+    assert verdict._state_differs(silver.slice(0, 1), model, model) == 1
+    assert verdict._state_differs(pa.concat_tables([silver, silver]), model, model) == 2
+
+
+def test_a_postgres_lane_reaches_the_database_as_the_project_does() -> None:
+    reach = Postgres(
+        "db", "shop", "lake", ("sales.orders",), 5433, {"secret": "PW"}, Tls("require", "ca.pem")
+    )
+    lane = PostgresLane(Workload(1, 5_000).readable(), "torture_x", reach)
+    assert lane.source() == {
+        "kind": "postgres", "host": "db", "port": 5433, "database": "shop", "user": "lake",
+        "password": {"secret": "PW"}, "tls": {"mode": "require", "rootCert": "ca.pem"},
+        "tables": ["sales.torture_x"],
+    }  # fmt: skip
+    events = lane.workload.between(0, 5_000)
+    assert not events.spoiled.any()
+    parts = list(lane._transactions(events))
+    assert [n for part in parts for n in part.number.tolist()] == list(range(5_000))
+    sizes = [len(part) for part in parts]
+    assert min(sizes) < 10 and max(sizes) > 500
+    assert sizes == [len(part) for part in lane._transactions(events)]
 
 
 def test_the_options_of_a_java_client_are_translated() -> None:

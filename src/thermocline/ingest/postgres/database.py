@@ -140,7 +140,7 @@ class Database:
         import psycopg2
 
         try:
-            with closing(psycopg2.connect(**self._options())) as connection:
+            with closing(psycopg2.connect(**self.options())) as connection:
                 connection.autocommit = True
                 with connection.cursor() as cursor:
                     yield cursor
@@ -156,7 +156,8 @@ class Database:
                 "publication.",
             ) from error
 
-    def _options(self) -> dict[str, Any]:
+    def options(self) -> dict[str, Any]:
+        """How to connect, in the words of the client library. It holds the password."""
         reach, tls = self._reach, self._reach.tls
         options = {
             "host": reach.host, "port": reach.port, "dbname": reach.database, "user": reach.user,

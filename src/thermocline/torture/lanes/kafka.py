@@ -1,84 +1,22 @@
-"""Lanes: the ways that events take to a source. Each has its source, its tables and its events."""
+"""Events as messages of a Kafka topic."""
 
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import ConfigError, Transient
-from thermocline.torture.workload import Events, Workload
+from thermocline.torture.lanes.lane import PATIENCE_SECONDS
+from thermocline.torture.workload import Events, State, Workload
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-FILE_EVENTS = 2_000
-DELIVER_TWICE_ONE_IN = 7
 PARTITIONS = 3
-PATIENCE_SECONDS = 120.0
 _LOGIN = re.compile(r'\b(username|password)="((?:[^"\\]|\\.)*)"')
-
-
-class Lane(Protocol):
-    """A source whose every event is known. One thread sends."""
-
-    kind: str
-    workload: Workload
-
-    def source(self) -> dict[str, Any]:
-        """What the source's file says beside its name and target."""
-
-    def begin(self, project: Path) -> None:
-        """Make what the events are sent to."""
-
-    def send(self, events: Events) -> None:
-        """Hand events over; when this returns, the source keeps them."""
-
-    def end(self) -> None:
-        """Remove what was made outside the project."""
-
-
-@dataclass
-class FilesLane:
-    """Files in a landing folder. Every seventh is delivered twice, under another name."""
-
-    workload: Workload
-    kind: str = "files"
-    _folder: Path = Path()
-    _files: int = 0
-
-    def source(self) -> dict[str, Any]:
-        """A landing folder of JSON lines."""
-        return {"kind": "files", "path": "landing", "format": "jsonl"}
-
-    def begin(self, project: Path) -> None:
-        """The landing folder."""
-        self._folder = project / "landing"
-        self._folder.mkdir(parents=True)
-
-    def send(self, events: Events) -> None:
-        """Write files. Each appears whole: it is written under a name that nobody reads."""
-        first = 0 if not len(events) else int(events.number[0])
-        last = first + len(events)
-        for start in range(first, last, FILE_EVENTS):
-            part = self.workload.between(start, min(start + FILE_EVENTS, last))
-            text = "".join(f"{line}\n" for _, line in part.messages())
-            self._deliver(f"part-{self._files:08}.jsonl", text)
-            if self._files % DELIVER_TWICE_ONE_IN == 0:
-                self._deliver(f"part-{self._files:08}-again.jsonl", text)
-            self._files += 1
-
-    def _deliver(self, name: str, text: str) -> None:
-        hidden = self._folder / f".{name}.tmp"
-        hidden.write_text(text)
-        hidden.rename(self._folder / name)
-
-    def end(self) -> None:
-        """The folder is the project's own."""
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 @dataclass
@@ -90,6 +28,7 @@ class KafkaLane:
     servers: str
     options: Mapping[str, Any]
     kind: str = "kafka"
+    changes: bool = False
     _producer: Producer | None = None
     _failed: str | None = None
 
@@ -136,11 +75,17 @@ class KafkaLane:
                 "Look at the broker; the trial cannot judge what was never sent.",
             )
 
-    def end(self) -> None:
+    def state(self) -> State | None:
+        """A topic keeps events only."""
+        return None
+
+    def end(self, *, keep: bool) -> None:
         """Remove the topic."""
         from confluent_kafka.admin import AdminClient
 
         self._producer = None
+        if keep:
+            return
         admin = AdminClient(self._settings())  # what it began ends with it
         self._wait(admin.delete_topics([self.topic])[self.topic], "removed")
 

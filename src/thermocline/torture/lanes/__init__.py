@@ -1,0 +1,44 @@
+"""Lanes: the ways that events take to a source. Each has its source, its tables and its events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import BadInput
+from thermocline.torture.lanes.files import FilesLane
+from thermocline.torture.lanes.kafka import KafkaLane
+from thermocline.torture.lanes.lane import Lane
+from thermocline.torture.lanes.postgres import PostgresLane
+from thermocline.torture.workload import Workload
+
+if TYPE_CHECKING:
+    from thermocline.ingest.source import Source
+
+__all__ = ["FilesLane", "KafkaLane", "Lane", "PostgresLane", "lanes_for"]
+
+
+def lanes_for(
+    sources: Iterable[Source], wanted: Sequence[str], workload: Workload, name: str
+) -> list[Lane]:
+    """The lanes that a project's sources allow, or those of them that are wanted.
+
+    Files always; Kafka where a source names a broker, Postgres where one names a database.
+    """
+    reach: dict[str, Any] = {}
+    for source in sources:
+        reach.setdefault(source.kind, source.reach)
+    makers: dict[str, Callable[[], Lane]] = {"files": lambda: FilesLane(workload)}
+    if broker := reach.get("kafka"):
+        makers["kafka"] = lambda: KafkaLane(
+            workload, f"torture-{name}", broker.servers, broker.options
+        )
+    if database := reach.get("postgres"):
+        makers["postgres"] = lambda: PostgresLane(workload.readable(), f"torture_{name}", database)
+    unknown = [lane for lane in wanted if lane not in makers]
+    if unknown:
+        raise BadInput(
+            f"There is no lane {', '.join(unknown)} here.",
+            f"There are: {', '.join(makers)}. Others need a source of their kind in the project.",
+        )
+    return [make() for lane, make in makers.items() if not wanted or lane in wanted]
