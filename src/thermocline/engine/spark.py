@@ -26,6 +26,9 @@ CATALOG = "lake"
 """The catalog's name in every engine, and in the catalog's own tables."""
 
 _PREFIX = f"spark.sql.catalog.{CATALOG}"
+# The second: Spark makes one method of all the steps of a stage, and Java would only interpret one
+# that is longer than 8,000 bytes. The strict reading of ten JSON fields is.
+_JVM_OPTIONS = "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 
@@ -203,9 +206,9 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.warehouse.dir": (settings.project / ".thermocline" / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j.configurationFile={_LOG4J.as_uri()} -Duser.timezone=UTC {_collector()}"
+            f"-Dlog4j.configurationFile={_LOG4J.as_uri()} {_JVM_OPTIONS} {_collector()}"
         ).strip(),
-        "spark.executor.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.executor.extraJavaOptions": _JVM_OPTIONS,
     }
     if spark.master.startswith("local"):
         conf["spark.driver.host"] = "127.0.0.1"

@@ -26,6 +26,7 @@ from thermocline.ingest.judge import (
     REASONS,
     RESCUED,
     UNKNOWN,
+    judged_once,
 )
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
@@ -249,7 +250,9 @@ def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
     """Raise Drifted where the policy refuses, or would have added a column."""
     if batch.contract.drift is Drift.RESCUE:
         return
-    named = frame.where(DRIFTED).selectExpr(FILE, f"explode({UNKNOWN}) as name").distinct()
+    named = (
+        judged_once(frame).where(DRIFTED).selectExpr(FILE, f"explode({UNKNOWN}) as name").distinct()
+    )
     fields: dict[int, set[str]] = {}
     for row in named.limit(MOST_NAMES).collect():
         fields.setdefault(row[FILE], set()).add(row["name"])
@@ -261,7 +264,8 @@ def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
 
 
 def _too_many_bad(batch: Batch, frame: DataFrame, bad: int, rows: int) -> CheckFailed:
-    samples = frame.where(BAD).selectExpr(FILE, POSITION, f"{REASONS}[0] as reason").limit(SHOWN)
+    bad_rows = judged_once(frame).where(BAD)
+    samples = bad_rows.selectExpr(FILE, POSITION, f"{REASONS}[0] as reason").limit(SHOWN)
     said = "; ".join(
         f"{one_line(batch.origins[row[FILE]].name)}:{row[POSITION]} {one_line(row['reason'])}"
         for row in samples.collect()
@@ -281,7 +285,7 @@ def _quarantine(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) 
     batch.lake.ensure(quarantine.contract_of(batch.source))
     frame = _damaged_rows(batch)
     if bad:
-        judged = batch.read(batch.contract, bad).where(BAD)
+        judged = judged_once(batch.read(batch.contract, bad)).where(BAD)
         rows = judged.selectExpr(*_quarantine_columns(batch))
         frame = rows.unionByName(frame, allowMissingColumns=True) if batch.damaged else rows
     stamped = frame.selectExpr(

@@ -33,7 +33,7 @@ from thermocline.ingest.judge import (
 )
 from thermocline.ingest.lines import FLAW
 from thermocline.ingest.marks import Mark, Position
-from thermocline.ingest.read import Records, objects, typed
+from thermocline.ingest.read import objects, typed
 from thermocline.ingest.source import KINDS, Limits, Source
 from thermocline.ingest.values import refuse_unwritable
 from thermocline.lake import MainMoved
@@ -76,9 +76,9 @@ class Pull:
     called again and must then give the same. `records` is how many there are, where the feed knows
     it exactly; `spans` are, for each provenance, its first position and the one behind its last,
     where positions count up and a second record at the same one would be wrong. `behind` is how
-    many wait after these, as far as is known. `decode` makes records of lines; the default reads
-    JSON objects. `confirm` has the last word before anything becomes visible, as in `Batch`.
-    `explain` tells trouble of the source from a failure to write, when reading goes on meanwhile.
+    many wait after these, as far as is known. `confirm` has the last word before anything becomes
+    visible, as in `Batch`. `explain` tells trouble of the source from a failure to write, when
+    reading goes on meanwhile.
     """
 
     origins: tuple[Provenance, ...]
@@ -87,7 +87,6 @@ class Pull:
     records: int | None = None
     spans: tuple[tuple[int, int], ...] = ()
     behind: int | None = None
-    decode: Callable[[DataFrame], Records] | None = None
     confirm: Callable[[], None] = lambda: None
     explain: Callable[[BaseException], ThermoclineError | None] = lambda failure: None
 
@@ -292,8 +291,8 @@ def lines_of(lake: Lake, rows: Sequence[tuple[object, ...]]) -> DataFrame:
 
 def _reader(pull: Pull) -> Callable[[Contract, frozenset[int] | None], DataFrame]:
     def read(contract: Contract, only: frozenset[int] | None) -> DataFrame:
-        decoded = (pull.decode or objects)(pull.lines(only))
-        judged = typed(replace(decoded, carried=tuple(MESSAGE.values())), contract)
+        found = replace(objects(pull.lines(only), contract), carried=tuple(MESSAGE.values()))
+        judged = typed(found, contract)
         return refusing_strays(judged) if contract.drift is Drift.REFUSE else judged
 
     return read

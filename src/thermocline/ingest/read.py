@@ -7,7 +7,7 @@ a reason and quarantines the others.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -27,30 +27,34 @@ if TYPE_CHECKING:
 
     from thermocline.ingest.stage import Staged
 
-OBJECT = "__tc_object"
-"""A JSON object's members as texts."""
+OBJECT, EMPTY, ODD = "__tc_object", "__tc_empty", "__tc_odd"
+"""A JSON object's members as texts, by their names; whether there is no text at all; whether there
+are not as many members as columns with a value."""
+
+CELLS, MALFORMED = "__tc_cells", "__tc_malformed"
+"""The cells of a line, c0, c1, …, and the line itself when it has more or fewer of them."""
+
+FIELDS = "__tc_fields"
+"""All fields of a record as texts, by their names."""
 
 
 @dataclass(frozen=True)
 class Records:
     """Records whose fields can be named, but are still text.
 
-    `fields` are the fields that all records have, with the expression of each one's text; None
-    where a record names its own, in OBJECT. `flaws` are those of the record itself. `source` is
-    the JSON text that numbers of many digits are read from; `carried` columns are passed through.
+    `texts` has the expression of a text for every column of the contract, and `stray` what a
+    record has beyond them. `flaws` are those of the record itself. `odd` is a condition, over the
+    columns with their values, without which each text has become a value. `source` is the JSON
+    text that numbers of many digits are read from; `carried` columns are passed through.
     """
 
     frame: DataFrame
-    fields: Mapping[str, str] | None
+    texts: Mapping[str, str]
     flaws: Sequence[Flaw]
+    stray: Stray
+    odd: str = "true"
     source: str | None = None
     carried: tuple[str, ...] = ()
-
-    def text(self, name: str) -> str:
-        """The expression of a field's text."""
-        if self.fields is None:
-            return member(OBJECT, name)
-        return self.fields.get(name, "cast(null as string)")
 
 
 def read(spark: SparkSession, files: Numbered, source: Source, contract: Contract) -> DataFrame:
@@ -66,63 +70,107 @@ def read(spark: SparkSession, files: Numbered, source: Source, contract: Contrac
             frames.append(parquet_rows(spark, members, contract))
         else:
             lines = numbered_lines(spark, members, separator, header=layout.header)
-            frames.append(typed(records(lines, layout), contract))
+            frames.append(typed(records(lines, layout, contract), contract))
     if not frames:
         return nothing(spark, contract)
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
-def records(lines: DataFrame, layout: Layout) -> Records:
+def records(lines: DataFrame, layout: Layout, contract: Contract) -> Records:
     """Lines (RAW and FLAW among their columns) as records of a layout."""
-    return objects(lines) if layout.format == "jsonl" else _cells(lines, layout)
+    if layout.format == "jsonl":
+        return objects(lines, contract)
+    return _cells(lines, layout, contract)
 
 
-def objects(lines: DataFrame) -> Records:
+def objects(lines: DataFrame, contract: Contract) -> Records:
     """Lines of JSON as records, one object a line."""
     # Parsed as an array that a null of ours ends: what follows the object on its line, and what
     # Spark would pass over, then makes the text invalid or the array longer.
     text = f"concat('[', {RAW}, ',null]')"
     array = f"from_json({text}, 'array<map<string,string>>', {values.STRICT_JSON})"
-    parsed = lines.selectExpr("*", f"case when {FLAW} is null then {array} end as __tc_array")
-    frame = parsed.selectExpr(
-        *lines.columns, f"if(size(__tc_array) = 2, __tc_array[0], null) as {OBJECT}"
+    parsed = lines.selectExpr(
+        "*", f"{RAW} is null as {EMPTY}", f"case when {FLAW} is null then {array} end as __tc_array"
     )
+    frame = parsed.selectExpr(
+        *lines.columns, EMPTY, f"if(size(__tc_array) = 2, __tc_array[0], null) as {OBJECT}"
+    )
+    texts = {column.name: member(OBJECT, column.name) for column in contract.columns}
+    # As many members as there are values: then each is known, there once, and readable. Only the
+    # other records are worth the search for a name among their members.
+    filled = " + ".join(f"if({quoted(name)} is null, 0, 1)" for name in texts) or "0"
+    odd = f"coalesce(size({OBJECT}) <> {filled}, false)"
+    names = f"map_keys({OBJECT})"
+    twice = f"({ODD} and size(array_distinct({names})) < size({OBJECT}))"
     flaws = [
         Flaw(f"{FLAW} is not null", FLAW),
         # A message without a value is a record of its own, whose fields are all missing.
-        Flaw(f"({FLAW} is null and {RAW} is not null and {OBJECT} is null)", "'not a JSON object'"),
+        Flaw(f"({FLAW} is null and not {EMPTY} and {OBJECT} is null)", "'not a JSON object'"),
+        Flaw(twice, "'a field that is there twice'"),
     ]
-    return Records(frame, None, flaws, RAW)
+    known = f"array({', '.join(literal(name) for name in texts)})"
+    unknown = f"array_except({names}, {known})"
+    # Not by map_filter, which Spark can only interpret; and it refuses a map with a key twice.
+    pairs = ", ".join(f"struct({literal(n)} as key, {it} as value)" for n, it in texts.items())
+    others = f"map_from_entries(array_except(map_entries({OBJECT}), array({pairs})))"
+    stray = Stray(
+        f"({ODD} and size({unknown}) > 0)",
+        unknown,
+        f"if({twice}, null, {others})" if texts else OBJECT,
+    )
+    return Records(frame, texts, flaws, stray, odd, RAW)
 
 
-def _cells(lines: DataFrame, layout: Layout) -> Records:
+def with_fields(lines: DataFrame, layout: Layout) -> DataFrame:
+    """Lines with FIELDS, whatever a contract says of them; null where a line cannot be read."""
+    if layout.format == "jsonl":
+        everything = f"from_json({RAW}, 'map<string,string>', {values.STRICT_JSON})"
+        return lines.selectExpr("*", f"{everything} as {FIELDS}")
+    cells = ", ".join(f"{literal(n)}, {CELLS}.c{i}" for i, n in enumerate(layout.fields))
+    return _split(lines, layout).selectExpr(
+        *lines.columns, f"if({CELLS} is null, null, map({cells})) as {FIELDS}"
+    )
+
+
+def _split(lines: DataFrame, layout: Layout) -> DataFrame:
     cells = ", ".join(f"c{i} string" for i in range(len(layout.fields)))
     options = ", ".join(f"{literal(k)}, {literal(v)}" for k, v in layout.csv_options().items())
-    parsed = f"from_csv({RAW}, {literal(f'{cells}, __tc_malformed string')}, map({options}))"
-    frame = lines.selectExpr("*", f"case when {FLAW} is null then {parsed} end as __tc_cells")
+    parsed = f"from_csv({RAW}, {literal(f'{cells}, {MALFORMED} string')}, map({options}))"
+    return lines.selectExpr("*", f"case when {FLAW} is null then {parsed} end as {CELLS}")
+
+
+def _cells(lines: DataFrame, layout: Layout, contract: Contract) -> Records:
     sound = f"({FLAW} is null and {{}})"
     flaws = [
         Flaw(f"{FLAW} is not null", FLAW),
         Flaw(sound.format(layout.unbalanced(RAW)), "'a quote that is not closed'"),
         Flaw(
-            sound.format("__tc_cells.__tc_malformed is not null"),
+            sound.format(f"{CELLS}.{MALFORMED} is not null"),
             literal(f"not {len(layout.fields)} cells"),
         ),
     ]
-    fields = {name: f"__tc_cells.c{i}" for i, name in enumerate(layout.fields)}
-    return Records(frame, fields, flaws)
+    fields = {name: f"{CELLS}.c{i}" for i, name in enumerate(layout.fields)}
+    texts = {}
+    for column in contract.columns:
+        text = fields.pop(column.name, "cast(null as string)")
+        if not values.is_nested(column.type) and str(column.type) != "string":
+            # An empty cell is no number: who quotes all cells writes a missing one like this.
+            text = f"nullif(trim({text}), '')"
+        texts[column.name] = text
+    stray = Stray()
+    if fields:
+        stray = Stray(
+            "true",
+            f"array({', '.join(literal(name) for name in fields)})",
+            f"map({', '.join(f'{literal(name)}, {it}' for name, it in fields.items())})",
+        )
+    return Records(_split(lines, layout), texts, flaws, stray)
 
 
 def typed(found: Records, contract: Contract) -> DataFrame:
     """Records with the contract's columns, judged."""
     columns = contract.columns
-    texts = {column.name: found.text(column.name) for column in columns}
-    if found.fields is not None:
-        for column in columns:
-            if not values.is_nested(column.type) and str(column.type) != "string":
-                # An empty cell is no number: who quotes all cells writes a missing one like this.
-                texts[column.name] = f"nullif(trim({texts[column.name]}), '')"
-    frame = found.frame
+    frame, texts = found.frame, dict(found.texts)
     if found.source is not None:
         frame, exact = _exact(frame, found.source, contract, texts)
         texts |= exact
@@ -139,28 +187,18 @@ def typed(found: Records, contract: Contract) -> DataFrame:
             for c in columns
         ),
     )
+    frame = frame.selectExpr("*", f"{found.odd} as {ODD}")
     flaws = list(found.flaws)
     for column in columns:
         name, type_ = column.name, column.type
         if str(type_) != "string":
             typed_by = shapes.get(name, quoted(name))
-            flaws.append(values.unreadable(name, type_, texts[name], typed_by))
+            flaw = values.unreadable(name, type_, texts[name], typed_by)
+            flaws.append(replace(flaw, when=f"({ODD} and {flaw.when})"))
         if name in shapes:
             flaws += values.flaws(type_, shapes[name], name)
-    stray = _stray(found, contract, shapes, texts)
-    return _parsed_once(judged(frame, contract, flaws, stray, found.carried))
-
-
-def _parsed_once(frame: DataFrame) -> DataFrame:
-    """The same rows, behind a count that Spark moves no filter across.
-
-    A filter on the reasons would otherwise go below the parsing, and parse each record again for
-    every field that it looks at.
-    """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
+    stray = _with_inner(found.stray, contract, shapes, texts)
+    return judged(frame, contract, flaws, stray, found.carried)
 
 
 def _exact(
@@ -182,23 +220,11 @@ def _exact(
     return frame.selectExpr("*", f"{exact} as __tc_exact"), read
 
 
-def _stray(
-    found: Records, contract: Contract, shapes: Mapping[str, str], texts: Mapping[str, str]
+def _with_inner(
+    outer: Stray, contract: Contract, shapes: Mapping[str, str], texts: Mapping[str, str]
 ) -> Stray:
-    """Fields that the contract does not name, at the top of a record and inside its columns."""
-    known = [column.name for column in contract.columns]
-    flags: list[str] = []
-    names: list[str] = []
-    saved: list[str] = []
-    if found.fields is None:
-        listed = ", ".join(literal(name) for name in known)
-        stray = f"map_filter({OBJECT}, (k, v) -> k not in ({listed}))"
-        flags = [f"coalesce(exists(map_keys({OBJECT}), k -> k not in ({listed})), false)"]
-        names, saved = [f"map_keys({stray})"], [stray]
-    elif more := [name for name in found.fields if name not in known]:
-        flags = ["true"]
-        names = [f"array({', '.join(literal(name) for name in more)})"]
-        saved = [f"map({', '.join(f'{literal(n)}, {found.fields[n]}' for n in more)})"]
+    """What a record has beyond its columns, with what there is beyond the contract inside them."""
+    flags, names, saved = [outer.drifted], [outer.names], [outer.texts]
     for column in contract.columns:
         inside = []
         if column.name in shapes:
@@ -207,15 +233,16 @@ def _stray(
             continue
         flag = " or ".join(f"coalesce({one}, false)" for one, _ in inside)
         flags.append(flag)
-        names += [f"coalesce({named}, array())" for _, named in inside]
+        names += [named for _, named in inside]
         # A member inside a column has no place of its own: the whole column's text is kept.
-        one = f"map({literal(column.name)}, {texts[column.name]})"
-        saved.append(f"if({flag}, {one}, cast(map() as map<string,string>))")
-    if not flags:
+        saved.append(f"if({flag}, map({literal(column.name)}, {texts[column.name]}), null)")
+    drifted = " or ".join(f"({flag})" for flag in flags)
+    if drifted == "(false)":
         return Stray()
-    drifted = " or ".join(flags)
+    listed = ", ".join(f"coalesce({each}, array())" for each in names)
+    kept = ", ".join(f"coalesce({each}, cast(map() as map<string,string>))" for each in saved)
     return Stray(
         f"({drifted})",
-        f"if({drifted}, array_distinct(concat({', '.join(names)})), null)",
-        f"if({drifted}, map_concat({', '.join(saved)}), null)",
+        f"if({drifted}, array_distinct(concat({listed})), null)",
+        f"if({drifted}, map_concat({kept}), null)",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
@@ -29,9 +29,9 @@ from thermocline.ingest.judge import (
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import FLAW
 from thermocline.ingest.quarantine import ID, ReplayReport
-from thermocline.ingest.read import OBJECT, Records, records, typed
+from thermocline.ingest.read import FIELDS, Records, objects, records, typed, with_fields
 from thermocline.ingest.source import Source
-from thermocline.ingest.values import Flaw, instant, literal, refuse_unwritable
+from thermocline.ingest.values import instant, literal, refuse_unwritable
 from thermocline.lake import MainMoved
 from thermocline.lake.faults import crash_point
 
@@ -183,8 +183,8 @@ class Replay:
             same = (
                 "layout is null" if row["layout"] is None else f"layout = {literal(row['layout'])}"
             )
-            found = records(lines.where(same), layout)
-            frames.append(typed(self._patched(found), contract))
+            found = self._records(lines.where(same), layout, contract)
+            frames.append(typed(replace(found, carried=self._carried), contract))
         if not frames:
             return None
         judged = reduce(lambda one, other: one.unionByName(other), frames)
@@ -192,21 +192,23 @@ class Replay:
             return judged
         return refusing_strays(judged)
 
-    def _patched(self, found: Records) -> Records:
+    def _records(self, lines: DataFrame, layout: Layout, contract: Contract) -> Records:
         if self.patches is None:
-            return Records(found.frame, found.fields, found.flaws, found.source, self._carried)
-        if found.fields is None:
-            before = OBJECT
-        else:
-            pairs = ", ".join(f"{literal(name)}, {it}" for name, it in found.fields.items())
-            before = f"map({pairs})"
-        patch = f"from_json({_PATCH}, 'map<string,string>')"
-        old = f"coalesce({before}, cast(map() as map<string,string>))"
-        left = f"map_filter({old}, (k, v) -> not map_contains_key({patch}, k))"
-        merged = f"map_concat({patch}, {left})"
-        kept = [name for name in found.frame.columns if name != OBJECT]
-        frame = found.frame.selectExpr(*kept, f"{merged} as {OBJECT}")
-        return Records(frame, None, [Flaw("false", "''")], None, self._carried)
+            return records(lines, layout, contract)
+        # What was there, without the corrected fields, behind them in one object. As text: a
+        # field that was there twice, and is not corrected, shall be found out again.
+        named = f"json_object_keys({_PATCH})"
+        left = f"map_filter({FIELDS}, (k, v) -> not array_contains({named}, k))"
+        rest = f"substring(coalesce(to_json({left}), '{{}}'), 2)"
+        front = f"left({_PATCH}, length({_PATCH}) - 1)"
+        mended = (
+            f"case when {rest} = '}}' then {_PATCH} when size({named}) = 0 then "
+            f"concat('{{', {rest}) else concat({front}, ',', {rest}) end"
+        )
+        frame = with_fields(lines, layout).selectExpr(
+            *(name for name in lines.columns if name != RAW), f"{mended} as {RAW}"
+        )
+        return objects(frame, contract)
 
     @property
     def _carried(self) -> tuple[str, ...]:

@@ -141,10 +141,16 @@ def scalar(type_: Type, text: str) -> str:
     target = spark_type(type_)
     match type_:
         case Decimal(precision, scale):
-            # Casting rounds what has too many digits after the point: compare with a wider one.
+            # Casting rounds what has too many digits after the point. Most have not, as their
+            # length shows; the others are compared with a wider one.
             wide = f"decimal(38,{38 - (precision - scale)})"
             read = f"try_cast({text} as {target})"
-            return f"case when {read} = try_cast({text} as {wide}) then {read} end"
+            point = f"instr({text}, '.')"
+            short = (
+                f"({point} = 0 or length({text}) - {point} <= {scale}) "
+                f"and instr({text}, 'e') = 0 and instr({text}, 'E') = 0"
+            )
+            return f"case when {short} or {read} = try_cast({text} as {wide}) then {read} end"
         case Fixed(length):
             read = f"try_to_binary({text}, 'base64')"
             return f"case when octet_length({read}) = {length} then {read} end"

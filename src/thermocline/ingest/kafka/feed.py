@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 PARALLEL_ROWS = 50_000
 """From how many records on it pays to write with more than one task, and so to more files."""
+# Spark's reader asks the broker for a partition's bounds, and waits, whenever it wants more.
+_IN_LARGE_PIECES = {
+    "kafka.max.poll.records": "20000",
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+}
 POLL_MS = 60_000
 """How long a task waits for the broker's next record before the batch is given up."""
 
@@ -126,6 +131,7 @@ class KafkaFeed:
         rows = sum(span.end - span.start for span in spans)
         tasks = spark.sparkContext.defaultParallelism if rows >= PARALLEL_ROWS else 1
         options = {
+            **_IN_LARGE_PIECES,
             **{f"kafka.{key}": value for key, value in self._options.items()},
             "kafka.isolation.level": "read_committed",
             "assign": _by_topic({span: span.partition for span in spans}, listed=True),
