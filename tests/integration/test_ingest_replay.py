@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,3 +178,56 @@ def test_a_mended_row_may_not_bring_unknown_fields(kept: Kept) -> None:
     rescue = replace(ORDERS, drift=Drift.RESCUE)
     assert kept.replay(rescue, mended=mended).replayed == 1
     assert kept.rows("qty", "_rescued") == [(1, [("color", "red")])]
+
+
+def test_a_field_that_is_there_twice_is_bad_until_it_is_mended(kept: Kept) -> None:
+    lines = [
+        '{"order_id":"1","qty":1,"qty":2}',
+        '{"order_id":"2","qty":null,"total":null}',
+        '{"order_id":"3","color":"red","color":"blue"}',
+    ]
+    (kept.folder / "a.jsonl").write_text("\n".join(lines))
+    rescue = replace(ORDERS, drift=Drift.RESCUE)
+    kept.ingest(rescue)
+    assert kept.rows("order_id", "qty") == [("2", None)]
+    twice = ("a field that is there twice",)
+    assert kept.waiting() == [(1, twice), (3, twice)]
+
+    assert kept.replay(rescue, mended=[{"id": kept.id_at(1), "total": 1}]).still_bad == 1
+    assert kept.replay(rescue, mended=[{"id": kept.id_at(1), "qty": 2}]).replayed == 1
+    assert kept.rows("order_id", "qty", "total") == [("1", 2, None), ("2", None, None)]
+
+
+def test_digits_after_the_point_are_never_rounded_away(kept: Kept) -> None:
+    totals = [
+        "7.25",
+        '"7.250"',
+        "7.255",
+        '"7.2500001"',
+        "1e1",
+        '"1e-3"',
+        '"12345678901.00"',
+        "-0.1",
+    ]
+    (kept.folder / "a.jsonl").write_text(
+        "".join(f'{{"order_id":"{n}","total":{total}}}\n' for n, total in enumerate(totals))
+    )
+    kept.ingest()
+    landed = {int(number): str(total) for number, total in kept.rows("order_id", "total")}
+    assert landed == {0: "7.25", 1: "7.25", 4: "10.00", 7: "-0.10"}
+    assert [position for position, _ in kept.waiting()] == [3, 4, 6, 7]
+
+
+def test_a_parquet_row_keeps_its_microseconds_in_quarantine(kept: Kept) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    moment = datetime(2026, 3, 1, 12, 30, 0, 123456, tzinfo=UTC)
+    rows = {"order_id": [None], "at": pa.array([moment], pa.timestamp("us", "UTC"))}
+    pq.write_table(pa.table(rows, pa.schema([("order_id", pa.string()), ("at", rows["at"].type)])),
+                   kept.folder / "a.parquet")  # fmt: skip
+    columns = (ORDERS.columns[0], Column("at", Primitive("timestamptz")))
+    contract = replace(ORDERS, columns=columns, rules=())
+    kept.ingest(contract)
+    assert kept.replay(contract, mended=[{"id": kept.id_at(1), "order_id": "1"}]).replayed == 1
+    assert kept.rows("order_id", "at") == [("1", moment)]

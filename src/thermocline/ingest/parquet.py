@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import EXACT_JSON, quoted
 from thermocline.ingest import native, values
 from thermocline.ingest.judge import FILE, POSITION, RAW, Stray, judged
 from thermocline.ingest.lines import Numbered, decoded, location_of
@@ -24,7 +24,7 @@ def parquet_rows(spark: SparkSession, files: Numbered, contract: Contract) -> Da
     raw = ", ".join(quoted(name) for name in there)
     scanned = frame.selectExpr(
         *(f"{quoted(name)} as {alias}" for name, alias in inputs.items()),
-        f"to_json(struct({raw})) as {RAW}",
+        f"to_json(struct({raw}), {EXACT_JSON}) as {RAW}",
         "_metadata.file_path as __tc_path",
         f"_metadata.row_index + 1 as {POSITION}",
     )
@@ -73,5 +73,5 @@ def _stray(more: dict[str, DataType], inputs: dict[str, str]) -> Stray:
 
 def _text(it: str, kind: DataType) -> str:
     if kind.typeName() in {"struct", "array", "map"}:
-        return f"to_json({it})"
+        return f"to_json({it}, {EXACT_JSON})"
     return f"base64({it})" if kind.typeName() == "binary" else f"cast({it} as string)"

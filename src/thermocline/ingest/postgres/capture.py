@@ -61,6 +61,7 @@ class Reader:
         log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         with log.open("ab") as errors:
+            self._logged = errors.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "thermocline.ingest.postgres.reader"],
                 stdin=subprocess.PIPE,
@@ -130,9 +131,11 @@ class Reader:
 
     def _gone(self) -> Transient:
         code = self._process.wait()
-        said = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-        cause = f"Debezium's process ended with {code}: {redact(one_line(' '.join(said)))[:300]}"
-        return Transient(cause, f"See {self._log}.")
+        with self._log.open("rb") as log:
+            log.seek(self._logged)  # what others said before is of no use here
+            said = log.read().decode(errors="replace").strip().splitlines()[-1:]
+        words = "".join(f": {redact(one_line(line))[:300]}" for line in said)
+        return Transient(f"Debezium's process ended with {code}{words}", f"See {self._log}.")
 
 
 def properties(

@@ -148,7 +148,7 @@ class _Reader:
         while error is not None:
             said.append(str(error.getMessage()))
             error = error.getCause()
-        text = " / ".join(said).replace("\n", " ").replace("\t", " ")
+        text = " / ".join(dict.fromkeys(said)).replace("\n", " ").replace("\t", " ")
         self._output.write(f"X\t{text}\n".encode())
         self._output.flush()
 
