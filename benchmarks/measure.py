@@ -1,11 +1,11 @@
-"""What a piece of work costs: wall time, CPU and memory of this process and its children."""
+"""What a piece of work costs: wall time, CPU and memory of a process and its children."""
 
 from __future__ import annotations
 
 import platform
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -25,23 +25,31 @@ class Cost:
 
 
 @contextmanager
-def measured() -> Iterator[Cost]:
-    """Measure the block. The JVM and Spark's Python workers are children, so they count."""
+def measured(of: int | None = None, without: Collection[int] = ()) -> Iterator[Cost]:
+    """Measure the block. The JVM and Spark's Python workers are children, so they count.
+
+    `of` is the process that does the work, this one unless given; `without` are children that
+    only stand by, such as a server that all contestants share.
+    """
     cost = Cost()
     done = threading.Event()
 
+    def tree() -> list[psutil.Process]:
+        root = psutil.Process(of)
+        return [each for each in (root, *root.children(recursive=True)) if each.pid not in without]
+
     def watch() -> None:
         while not done.wait(0.5):
-            cost.peak = max(cost.peak, _memory())
+            cost.peak = max(cost.peak, _memory(tree()))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    wall, cpu = time.perf_counter(), _cpu()
+    wall, cpu = time.perf_counter(), _cpu(tree())
     try:
         yield cost
     finally:
         cost.wall = time.perf_counter() - wall
-        cost.cpu = _cpu() - cpu
+        cost.cpu = _cpu(tree()) - cpu
         done.set()
         watcher.join()
 
@@ -52,24 +60,19 @@ def machine() -> str:
     return f"{psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.machine()}"
 
 
-def _tree() -> list[psutil.Process]:
-    me = psutil.Process()
-    return [me, *me.children(recursive=True)]
-
-
-def _cpu() -> float:
+def _cpu(processes: list[psutil.Process]) -> float:
     total = 0.0
-    for process in _tree():
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
 
 
-def _memory() -> int:
+def _memory(processes: list[psutil.Process]) -> int:
     """Resident bytes, each shared page once: a JVM that starts a program is there twice."""
     total = 0
-    for process in _tree():
+    for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             total += process.memory_full_info().pss
     return total

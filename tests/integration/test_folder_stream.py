@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,16 +13,19 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.integration.attached import COMMAND, child
 
 from thermocline.contract.definition import Column, Contract, Drift
 from thermocline.contract.types import Primitive
-from thermocline.ingest import files
+from thermocline.ingest import batch, files
 from thermocline.ingest.folder import SETTLE_SECONDS, FolderIntake
 from thermocline.ingest.source import Source
 from thermocline.ingest.stream import beats
 from thermocline.lake import refs
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from thermocline.lake import Lake
 
 TARGET = "bronze.raw_things"
@@ -126,6 +130,71 @@ def test_two_that_watch_one_folder_land_each_file_once(
     assert other.take() is not None
     assert intake.take() is None
     assert landed(lake) == [1, 2]
+
+
+SOURCE = "name: things\npath: landing\nformat: jsonl\ntarget: bronze.raw_things\n"
+ODCS = """\
+apiVersion: v3.1.0
+kind: DataContract
+id: test.raw_things
+version: 1.0.0
+status: active
+schema:
+  - name: raw_things
+    properties:
+      - {name: id, physicalType: long, required: true}
+customProperties:
+  - {property: write, value: append}
+"""
+
+
+def test_two_at_the_same_moment_land_each_file_once(
+    lake: Lake, landing: Path, intake: FolderIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = FolderIntake(lake, replace(intake.source), CONTRACT)
+    put(landing, "a.jsonl", 1)
+    put(landing, "b.jsonl", 2)
+    overtaken = []
+
+    def overtake(point: str) -> None:
+        if point == "ingest.committed-bronze" and not overtaken:
+            overtaken.append(point)
+            assert other.take() is not None
+
+    monkeypatch.setattr(batch, "crash_point", overtake)
+    assert intake.take() is None
+    assert overtaken
+    assert landed(lake) == [1, 2]
+
+
+def test_of_two_commands_that_watch_one_folder_each_can_go_on_alone(
+    project: Path, lake: Lake, spark: SparkSession
+) -> None:
+    for name, text in {
+        "sources/things.yaml": SOURCE, "contracts/bronze/raw_things.odcs.yaml": ODCS,
+    }.items():  # fmt: skip
+        (project / name).parent.mkdir(parents=True)
+        (project / name).write_text(text)
+    (project / "landing").mkdir()
+    arguments = ["stream", "things", "--every", "100ms", "--json", "-C", str(project)]
+    both = [child(spark, COMMAND, *arguments) for _ in range(2)]
+    said = []
+    for number, process in enumerate(both):
+        for each in (2 * number, 2 * number + 1):
+            put(project / "landing", f"{each}.jsonl", each)
+            await_landed(lake, list(range(each + 1)))
+        process.send_signal(signal.SIGTERM)
+        said.append(process.communicate(timeout=60))
+    assert [process.returncode for process in both] == [0, 0], said
+    rows = [sum(json.loads(line)["rows"] for line in out.splitlines()) for out, _ in said]
+    assert sum(rows) == 4 and rows[1] >= 2, said
+
+
+def await_landed(lake: Lake, ids: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while not lake.exists(TARGET) or landed(lake) != ids:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_the_stream_loop_takes_a_folder_like_any_source(

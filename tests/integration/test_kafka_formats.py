@@ -1,4 +1,4 @@
-"""Avro and Protobuf values, by a file or a registry; and brokers that want a password."""
+"""Avro and Protobuf values, by a file or a registry; brokers that want a password, or TLS."""
 
 from __future__ import annotations
 
@@ -161,3 +161,21 @@ def test_a_broker_that_wants_a_password(
     monkeypatch.setenv("KAFKA_LOGIN", login.format(kafka.PASSWORD))
     assert orders.ingest() == (1, 0)
     assert "canary" not in "".join(capfd.readouterr())
+
+
+def test_a_broker_that_speaks_tls_is_read_by_who_trusts_it(project: Path, tmp_path: Path) -> None:
+    (tmp_path / "broker").mkdir()
+    with kafka.serve(tmp_path / "broker", tls=True) as server:
+        orders = Project(project, server, server.create())
+        server.send(orders.topic, [b'{"id": 1}'])
+        trusting = {
+            "security.protocol": "SSL",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(server.certificate),
+        }
+        orders.source(servers=server.tls_servers, options={"security.protocol": "SSL"})
+        with pytest.raises(ConfigError, match="unable to find valid certification path"):
+            orders.ingest()
+        orders.source(servers=server.tls_servers, options=trusting)
+        assert orders.ingest() == (1, 0)
+        assert orders.rows("id") == [(1,)]

@@ -15,13 +15,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pytest
 from tests.integration.postgres_project import RAW, Project
 from tests.servers.postgres import PASSWORD
 
 from thermocline.ingest import marks
 from thermocline.ingest.feed import LostData, OtherStream, open_feed
-from thermocline.ingest.stream import intake_of
+from thermocline.ingest.stream import beats, intake_of
 
 
 @pytest.fixture
@@ -275,3 +276,47 @@ def test_killed_while_landing_every_change_lands_once(shop: Project, point: str)
         (3, "d", 1),
         (4, "c", 3),
     ]
+
+
+def test_a_server_that_crashes_while_it_is_captured_is_waited_for(shop: Project) -> None:
+    """A killed backend has Postgres end all others and recover, as an immediate restart does."""
+    lakehouse = shop.open()
+    source, contract = lakehouse.sources["orders"], lakehouse.contracts[RAW]
+    stop, landed = threading.Event(), 0
+    deadline = time.monotonic() + 90
+    shop.sql("insert into orders values (1, 'ann')")
+    with closing(intake_of(lakehouse.lake, source, contract)) as stream:
+        for beat in beats(lakehouse.lake, [stream], every=0.1, stop=stop):
+            landed += beat.taken.rows if beat.taken else 0
+            if beat.taken and landed == 2:
+                shop.sql("insert into orders values (3, 'cec')")
+                _crash(shop, "insert into orders values (9, 'never committed')")
+                shop.sql("insert into orders values (4, 'dan')", "delete from orders where id = 1")
+            elif beat.taken and landed == 1:
+                shop.sql("insert into orders values (2, 'bob')")
+            if landed >= 5 or time.monotonic() > deadline:
+                stop.set()
+    assert shop.ingest() == (0, 0)
+    assert shop.bronze("_position", "_op", "id") == [
+        (1, "r", 1),
+        (2, "c", 2),
+        (3, "c", 3),
+        (4, "c", 4),
+        (5, "d", 1),
+    ]
+
+
+def _crash(shop: Project, unfinished: str) -> None:
+    """Crash the server in the middle of a transaction, and wait until it lets us in again."""
+    connection = shop.server.connect(shop.database)
+    connection.autocommit = False
+    connection.cursor().execute(unfinished)
+    os.kill(connection.info.backend_pid, signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            shop.sql("select 1")
+            return
+        except psycopg2.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

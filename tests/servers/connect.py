@@ -1,4 +1,4 @@
-"""A real Kafka Connect worker with Debezium's Postgres connector."""
+"""A real Kafka Connect worker, with Debezium's Postgres connector unless another is given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import shutil
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,18 +98,47 @@ class Connect:
         with urllib.request.urlopen(f"{self.uri}{path}", timeout=10) as answer:
             return json.load(answer)
 
+    def put(self, connector: str, settings: Mapping[str, str]) -> None:
+        """Register a connector."""
+        request = urllib.request.Request(
+            f"{self.uri}/connectors/{connector}/config",
+            data=json.dumps(settings).encode(),
+            headers={"Content-Type": "application/json"},
+            method="PUT",
+        )
+        urllib.request.urlopen(request, timeout=30).close()
+
+    def failures(self, connector: str) -> list[str]:
+        """Why tasks of a connector have failed; nothing while the worker doesn't know it yet."""
+        try:
+            status = self.get(f"/connectors/{connector}/status")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return []
+        return [task["trace"] for task in status["tasks"] if task["state"] == "FAILED"]
+
     def delete(self, connector: str) -> None:
         """Remove a connector; its slot is then free."""
         request = urllib.request.Request(f"{self.uri}/connectors/{connector}", method="DELETE")
         urllib.request.urlopen(request, timeout=30).close()
 
 
+QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+"""A JVM that starts soon and stays small, for tests; who measures a connector wants another."""
+
+
 @contextlib.contextmanager
-def serve(folder: Path, kafka: Kafka) -> Iterator[Connect]:
-    """A worker on a broker. It must be stopped before the broker is."""
-    plugins = folder / "plugins" / "debezium"
+def serve(
+    folder: Path,
+    kafka: Kafka,
+    plugin: Sequence[Path] | None = None,
+    flags: Sequence[str] = QUICK,
+) -> Iterator[Connect]:
+    """A worker on a broker, with a connector's jars. It must be stopped before the broker is."""
+    plugins = folder / "plugins" / "connector"
     plugins.mkdir(parents=True)
-    for jar in jars.resolve(PLUGIN):
+    for jar in jars.resolve(PLUGIN) if plugin is None else plugin:
         shutil.copy(jar, plugins)
     port = free_port()
     settings = {
@@ -138,8 +167,8 @@ def serve(folder: Path, kafka: Kafka) -> Iterator[Connect]:
             return False
         return True
 
-    command: list[str | Path] = [java.find().executable, "-Xmx256m", "-XX:+UseSerialGC"]
-    command += ["-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
+    command: list[str | Path] = [java.find().executable, *flags]
+    command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     command += ["-cp", ":".join(str(jar) for jar in jars.resolve(WORKER))]
     command += ["org.apache.kafka.connect.cli.ConnectDistributed", path]
     log = folder / "log"

@@ -71,12 +71,14 @@ class Message:
 
 @dataclass
 class Kafka:
-    """A broker and the ways in: `servers` for anybody, `sasl_servers` with USER and PASSWORD."""
+    """A broker and the ways in: `servers` for anybody, `sasl_servers` with USER and PASSWORD, and
+    where it was started with TLS, `tls_servers` for who trusts `certificate`."""
 
     folder: Path
     port: int
     sasl_port: int
     _controller_port: int
+    tls_port: int | None = None
     _running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     _process: subprocess.Popen[bytes] | None = None
 
@@ -87,6 +89,16 @@ class Kafka:
     @property
     def sasl_servers(self) -> str:
         return f"127.0.0.1:{self.sasl_port}"
+
+    @property
+    def tls_servers(self) -> str:
+        assert self.tls_port is not None
+        return f"127.0.0.1:{self.tls_port}"
+
+    @property
+    def certificate(self) -> Path:
+        """What the broker shows to who connects with TLS, as PEM."""
+        return self.folder / "broker.pem"
 
     @property
     def pid(self) -> int:
@@ -173,6 +185,21 @@ class Kafka:
         assert producer.flush(60) == 0
         return count
 
+    def records(self, topic: str) -> int:
+        """How many offsets a topic holds."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "counter"})
+        try:
+            partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+            extents = [
+                consumer.get_watermark_offsets(TopicPartition(topic, number), 30)
+                for number in partitions
+            ]
+        finally:
+            consumer.close()
+        return sum(end - begin for begin, end in extents)
+
     def producer(self, **config: Any) -> Producer:
         from confluent_kafka import Producer
 
@@ -190,11 +217,14 @@ class Kafka:
 
 
 @contextlib.contextmanager
-def serve(folder: Path) -> Iterator[Kafka]:
+def serve(folder: Path, *, tls: bool = False) -> Iterator[Kafka]:
     """A broker that keeps its logs in `folder`."""
-    server = Kafka(folder, free_port(), free_port(), free_port())
+    server = Kafka(folder, free_port(), free_port(), free_port(), free_port() if tls else None)
+    if tls:
+        _certify(server)
     properties = folder / "server.properties"
-    properties.write_text("\n".join(f"{k}={v}" for k, v in _properties(server).items()) + "\n")
+    settings = _with_tls(server, _properties(server)) if tls else _properties(server)
+    properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     format_ = ["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", properties, "--standalone"]
     subprocess.run([*_java(), *format_], check=True, capture_output=True, cwd=folder)
     server.start()
@@ -208,6 +238,32 @@ def _java() -> list[str | Path]:
     path = ":".join(str(jar) for jar in jars.resolve(PACKAGES))
     quick = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     return [java.find().executable, *quick, "-cp", path]
+
+
+def _certify(server: Kafka) -> None:
+    """A key for the broker and a certificate of its own making, by the keytool of the JVM."""
+    store = ["-keystore", "broker.p12", "-storepass", PASSWORD, "-alias", "broker"]
+    made = ["-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "san=ip:127.0.0.1"]
+    shown = ["-exportcert", "-rfc", "-file", server.certificate]
+    for what in (made, shown):
+        command = [java.find().home / "bin" / "keytool", *what, *store]
+        subprocess.run(command, check=True, capture_output=True, cwd=server.folder)
+
+
+def _with_tls(server: Kafka, properties: dict[str, Any]) -> dict[str, Any]:
+    way_in = f",SSL://{server.tls_servers}"
+    more = {key: properties[key] + way_in for key in ("listeners", "advertised.listeners")}
+    protocols = "listener.security.protocol.map"
+    return (
+        properties
+        | more
+        | {
+            protocols: f"{properties[protocols]},SSL:SSL",
+            "ssl.keystore.location": server.folder / "broker.p12",
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.password": PASSWORD,
+        }
+    )
 
 
 def _properties(server: Kafka) -> dict[str, Any]:
@@ -241,6 +297,7 @@ def _properties(server: Kafka) -> dict[str, Any]:
         "auto.create.topics.enable": "false",
         "delete.topic.enable": "true",
         "message.max.bytes": LARGEST,
+        "log.retention.ms": -1,  # tests send messages of long ago
         "num.network.threads": 1,
         "num.io.threads": 2,
         "background.threads": 1,

@@ -104,6 +104,9 @@ class Batch:
     """The snapshot of the target that the batch was made for; None when any will do."""
     before: tuple[int, int] = (0, 0)
     """Bad records and all records of the batches before, which count towards the bad share."""
+    grown: bool = False
+    """Whether columns were added for this batch already. What has none then is rescued: to add
+    again would go on until every field had one, however many a batch may add."""
     few: int = 0
     """So many bad records are let through whatever their share is, unless that must be 0."""
 
@@ -248,7 +251,7 @@ def _by_file(texts: Sequence[str]) -> str:
 
 def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
     """Raise Drifted where the policy refuses, or would have added a column."""
-    if batch.contract.drift is Drift.RESCUE:
+    if batch.contract.drift is Drift.RESCUE or batch.grown:
         return
     named = (
         judged_once(frame).where(DRIFTED).selectExpr(FILE, f"explode({UNKNOWN}) as name").distinct()

@@ -261,6 +261,7 @@ class FeedIntake:
 
     def _land(self, pull: Pull, mark: Mark, base: int | None) -> Landed:
         contract = drift.with_added(self.lake, self._contract)
+        grown = False
         while True:
             batch = Batch(
                 self.lake, self.source, contract, new_run_id(), pull.origins, _reader(pull),
@@ -269,6 +270,7 @@ class FeedIntake:
                 spans=pull.spans,
                 confirm=pull.confirm,
                 base=base,
+                grown=grown,
                 before=(sum(bad for bad, _ in self._recent), sum(n for _, n in self._recent)),
                 few=FEW,
             )  # fmt: skip
@@ -276,7 +278,7 @@ class FeedIntake:
                 return land(batch)
             except Drifted as found:
                 names = {name for each in found.fields.values() for name in each}
-                contract = drift.added(contract, dict.fromkeys(names, _STRING))
+                contract, grown = drift.added(contract, dict.fromkeys(names, _STRING)), True
                 self.lake.ensure(contract)
             except Permanent as error:
                 if explained := pull.explain(error.__cause__ or error):

@@ -76,6 +76,7 @@ class FileBatch:
     files: tuple[Staged, ...]
     damaged: tuple[Examined, ...]
     run: str
+    grown: bool = False
 
     @property
     def all_files(self) -> list[Examined]:
@@ -109,6 +110,7 @@ class FileBatch:
                 expected=sum(known) if len(known) == len(counted) else None,
                 damaged=tuple(damaged),
                 confirm=self._confirm,
+                grown=self.grown,
             )
         )  # fmt: skip
 
@@ -303,7 +305,8 @@ def _after_drift(
     """The batch as the contract's policy wants it, now that the fields are known."""
     if batch.contract.drift is Drift.ADD:
         names = {name for found in fields.values() for name in found}
-        return replace(batch, contract=drift.added(batch.contract, dict.fromkeys(names, STRING)))
+        contract = drift.added(batch.contract, dict.fromkeys(names, STRING))
+        return replace(batch, contract=contract, grown=True)
     unfit = {number: batch.files[number].examined for number in fields}
     for number, file in unfit.items():
         refused.append(Refusal(file.file.name, drift.refused(fields[number], batch.contract)))

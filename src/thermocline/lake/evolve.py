@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 from thermocline.contract import changes as kinds
@@ -16,17 +16,32 @@ if TYPE_CHECKING:
 
 def apply(transaction: Transaction, changes: Iterable[kinds.Change]) -> None:
     """Put all changes into one transaction, which the caller commits."""
-    for change in changes:
-        match change:
-            case kinds.Repartition():
-                _repartition(transaction, change)
-            case kinds.Resort():
-                _resort(transaction, change)
-            case _:
-                # One update each: PyIceberg looks names up in the schema an update began with,
-                # and a change may speak of what the one before it renamed.
-                with transaction.update_schema() as update:
+    for new_columns, group in groupby(changes, _is_new_column):
+        if new_columns:
+            with transaction.update_schema() as update:
+                for change in group:
                     _schema(update, change)
+            continue
+        for change in group:
+            _apply(transaction, change)
+
+
+def _is_new_column(change: kinds.Change) -> bool:
+    """Whether a change speaks of nothing that is there; many of these may be one update."""
+    return isinstance(change, kinds.Add) and len(change.path) == 1
+
+
+def _apply(transaction: Transaction, change: kinds.Change) -> None:
+    match change:
+        case kinds.Repartition():
+            _repartition(transaction, change)
+        case kinds.Resort():
+            _resort(transaction, change)
+        case _:
+            # One update each: PyIceberg looks names up in the schema an update began with,
+            # and a change may speak of what the one before it renamed.
+            with transaction.update_schema() as update:
+                _schema(update, change)
 
 
 def _schema(update: UpdateSchema, change: kinds.Change) -> None:

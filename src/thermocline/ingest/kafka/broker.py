@@ -122,6 +122,11 @@ def explained(failure: Any, servers: str) -> ThermoclineError:
         return ConfigError(
             f"Kafka's client does not take the options: {said}", "Mend the source's options."
         )
+    if names & _GONE:
+        return Transient(
+            f"Records that {servers} had were deleted while they were read: {said}",
+            "Nothing of the batch landed. The next look says which ones are missing.",
+        )
     return Transient(f"The broker at {servers} does not answer: {said}", "Look whether it runs.")
 
 
@@ -133,7 +138,8 @@ def explained_read(failure: BaseException, servers: str) -> ThermoclineError | N
     return explained(java, servers)
 
 
-_OF_THE_BROKER = {
+_GONE = {"OffsetOutOfRangeException", "KafkaIllegalStateException"}
+_OF_THE_BROKER = _GONE | {
     "TimeoutException", "DisconnectException", "KafkaException", "NetworkException",
     "BrokerNotAvailableException", "LeaderNotAvailableException",
     "UnknownTopicOrPartitionException", "TopicAuthorizationException",
