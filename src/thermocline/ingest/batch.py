@@ -26,7 +26,6 @@ from thermocline.ingest.judge import (
     REASONS,
     RESCUED,
     UNKNOWN,
-    judged_once,
 )
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
@@ -72,7 +71,7 @@ class Damaged:
 
 
 Read = Callable[[Contract, "frozenset[int] | None"], "DataFrame"]
-"""The judged records of a batch, or of some of its provenances alone, by their numbers."""
+"""The judged records of a batch; or, to pick out bad ones, of some of its provenances."""
 
 
 def _nothing_to_confirm() -> None:
@@ -109,6 +108,11 @@ class Batch:
     again would go on until every field had one, however many a batch may add."""
     few: int = 0
     """So many bad records are let through whatever their share is, unless that must be 0."""
+
+    @property
+    def everything(self) -> frozenset[int]:
+        """The numbers of all provenances: to read all of them again and pick out a few records."""
+        return frozenset(range(len(self.origins)))
 
 
 @dataclass(frozen=True)
@@ -177,11 +181,11 @@ def _write(batch: Batch, draft: Draft) -> Landed:
     found = tally.of_counts(seen.get) if seen else tally.of_missing(batch, draft, snapshot)
     _expect_every_record(batch, found)
     if found.drifted:
-        _refuse_drift(batch, frame)
+        _refuse_drift(batch)
     bad, count = found.bad + batch.before[0], found.rows + batch.before[1]
     few = batch.few if batch.source.bad_share else 0
     if found.bad and bad > max(batch.source.bad_share * count, few):
-        raise _too_many_bad(batch, frame, bad, count)
+        raise _too_many_bad(batch, bad, count)
     quarantined = 0
     if found.bad or batch.damaged:
         quarantined = _quarantine(batch, draft, found.bad_files, now)
@@ -249,13 +253,12 @@ def _by_file(texts: Sequence[str]) -> str:
     return f"array({listed})[{FILE}]"
 
 
-def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
+def _refuse_drift(batch: Batch) -> None:
     """Raise Drifted where the policy refuses, or would have added a column."""
     if batch.contract.drift is Drift.RESCUE or batch.grown:
         return
-    named = (
-        judged_once(frame).where(DRIFTED).selectExpr(FILE, f"explode({UNKNOWN}) as name").distinct()
-    )
+    drifted = batch.read(batch.contract, batch.everything).where(DRIFTED)
+    named = drifted.selectExpr(FILE, f"explode({UNKNOWN}) as name").distinct()
     fields: dict[int, set[str]] = {}
     for row in named.limit(MOST_NAMES).collect():
         fields.setdefault(row[FILE], set()).add(row["name"])
@@ -266,8 +269,8 @@ def _refuse_drift(batch: Batch, frame: DataFrame) -> None:
     raise Drifted(fields)
 
 
-def _too_many_bad(batch: Batch, frame: DataFrame, bad: int, rows: int) -> CheckFailed:
-    bad_rows = judged_once(frame).where(BAD)
+def _too_many_bad(batch: Batch, bad: int, rows: int) -> CheckFailed:
+    bad_rows = batch.read(batch.contract, batch.everything).where(BAD)
     samples = bad_rows.selectExpr(FILE, POSITION, f"{REASONS}[0] as reason").limit(SHOWN)
     said = "; ".join(
         f"{one_line(batch.origins[row[FILE]].name)}:{row[POSITION]} {one_line(row['reason'])}"
@@ -288,7 +291,7 @@ def _quarantine(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) 
     batch.lake.ensure(quarantine.contract_of(batch.source))
     frame = _damaged_rows(batch)
     if bad:
-        judged = judged_once(batch.read(batch.contract, bad)).where(BAD)
+        judged = batch.read(batch.contract, bad).where(BAD)
         rows = judged.selectExpr(*_quarantine_columns(batch))
         frame = rows.unionByName(frame, allowMissingColumns=True) if batch.damaged else rows
     stamped = frame.selectExpr(

@@ -294,7 +294,7 @@ def lines_of(lake: Lake, rows: Sequence[tuple[object, ...]]) -> DataFrame:
 def _reader(pull: Pull) -> Callable[[Contract, frozenset[int] | None], DataFrame]:
     def read(contract: Contract, only: frozenset[int] | None) -> DataFrame:
         found = replace(objects(pull.lines(only), contract), carried=tuple(MESSAGE.values()))
-        judged = typed(found, contract)
+        judged = typed(found, contract, picking=only is not None)
         return refusing_strays(judged) if contract.drift is Drift.REFUSE else judged
 
     return read

@@ -120,7 +120,8 @@ class FileBatch:
             for number, file in enumerate(self.files)
             if only is None or number in only
         ]
-        return read(self.lake.spark.session, numbered, self.source, contract)
+        spark, picking = self.lake.spark.session, only is not None
+        return read(spark, numbered, self.source, contract, picking=picking)
 
     def _confirm(self) -> None:
         for file in self.all_files:

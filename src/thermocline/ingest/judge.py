@@ -63,18 +63,6 @@ def judged(
     )
 
 
-def judged_once(frame: DataFrame) -> DataFrame:
-    """The same rows, behind a count that Spark moves no filter across.
-
-    A filter on the reasons would otherwise go below the parsing, and parse each record again for
-    every field that it looks at.
-    """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as F
-
-    return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
-
-
 def data_only(contract: Contract) -> Contract:
     """The contract of what a source brings: an author may list provenance columns, we fill them."""
     system = INGEST_COLUMNS + MESSAGE_COLUMNS if contract.messages else INGEST_COLUMNS

@@ -57,8 +57,18 @@ class Records:
     carried: tuple[str, ...] = ()
 
 
-def read(spark: SparkSession, files: Numbered, source: Source, contract: Contract) -> DataFrame:
-    """All records of the files, judged. Files may differ in format, header or schema."""
+def read(
+    spark: SparkSession,
+    files: Numbered,
+    source: Source,
+    contract: Contract,
+    *,
+    picking: bool = False,
+) -> DataFrame:
+    """All records of the files, judged. Files may differ in format, header or schema.
+
+    `picking` says that the caller will pick out a few of them by what stands against them.
+    """
     groups: dict[tuple[str, Layout], list[tuple[int, Staged]]] = {}
     for index, file in files:
         if file.examined.expanded:
@@ -70,7 +80,7 @@ def read(spark: SparkSession, files: Numbered, source: Source, contract: Contrac
             frames.append(parquet_rows(spark, members, contract))
         else:
             lines = numbered_lines(spark, members, separator, header=layout.header)
-            frames.append(typed(records(lines, layout, contract), contract))
+            frames.append(typed(records(lines, layout, contract), contract, picking=picking))
     if not frames:
         return nothing(spark, contract)
     return reduce(lambda one, other: one.unionByName(other), frames)
@@ -167,8 +177,8 @@ def _cells(lines: DataFrame, layout: Layout, contract: Contract) -> Records:
     return Records(_split(lines, layout), texts, flaws, stray)
 
 
-def typed(found: Records, contract: Contract) -> DataFrame:
-    """Records with the contract's columns, judged."""
+def typed(found: Records, contract: Contract, *, picking: bool = False) -> DataFrame:
+    """Records with the contract's columns, judged; `picking` as for `read`."""
     columns = contract.columns
     frame, texts = found.frame, dict(found.texts)
     if found.source is not None:
@@ -188,6 +198,7 @@ def typed(found: Records, contract: Contract) -> DataFrame:
         ),
     )
     frame = frame.selectExpr("*", f"{found.odd} as {ODD}")
+    frame = _parsed_once(frame) if picking else frame
     flaws = list(found.flaws)
     for column in columns:
         name, type_ = column.name, column.type
@@ -199,6 +210,18 @@ def typed(found: Records, contract: Contract) -> DataFrame:
             flaws += values.flaws(type_, shapes[name], name)
     stray = _with_inner(found.stray, contract, shapes, texts)
     return judged(frame, contract, flaws, stray, found.carried)
+
+
+def _parsed_once(frame: DataFrame) -> DataFrame:
+    """The same rows, behind a count that Spark moves no filter across.
+
+    A filter on the reasons would otherwise go below the parsing, and parse each record again for
+    every field that it looks at.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
 
 
 def _exact(
