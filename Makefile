@@ -44,7 +44,7 @@ unit: java
 bench-pipeline: java  ## 5 million orders: incremental, full, and plain PySpark side by side
 	@$(BIN)/python -m benchmarks.pipeline
 
-bench-ingest: java  ## 5 million JSON events from Kafka, beside plain Structured Streaming
+bench-ingest: java  ## 5 million JSON events from Kafka, beside Structured Streaming and Iceberg's sink
 	@$(BIN)/python -m benchmarks.ingest
 
 bench-freshness: java  ## event to queryable from Kafka and Postgres, ten minutes each
