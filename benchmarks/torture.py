@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import sys
@@ -16,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from tests.servers import kafka, postgres
+from tests.servers.trial import SECRET, crashes, name_servers
 
 import thermocline as tc
 from thermocline.cli.output import print_json, print_text
@@ -24,7 +24,6 @@ from thermocline.cli.torture import told
 from thermocline.torture import Order, Verdict, torture
 
 LANES = ("kafka", "postgres")
-SECRET = "TORTURE_DB_PASSWORD"
 SETTINGS = """\
 [lake]
 name = "torture"
@@ -70,18 +69,9 @@ def _tried(folder: Path, asked: argparse.Namespace) -> Verdict:
         broker = stack.enter_context(kafka.serve(folder / "broker"))
         database = stack.enter_context(postgres.serve())
         os.environ[SECRET] = database.password
-
-        def restart_broker() -> None:
-            broker.kill()
-            broker.start()
-
-        def restart_database() -> None:
-            database.crash()
-            database.start()
-
         order = Order(
             asked.minutes, asked.seed, asked.kills, asked.events,
-            tuple(asked.lane or LANES), (restart_broker, restart_database), keep=asked.keep,
+            tuple(asked.lane or LANES), crashes(broker, database), keep=asked.keep,
         )  # fmt: skip
         progress = stack.enter_context(watched())
         house = tc.open(_project(folder / "project", broker, database))
@@ -90,15 +80,7 @@ def _tried(folder: Path, asked: argparse.Namespace) -> Verdict:
 
 def _project(folder: Path, broker: kafka.Kafka, database: postgres.Postgres) -> Path:
     """A project that names the servers, from which the trial learns of them."""
-    topic = {"kind": "kafka", "servers": broker.servers, "topic": "none"}
-    table = {
-        "kind": "postgres", "host": "127.0.0.1", "port": database.port, "database": "postgres",
-        "user": database.user, "password": {"secret": SECRET}, "tables": ["public.none"],
-    }  # fmt: skip
-    (folder / "sources").mkdir(parents=True)
-    for name, source in (("broker", topic), ("database", table)):
-        text = json.dumps({**source, "target": f"bronze.{name}"})
-        (folder / "sources" / f"{name}.yaml").write_text(text)
+    name_servers(folder, broker, database)
     (folder / "thermocline.toml").write_text(SETTINGS)
     return folder
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from tests.servers import kafka, postgres
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
+from tests.servers.trial import SECRET, crashes, name_servers
 
 import thermocline as tc
 from thermocline.cli.main import run
@@ -27,8 +27,6 @@ from thermocline.torture.lanes import FilesLane, PostgresLane
 from thermocline.torture.plan import Deed
 from thermocline.torture.verdict import judge
 from thermocline.torture.workload import Workload
-
-SECRET = "TORTURE_DB_PASSWORD"
 
 
 @pytest.fixture
@@ -47,37 +45,15 @@ def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[Postgres]:
         yield server
 
 
-def name_servers(project: Path, broker: Kafka, database: Postgres) -> None:
-    """Sources, from which the trial learns of the servers; their own data is not there."""
-    topic = {"kind": "kafka", "servers": broker.servers, "topic": "mine"}
-    table = {
-        "kind": "postgres", "host": "127.0.0.1", "port": database.port, "database": "postgres",
-        "user": database.user, "password": {"secret": SECRET}, "tables": ["public.mine"],
-    }  # fmt: skip
-    (project / "sources").mkdir()
-    for name, source in (("topic", topic), ("table", table)):
-        text = json.dumps({**source, "target": f"bronze.{name}"})
-        (project / "sources" / f"{name}.yaml").write_text(text)
-
-
 def test_kafka_and_postgres_survive_and_nothing_of_the_trial_stays(
     project: Path, broker: Kafka, database: Postgres
 ) -> None:
     name_servers(project, broker, database)
-
-    def restart_broker() -> None:
-        broker.kill()
-        broker.start()
-
-    def restart_database() -> None:
-        database.crash()
-        database.start()
-
     # This seed kills while the files of a first batch are written, then crashes the database under
     # the stream, then compacts bronze under it.
     order = Order(
         minutes=5, seed=136_937, kills=3, events=4_000, lanes=("kafka", "postgres"),
-        restarts=(restart_broker, restart_database),
+        restarts=crashes(broker, database),
     )  # fmt: skip
     verdict = torture(tc.open(project), order)
 

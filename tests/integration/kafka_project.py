@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.integration.odcs import HEAD
 from tests.servers.kafka import Kafka
 
 import thermocline as tc
@@ -13,15 +14,9 @@ import thermocline as tc
 if TYPE_CHECKING:
     from thermocline.api import Lakehouse
 
-CONTRACT = """\
-apiVersion: v3.1.0
-kind: DataContract
-id: test.{name}
-version: 1.0.0
-status: active
-schema:
-  - name: {name}
-    properties:
+CONTRACT = (
+    HEAD
+    + """\
       - {{name: id, physicalType: long{required}}}
       - {{name: amount, physicalType: "decimal(12,2)"}}
       - {{name: note, physicalType: string}}
@@ -29,6 +24,7 @@ customProperties:
   - {{property: write, value: append}}
   - {{property: drift, value: {drift}}}
 """
+)
 TARGET = "bronze.raw_orders"
 
 

@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.integration.odcs import HEAD
 from tests.servers.postgres import Postgres
 
 import thermocline as tc
@@ -39,16 +40,6 @@ COLUMNS = """\
       - name: extra
         logicalType: object
         properties: [{name: x, physicalType: int}]
-"""
-HEAD = """\
-apiVersion: v3.1.0
-kind: DataContract
-id: test.{name}
-version: 1.0.0
-status: active
-schema:
-  - name: {name}
-    properties:
 """
 BRONZE = """\
       - {name: _op, physicalType: string, required: true}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.integration.attached import COMMAND, child
+from tests.integration.odcs import HEAD
 
 from thermocline.contract.definition import Column, Contract, Drift
 from thermocline.contract.types import Primitive
@@ -133,19 +134,14 @@ def test_two_that_watch_one_folder_land_each_file_once(
 
 
 SOURCE = "name: things\npath: landing\nformat: jsonl\ntarget: bronze.raw_things\n"
-ODCS = """\
-apiVersion: v3.1.0
-kind: DataContract
-id: test.raw_things
-version: 1.0.0
-status: active
-schema:
-  - name: raw_things
-    properties:
+ODCS = (
+    HEAD.format(name="raw_things")
+    + """\
       - {name: id, physicalType: long, required: true}
 customProperties:
   - {property: write, value: append}
 """
+)
 
 
 def test_two_at_the_same_moment_land_each_file_once(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.integration.kafka_project import TARGET, Project, order
+from tests.integration.odcs import HEAD
 from tests.servers.kafka import Kafka, Message
 
 from thermocline.errors import Permanent, Transient
@@ -25,16 +26,6 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyspark.sql import DataFrame
 
-HEAD = """\
-apiVersion: v3.1.0
-kind: DataContract
-id: test.{name}
-version: 1.0.0
-status: active
-schema:
-  - name: {name}
-    properties:
-"""
 BRONZE = """\
       - {name: id, physicalType: long, required: true}
       - {name: note, physicalType: string}

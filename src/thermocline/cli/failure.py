@@ -68,8 +68,7 @@ def explain(error: BaseException) -> ThermoclineError:
 
 def _lost_the_jvm(error: BaseException) -> bool:
     """Whether the bridge to Java failed to reach it: Java was killed, or ran out of memory."""
-    names = {type(error).__name__, *(base.__name__ for base in type(error).__mro__)}
-    if "Py4JNetworkError" in names:
+    if "Py4JNetworkError" in {base.__name__ for base in type(error).__mro__}:
         return True
     frames = traceback.walk_tb(error.__traceback__)
     bridge = any(frame.f_globals.get("__name__", "").startswith("py4j.") for frame, _ in frames)

@@ -259,9 +259,9 @@ def _with_inner(
         names += [named for _, named in inside]
         # A member inside a column has no place of its own: the whole column's text is kept.
         saved.append(f"if({flag}, map({literal(column.name)}, {texts[column.name]}), null)")
+    if outer == Stray() and len(flags) == 1:
+        return outer
     drifted = " or ".join(f"({flag})" for flag in flags)
-    if drifted == "(false)":
-        return Stray()
     listed = ", ".join(f"coalesce({each}, array())" for each in names)
     kept = ", ".join(f"coalesce({each}, cast(map() as map<string,string>))" for each in saved)
     return Stray(
