@@ -61,7 +61,7 @@ class Altered(KafkaFeed):
         if pulled is None:
             return None
         given = pulled.lines
-        return replace(pulled, lines=lambda only: self.alter(given(only)))
+        return replace(pulled, lines=lambda only: self.alter(given(only)), swift=None)
 
 
 def intake(orders: Project, kind: type[KafkaFeed] = KafkaFeed) -> FeedIntake:

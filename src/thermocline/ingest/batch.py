@@ -6,37 +6,32 @@ and how far the source has been read, in one publish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
-from thermocline.engine.spark_types import quoted
 from thermocline.errors import CheckFailed, CommitUnknown, Permanent
-from thermocline.ingest import drift, marks, quarantine, tally
+from thermocline.ingest import drift, marks, rows, swift, tally
 from thermocline.ingest.judge import (
     BAD,
     DRIFTED,
     FILE,
-    MESSAGE,
     POSITION,
-    RAW,
     REASONS,
-    RESCUED,
     UNKNOWN,
 )
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
 from thermocline.ingest.source import Source
 from thermocline.ingest.tally import Tally
-from thermocline.ingest.values import instant, literal
 from thermocline.lake import MainMoved
 from thermocline.lake.faults import crash_point
 from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from thermocline.lake import Draft, Lake
@@ -73,6 +68,10 @@ class Damaged:
 Read = Callable[[Contract, "frozenset[int] | None"], "DataFrame"]
 """The judged records of a batch; or, to pick out bad ones, of some of its provenances."""
 
+Swift = Callable[[Contract], "pa.Table | None"]
+"""All records of a batch in this process, each of them good, as `swift.bronze` takes them; or
+None, and they are to be read with Spark."""
+
 
 def _nothing_to_confirm() -> None:
     pass
@@ -106,6 +105,7 @@ class Batch:
     grown: bool = False
     """Whether columns were added for this batch already. What has none then is rescued: to add
     again would go on until every field had one, however many a batch may add."""
+    swift: Swift | None = None
     few: int = 0
     """So many bad records are let through whatever their share is, unless that must be 0."""
 
@@ -165,17 +165,19 @@ def land(batch: Batch) -> Landed:
 
 def _write(batch: Batch, draft: Draft) -> Landed:
     now = datetime.now(UTC)
+    if batch.swift and (records := batch.swift(batch.contract)) is not None:
+        return _write_swiftly(batch, draft, records, now)
     frame = batch.read(batch.contract, None)
     crash_point("ingest.read")
     known = [origin.records for origin in batch.origins if origin.records is not None]
     whole = bool(known) and len(known) == len(batch.origins) and not batch.source.messages
-    seen, rows = (None, frame) if whole else tally.observed(batch, frame)
-    good = rows.where(f"not {BAD}").selectExpr(*_bronze_columns(batch, now))
-    table = batch.source.target
-    base = batch.lake.state(table)
-    bookmark = marks.merged(marks.carried(base, draft.base(table)), batch.bookmark)
+    seen, counted = (None, frame) if whole else tally.observed(batch, frame)
+    good = counted.where(f"not {BAD}").selectExpr(*rows.bronze_columns(batch, now))
     snapshot = draft.commit(
-        table, lambda target: append(good, target), bookmark=bookmark, operation="ingest"
+        batch.source.target,
+        lambda target: rows.append(good, target),
+        bookmark=_bookmark(batch, draft),
+        operation="ingest",
     )
     crash_point("ingest.committed-bronze")
     found = tally.of_counts(seen.get) if seen else tally.of_missing(batch, draft, snapshot)
@@ -188,9 +190,34 @@ def _write(batch: Batch, draft: Draft) -> Landed:
         raise _too_many_bad(batch, bad, count)
     quarantined = 0
     if found.bad or batch.damaged:
-        quarantined = _quarantine(batch, draft, found.bad_files, now)
+        quarantined = rows.set_aside(batch, draft, found.bad_files, now)
     _expect_every_bad_row(batch, found, quarantined - len(batch.damaged))
     crash_point("ingest.committed-quarantine")
+    return _landed(batch, found, quarantined, snapshot)
+
+
+def _write_swiftly(batch: Batch, draft: Draft, records: pa.Table, now: datetime) -> Landed:
+    """The same for records that are here and good: no other reading, no quarantine."""
+    crash_point("ingest.read")
+    found = swift.tally_of(records, batch.spans)
+    _expect_every_record(batch, found)
+    snapshot = draft.append(
+        batch.source.target,
+        swift.bronze(batch, records, now),
+        bookmark=_bookmark(batch, draft),
+        operation="ingest",
+    )
+    crash_point("ingest.committed-bronze")
+    crash_point("ingest.committed-quarantine")
+    return _landed(batch, found, 0, snapshot)
+
+
+def _bookmark(batch: Batch, draft: Draft) -> Mapping[str, Any]:
+    state = batch.lake.state(batch.source.target)
+    return marks.merged(marks.carried(state, draft.base(batch.source.target)), batch.bookmark)
+
+
+def _landed(batch: Batch, found: Tally, quarantined: int, snapshot: int) -> Landed:
     return Landed(
         found.rows - found.bad, quarantined, snapshot,
         bytes=found.bytes,
@@ -198,12 +225,6 @@ def _write(batch: Batch, draft: Draft) -> Landed:
         oldest=found.oldest,
         newest=found.newest,
     )  # fmt: skip
-
-
-def append(frame: DataFrame, target: str) -> None:
-    """Add judged rows to a table."""
-    # Required columns are checked row by row before; Spark only sees that they are nullable.
-    frame.writeTo(target).option("check-nullability", "false").append()
 
 
 def _expect_every_record(batch: Batch, found: Tally) -> None:
@@ -229,28 +250,6 @@ def _expect_every_bad_row(batch: Batch, found: Tally, kept: int) -> None:
             f"{batch.source.name}: {kept:,} of {found.bad:,} bad records were set aside.",
             "Nothing of the batch landed. This is a bug; please report it.",
         )
-
-
-def _bronze_columns(batch: Batch, now: datetime) -> list[str]:
-    filled = {
-        "_source": literal(batch.source.name),
-        "_source_file": _by_file([origin.name for origin in batch.origins]),
-        "_position": POSITION,
-        "_ingested_at": instant(now),
-        "_rescued": RESCUED,
-    }
-    if batch.source.messages:
-        filled |= MESSAGE
-    return [
-        f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"
-        for column in batch.contract.table_columns
-    ]
-
-
-def _by_file(texts: Sequence[str]) -> str:
-    """The text that belongs to a row's file."""
-    listed = ", ".join(literal(text) for text in texts) or "''"
-    return f"array({listed})[{FILE}]"
 
 
 def _refuse_drift(batch: Batch) -> None:
@@ -284,53 +283,3 @@ def _too_many_bad(batch: Batch, bad: int, rows: int) -> CheckFailed:
         bad=bad,
         rows=rows,
     )
-
-
-def _quarantine(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) -> int:
-    """Write the bad rows, and what is damaged as rows of its own; says how many there are."""
-    batch.lake.ensure(quarantine.contract_of(batch.source))
-    frame = _damaged_rows(batch)
-    if bad:
-        judged = batch.read(batch.contract, bad).where(BAD)
-        rows = judged.selectExpr(*_quarantine_columns(batch))
-        frame = rows.unionByName(frame, allowMissingColumns=True) if batch.damaged else rows
-    stamped = frame.selectExpr(
-        "sha2(concat(file_sha256, ':', position), 256) as id",
-        f"{literal(batch.source.name)} as source",
-        f"{literal(batch.source.target)} as target",
-        "file", "file_sha256", "position", "reasons", "raw", "layout",
-        f"{literal(batch.run)} as run",
-        f"{instant(now)} as quarantined_at",
-        "cast(null as timestamp) as replayed_at",
-        "cast(null as string) as replayed_run",
-        *(MESSAGE if batch.source.messages else ()),
-    )  # fmt: skip
-    table = batch.source.quarantine
-    snapshot = draft.commit(
-        table, lambda target: append(stamped, target), bookmark=None, operation="quarantine"
-    )
-    return tally.added(batch.lake, table, snapshot)
-
-
-def _quarantine_columns(batch: Batch) -> list[str]:
-    # What was cut or could not be decoded cannot be read again from here.
-    whole = f"{REASONS}[0] not in ({literal(TOO_LONG)}, {literal(NOT_TEXT)})"
-    layouts = _by_file([origin.layout.written() for origin in batch.origins])
-    return [
-        f"{_by_file([origin.name for origin in batch.origins])} as file",
-        f"{_by_file([origin.identity for origin in batch.origins])} as file_sha256",
-        f"{POSITION} as position",
-        f"{REASONS} as reasons",
-        f"{RAW} as raw",
-        f"case when {whole} then {layouts} end as layout",
-        *(f"{it} as {name}" for name, it in MESSAGE.items() if batch.source.messages),
-    ]
-
-
-def _damaged_rows(batch: Batch) -> DataFrame:
-    rows = [(each.name, each.identity, 0, [each.flaw], None, None) for each in batch.damaged]
-    schema = (
-        "file string, file_sha256 string, position long, reasons array<string>, "
-        "raw string, layout string"
-    )
-    return batch.lake.spark.session.createDataFrame(rows, schema)

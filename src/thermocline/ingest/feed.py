@@ -18,7 +18,7 @@ from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
 from thermocline.errors import Permanent, ThermoclineError
 from thermocline.ingest import drift, marks
-from thermocline.ingest.batch import Batch, Drifted, Landed, Provenance, land
+from thermocline.ingest.batch import Batch, Drifted, Landed, Provenance, Swift, land
 from thermocline.ingest.judge import (
     EVENT_TIME,
     FILE,
@@ -78,7 +78,7 @@ class Pull:
     where positions count up and a second record at the same one would be wrong. `behind` is how
     many wait after these, as far as is known. `confirm` has the last word before anything becomes
     visible, as in `Batch`. `explain` tells trouble of the source from a failure to write, when
-    reading goes on meanwhile.
+    reading goes on meanwhile. `swift` is as in `Batch`: a shorter way to the same rows.
     """
 
     origins: tuple[Provenance, ...]
@@ -89,6 +89,7 @@ class Pull:
     behind: int | None = None
     confirm: Callable[[], None] = lambda: None
     explain: Callable[[BaseException], ThermoclineError | None] = lambda failure: None
+    swift: Swift | None = None
 
 
 class Feed(Protocol):
@@ -269,6 +270,7 @@ class FeedIntake:
                 expected=pull.records,
                 spans=pull.spans,
                 confirm=pull.confirm,
+                swift=pull.swift,
                 base=base,
                 grown=grown,
                 before=(sum(bad for bad, _ in self._recent), sum(n for _, n in self._recent)),

@@ -16,7 +16,6 @@ from thermocline.contract.problems import shown
 from thermocline.engine.spark_types import quoted
 from thermocline.errors import BadInput, CommitUnknown
 from thermocline.ingest import drift
-from thermocline.ingest.batch import append
 from thermocline.ingest.judge import (
     FILE,
     MESSAGE,
@@ -30,6 +29,7 @@ from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import FLAW
 from thermocline.ingest.quarantine import ID, ReplayReport
 from thermocline.ingest.read import FIELDS, Records, objects, records, typed, with_fields
+from thermocline.ingest.rows import append
 from thermocline.ingest.source import Source
 from thermocline.ingest.values import instant, literal, refuse_unwritable
 from thermocline.lake import MainMoved

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from thermocline.config import Settings
 
-_TIMEOUT = 60.0
+_TIMEOUT, _ROUNDS = 60.0, 5
 _DRIVER = {"OperationalError", "InterfaceError", "TimeoutError", "DatabaseError"}
 _CANNOT_USE = {
     "psycopg2": _DRIVER,
@@ -52,6 +52,12 @@ class CatalogReader(Protocol):
     def state(self, table: str) -> TableState:
         """A table's metadata as it is now; NotFound when there is no such table."""
 
+    def pointers(self) -> dict[str, str]:
+        """The metadata file of every table, all as they are at one moment."""
+
+    def state_at(self, table: str, pointer: str) -> TableState:
+        """A table's metadata as the file that a pointer names has it."""
+
 
 def reader(settings: Settings) -> CatalogReader:
     """The reader for the catalog the settings name."""
@@ -65,12 +71,23 @@ def no_such_table(table: str) -> NotFound:
     return NotFound(f"There is no table {table}.", "`thermo tables` lists the ones there are.")
 
 
-class SqlReader:
-    """A SQLite or PostgreSQL catalog, read with one query."""
+class _FileReader:
+    """What the readers have in common: metadata files are read where they lie."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._io: FileIO | None = None
+
+    def state_at(self, table: str, pointer: str) -> TableState:
+        if pointer.startswith("file:") or "://" not in pointer:
+            return metadata.read(table, pointer)
+        self._io = self._io or file_io(self._settings)
+        with self._io.new_input(pointer).open() as stream:
+            return metadata.parse(table, pointer, stream.read())
+
+
+class SqlReader(_FileReader):
+    """A SQLite or PostgreSQL catalog, read with one query."""
 
     def tables(self) -> list[str]:
         rows = self._rows("SELECT table_namespace, table_name FROM iceberg_tables", ())
@@ -84,15 +101,11 @@ class SqlReader:
         )
         if not rows:
             raise no_such_table(table)
-        return self._read(table, rows[0][0])
+        return self.state_at(table, rows[0][0])
 
-    def _read(self, table: str, location: str) -> TableState:
-        if location.startswith("file:") or "://" not in location:
-            return metadata.read(table, location)
-        if self._io is None:
-            self._io = file_io(self._settings)
-        with self._io.new_input(location).open() as stream:
-            return metadata.parse(table, location, stream.read())
+    def pointers(self) -> dict[str, str]:
+        name = "table_namespace || '.' || table_name"
+        return dict(self._rows(f"SELECT {name}, metadata_location FROM iceberg_tables", ()))
 
     def _rows(self, select: str, equal: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
         conditions = (("catalog_name", CATALOG), *equal)
@@ -147,12 +160,13 @@ def _dsn(settings: Settings) -> dict[str, Any]:
     return parameters
 
 
-class RestReader:
+class RestReader(_FileReader):
     """Any Iceberg REST catalog, read over HTTP."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._prefix: str | None = None
+        self._seen: dict[str, str] = {}
 
     def tables(self) -> list[str]:
         found = []
@@ -164,11 +178,26 @@ class RestReader:
         return sorted(found)
 
     def state(self, table: str) -> TableState:
-        namespace, name = (quote(part, safe="") for part in table.split(".", 1))
-        answer = self._get(f"namespaces/{namespace}/tables/{name}?snapshots=all")
-        if answer is None:
+        if (answer := self._table(table, "all")) is None:
             raise no_such_table(table)
         return TableState(table, answer["metadata-location"], answer["metadata"])
+
+    def pointers(self) -> dict[str, str]:
+        # Asked table by table. Two rounds that saw the same saw one moment, as no metadata file
+        # comes twice; in a catalog that never stands still the last round must do.
+        for _ in range(_ROUNDS):
+            before, self._seen = self._seen, self._round()
+            if self._seen == before:
+                break
+        return self._seen
+
+    def _round(self) -> dict[str, str]:
+        answers = {table: self._table(table, "refs") for table in self.tables()}
+        return {table: a["metadata-location"] for table, a in answers.items() if a is not None}
+
+    def _table(self, table: str, shown: str) -> Any:
+        namespace, name = (quote(part, safe="") for part in table.split(".", 1))
+        return self._get(f"namespaces/{namespace}/tables/{name}?snapshots={shown}")
 
     def _pages(self, path: str, key: str) -> Iterator[Any]:
         token = ""

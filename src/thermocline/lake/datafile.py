@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from thermocline.lake.filediff import Deletes, FileChange, FileDiff
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
+Part = tuple[Positions, pa.Table]
 
 _BATCH_ROWS = 128 * 1024
 _READERS = 4
@@ -72,30 +73,40 @@ class DataFileReader:
 
     def live(self, file: DataFile, deleted: Positions) -> pa.Table:
         """The rows of a file, in order, but for those at the deleted positions."""
-        return self._read(file, lambda first, last: _outside(deleted, first, last), None)
+        return pa.concat_tables([self.empty, *(rows for _, rows in self.live_parts(file, deleted))])
 
     def at(self, file: DataFile, positions: Positions) -> pa.Table:
         """The rows of a file at these positions, in order; row groups without any are not read."""
-        if not len(positions):
-            return self.empty
-        return self._read(file, lambda first, last: _inside(positions, first, last), positions)
+        return pa.concat_tables([self.empty, *(rows for _, rows in self.parts_at(file, positions))])
 
-    def _read(
+    def live_parts(self, file: DataFile, deleted: Positions) -> Iterator[Part]:
+        """As `live`, part by part, each with the positions of its rows."""
+        return self._parts(file, lambda first, last: _outside(deleted, first, last), None)
+
+    def parts_at(self, file: DataFile, positions: Positions) -> Iterator[Part]:
+        """As `at`, part by part, each with the positions of its rows."""
+        if not len(positions):
+            return iter(())
+        return self._parts(file, lambda first, last: _inside(positions, first, last), positions)
+
+    def _parts(
         self,
         file: DataFile,
         choose: Callable[[int, int], Positions | None],
         only: Positions | None,
-    ) -> pa.Table:
+    ) -> Iterator[Part]:
         _require_parquet(file)
-        parts = [self.empty]
         with self._table.io.new_input(file.file_path).open() as stream:
             parquet = pq.ParquetFile(stream, pre_buffer=True, coerce_int96_timestamp_unit="us")
             projection = _Projection(self._table, self._schema, file, parquet.schema_arrow)
             for first, batch in _batches(parquet, projection.names, only):
                 chosen = choose(first, first + batch.num_rows)
                 rows = batch if chosen is None else batch.take(pa.array(chosen))
-                parts.append(pa.Table.from_arrays(projection(rows), schema=self.empty.schema))
-        return pa.concat_tables(parts)
+                places = np.arange(batch.num_rows) if chosen is None else chosen
+                yield (
+                    first + places,
+                    pa.Table.from_arrays(projection(rows), schema=self.empty.schema),
+                )
 
 
 def deleted_positions(io: FileIO, files: Iterable[Deletes | None]) -> dict[str, Positions]:

@@ -28,6 +28,8 @@ from thermocline.lake.metadata import MAIN
 from thermocline.lake.names import RUN_PREFIX
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from thermocline.lake.lake import Lake
     from thermocline.lake.metadata import Snapshot, TableState
 
@@ -120,17 +122,39 @@ class Draft:
         `write` gets the Spark identifier and makes exactly one Iceberg commit. If it fails, the
         commit is looked for by its id before the failure is believed.
         """
+
+        def by_spark(properties: dict[str, str]) -> None:
+            with self._properties(properties):
+                write(self.target(table))
+
+        return self._commit(table, by_spark, bookmark, operation)
+
+    def append(
+        self, table: str, rows: pa.Table, *, bookmark: bookmarks.Bookmark | None, operation: str
+    ) -> int:
+        """The same for rows of this process, which are added without Spark; see `append.append`."""
+        from thermocline.lake.append import append
+
+        def by_iceberg(properties: dict[str, str]) -> None:
+            append(lambda: self.lake.iceberg(table), rows, self.branch, properties)
+
+        return self._commit(table, by_iceberg, bookmark, operation)
+
+    def _commit(
+        self,
+        table: str,
+        write: Callable[[dict[str, str]], None],
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+    ) -> int:
         self.begin(table)
         commit = uuid4().hex
         properties = bookmarks.properties(self.run, commit, operation, bookmark)
         crash_point("commit.before")
         failure: Exception | None = None
-        with (
-            self._properties(properties),
-            crash_when_written("commit.files-written", self.lake.state(table).location),
-        ):
+        with crash_when_written("commit.files-written", self.lake.state(table).location):
             try:
-                write(self.target(table))
+                write(properties)
             except ThermoclineError:
                 raise
             except Exception as error:  # noqa: BLE001  judged below: it may have landed all the same
@@ -244,7 +268,11 @@ def _not_landed(table: str, failure: Exception | None) -> ThermoclineError:
         )
     text = str(failure)
     first = next((line for line in text.splitlines() if line.strip()), type(failure).__name__)
-    if "CommitFailedException" in text or "CommitStateUnknownException" in text:
+    if (
+        type(failure).__name__ == "CommitFailedException"
+        or "CommitFailedException" in text
+        or "CommitStateUnknownException" in text
+    ):
         return CommitConflict(f"The commit to {table} did not land: {first}", "Run again.")
     if any(sign in text for sign in ("SQLITE_BUSY", "Connection refused", "database is locked")):
         return Transient(f"The write to {table} did not land: {first}", "Run again.")

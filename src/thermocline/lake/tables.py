@@ -67,6 +67,9 @@ def properties(contract: Contract) -> dict[str, str]:
         "write.merge.mode": mode,
         **spread,
         "commit.retry.num-retries": "20",
+        # Iceberg's own default, which PyIceberg's appends do not share: without it a stream's
+        # commits would leave a manifest each.
+        "commit.manifest-merge.enabled": "true",
         "thermocline.contract": f"{contract.id or contract.table} {contract.version}",
     }
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from thermocline.ingest.batch import Provenance
+from thermocline.ingest.batch import Provenance, Swift
 from thermocline.ingest.feed import LINES, LostData, Pull
 from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION
 from thermocline.ingest.kafka import ranges
@@ -15,6 +15,7 @@ from thermocline.ingest.kafka.broker import Broker, MissingTopic, explained_read
 from thermocline.ingest.kafka.ranges import Span, Topic
 from thermocline.ingest.kafka.registry import Registry
 from thermocline.ingest.kafka.source import KafkaReach
+from thermocline.ingest.kafka.swift import SwiftLane
 from thermocline.ingest.kafka.values import with_text
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.marks import Position
@@ -50,6 +51,8 @@ class KafkaFeed:
         self._broker: Broker | None = None
         self._registry = Registry(self._reach) if self._reach.registry else None
         self._unfixed = False
+        plain = self._reach.format == "json" and self._reach.lane != "spark"
+        self._lane = SwiftLane(self._reach) if plain else None
 
     def begin(self, position: Position | None, *, accept_loss: bool = False) -> Position | None:
         """See Feed.begin: a position is the topics' ids and the next offset of each partition."""
@@ -83,13 +86,22 @@ class KafkaFeed:
             spans=tuple((span.start, span.end) for span in spans),
             behind=ranges.waiting(following, topics),
             explain=lambda failure: explained_read(failure, self._reach.servers),
+            swift=self._swift(spans, limits),
         )
+
+    def _swift(self, spans: Sequence[Span], limits: Limits) -> Swift | None:
+        lane = self._lane
+        if lane is None or not spans or not lane.ready():
+            return None
+        return lambda contract: lane.read(spans, contract, limits.bytes)
 
     def landed(self, position: Position) -> None:
         """Nothing to tell: the broker keeps records by its own rules, not by who read them."""
 
     def close(self) -> None:
         """Let go of the broker."""
+        if self._lane is not None:
+            self._lane.close()
         if self._broker is not None:
             self._broker.close()
             self._broker = None

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 KEYS = (
     "servers", "topic", "topics", "format", "schema", "message", "registry", "registryOptions",
-    "start", "options",
+    "start", "options", "lane",
 )  # fmt: skip
 FORMATS = ("json", "avro", "protobuf", "debezium")
 STARTS = ("earliest", "latest")
+LANES = ("auto", "spark")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 # What we decide ourselves, or what would have a client run code of somebody else's choice.
@@ -38,7 +39,8 @@ class KafkaReach:
     """How a topic is reached and how its values are written.
 
     `options` are settings of Kafka's own Java client (security.protocol, sasl.…, ssl.…); values
-    that are secret only name an environment variable.
+    that are secret only name an environment variable. `lane` is "spark" where no batch is to be
+    read without it.
     """
 
     servers: str
@@ -50,6 +52,7 @@ class KafkaReach:
     registry_options: Mapping[str, Any] = field(default_factory=dict)
     start: str = "earliest"
     options: Mapping[str, Any] = field(default_factory=dict)
+    lane: str = "auto"
 
     def client_options(self) -> dict[str, str]:
         """The client's settings with the secrets in them, hidden from all that is printed."""
@@ -76,6 +79,7 @@ def read(fields: Fields) -> KafkaReach:
         registry_options=fields.mapping("registryOptions"),
         start=fields.one_of("start", "earliest", STARTS),
         options=_options(fields),
+        lane=fields.one_of("lane", "auto", LANES),
     )
     _refuse_literal(fields, "registryOptions", reach.registry_options)
     if reach.registry and not reach.registry.startswith(("http://", "https://")):

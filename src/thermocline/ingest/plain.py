@@ -1,0 +1,162 @@
+"""Plain JSON records as Arrow columns, where that is certain to give what Spark would give.
+
+What a record means is said once, in Spark SQL (`read`, `values`, `judge`). This is a shortcut to
+the same rows, and it takes all records of a batch or none: whatever is bad, unusual, or of a type
+for which both ways were not shown to agree is declined, and the batch goes the long way.
+`tests/integration/test_plain.py` holds the two against each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from thermocline.check.rows import row_breaks
+from thermocline.check.rules import row_rules
+from thermocline.contract.types import Decimal, Primitive, Type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from thermocline.contract.definition import Contract
+
+# Years of four digits that every calendar agrees on, and no zone but UTC's.
+_DATE = "(19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}"
+_TIME = "[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
+_WRITTEN = {"date": _DATE, "timestamp": _DATE + _TIME, "timestamptz": f"{_DATE}{_TIME}Z"}
+
+_LONG_NUMBER = 1000
+"""Spark's parser takes no number of more characters than these; Arrow's takes any."""
+_NUMBER = re.compile(rb"[0-9.eE+-]{%d}" % _LONG_NUMBER)
+
+
+class Declined(Exception):
+    """Not certainly plain and good, so not for the swift lane. Says why, for the log."""
+
+
+class Plain:
+    """How records of one contract are read. Raises Declined for a contract that never can be."""
+
+    def __init__(self, contract: Contract) -> None:
+        import pyarrow as pa
+        import pyarrow.json as pj
+
+        if not contract.columns:
+            raise Declined("a contract without columns")
+        self._types = {column.name: column.type for column in contract.columns}
+        written = [(name, _as_written(name, type_)) for name, type_ in self._types.items()]
+        self._options = pj.ParseOptions(
+            explicit_schema=pa.schema(written), unexpected_field_behavior="error"
+        )
+        rules = row_rules(contract)
+        self._filled = {c.name for c in contract.columns if c.required}
+        self._filled |= {
+            name for rule in rules if rule.kind == "missing" for name in rule.columns
+        } & set(self._types)
+        more = any(rule.kind != "missing" or rule.arguments for rule in rules)
+        self._breaks = row_breaks(contract, "duckdb") if more else None
+
+    def table(self, payloads: Sequence[bytes | None]) -> pa.Table:
+        """The contract's columns, a row for each payload and in their order, or Declined."""
+        import pyarrow as pa
+        import pyarrow.json as pj
+
+        text = _lines(payloads)
+        # One block and one thread: the text is not cut, and no core is taken from the broker.
+        whole = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        try:
+            found = pj.read_json(pa.BufferReader(text), whole, self._options)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise Declined(str(error).splitlines()[0][:120]) from error
+        # Each line begins an object, no object goes on over a line's end (that would be an object
+        # inside a column), and there are as many objects as lines: so each line is one.
+        if found.num_rows != len(payloads):
+            raise Declined("more than one value on a line")
+        columns = {
+            name: _typed(name, type_, found.column(name)) for name, type_ in self._types.items()
+        }
+        for name in self._filled:
+            if columns[name].null_count:
+                raise Declined(f"{name} is missing")
+        table = pa.table(columns)
+        if self._breaks is not None and _any_breaks(table, self._breaks):
+            raise Declined("a row that breaks a rule")
+        return table
+
+
+def _as_written(name: str, type_: Type) -> pa.DataType:
+    """What Arrow reads a column as; dates and times are texts at first."""
+    import pyarrow as pa
+
+    read: dict[str, pa.DataType] = {
+        "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "double": pa.float64(),
+        "string": pa.string(), **dict.fromkeys(_WRITTEN, pa.string()),
+    }  # fmt: skip
+    match type_:
+        case Decimal(precision, scale):
+            return pa.decimal128(precision, scale)
+        case Primitive(kind) if kind in read:
+            return read[kind]
+    raise Declined(f"{name} is of type {type_}")
+
+
+def _lines(payloads: Sequence[bytes | None]) -> bytes:
+    """The payloads as lines that each begin with a brace and are UTF-8."""
+    try:
+        text = b"\n".join(payloads)  # type: ignore[arg-type]
+    except TypeError:
+        raise Declined("a message without a value") from None
+    more = len(payloads) - 1
+    if not text.startswith(b"{") or text.count(b"\n{") != more or text.count(b"\n") != more:
+        raise Declined("a record that is not one line of an object")
+    if b"\0" in text:
+        raise Declined("a zero byte, which ends a text for some parsers")
+    if not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            raise Declined("not UTF-8") from None
+    if max(map(len, payloads)) > _LONG_NUMBER and _NUMBER.search(text):  # type: ignore[arg-type]
+        raise Declined(f"a run of {_LONG_NUMBER} digits")
+    return text
+
+
+def _typed(name: str, type_: Type, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def all_are(good: pa.ChunkedArray) -> None:
+        if pc.all(good).as_py() is False:
+            raise Declined(f"{name} has a value that is not plain")
+
+    match type_:
+        case Decimal(precision, scale):
+            # Arrow compares the digits as they are written, not as they are after scaling.
+            bounds = pc.min_max(column).as_py().values()
+            if any(abs(each) >= 10 ** (precision - scale) for each in bounds if each is not None):
+                raise Declined(f"{name} has a value of too many digits")
+        case Primitive("double"):
+            # Spark reads -0 as 0 and -0.0 as -0.0.
+            all_are(pc.is_finite(column))
+            all_are(pc.or_(pc.not_equal(column, 0.0), pc.greater(pc.divide(1.0, column), 0.0)))
+        case Primitive(kind) if kind in _WRITTEN:
+            all_are(pc.match_substring_regex(column, f"^({_WRITTEN[kind]})$"))
+            into = {"date": pa.date32(), "timestamp": pa.timestamp("us")}
+            try:
+                return column.cast(into.get(kind, pa.timestamp("us", "UTC")))
+            except pa.ArrowInvalid as error:
+                raise Declined(f"{name}: {str(error)[:80]}") from error
+    return column
+
+
+def _any_breaks(table: pa.Table, condition: str) -> bool:
+    """Whether any row breaks a rule, by DuckDB, which is shown to agree with Spark on these."""
+    import duckdb
+
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("records", table)
+        found = connection.execute(f"SELECT coalesce(bool_or({condition}), false) FROM records")
+        row = found.fetchone()
+    return row is None or bool(row[0])
