@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-ingest bench-freshness torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-ingest bench-freshness bench-serve torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,9 +23,10 @@ java: setup  ## find Java 17 or newer, or install it where that is allowed
 demo: java  ## the shop, from raw files to published gold, in demo/
 	@$(BIN)/thermo demo demo
 
-# One process, because a process has one Spark session and starting it is the dear part.
+# Two processes: each has a Spark session and servers of its own, and takes whole files of tests.
+TWO := -n 2 --dist loadfile
 test: java  ## all tests
-	@$(BIN)/python -m pytest $(PYTEST) tests
+	@$(BIN)/python -m pytest $(TWO) $(PYTEST) tests
 
 check: setup  ## style, types, import directions and unit tests, in under a minute
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target types unit lint
@@ -39,7 +40,7 @@ types: setup
 	@$(BIN)/mypy --strict src
 
 unit: java
-	@$(BIN)/python -m pytest -q tests/unit
+	@$(BIN)/python -m pytest -q $(TWO) tests/unit
 
 bench-pipeline: java  ## 5 million orders: incremental, full, and plain PySpark side by side
 	@$(BIN)/python -m benchmarks.pipeline
@@ -50,9 +51,14 @@ bench-ingest: java  ## 5 million JSON events from Kafka, beside Structured Strea
 bench-freshness: java  ## event to queryable from Kafka and Postgres, ten minutes each
 	@$(BIN)/python -m benchmarks.freshness
 
+# SERVE="--rows 1000000 --minutes 1" makes it a short one.
+SERVE ?=
+bench-serve: java  ## dashboards on 10 million rows: hot nodes beside Spark and DuckDB
+	@$(BIN)/python -m benchmarks.serving $(SERVE)
+
 # TORTURE="--kills 20 --events 100000" makes it a short one.
 TORTURE ?=
-torture: java  ## kill pipeline and broker 200 times over 2 million events, and count them
+torture: java  ## kill pipeline and servers 200 times over 2 million events a lane, and count them
 	@$(BIN)/python -m benchmarks.torture $(TORTURE)
 
 lock:  ## pin the newest allowed dependencies anew (needs uv)

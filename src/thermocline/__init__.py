@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thermocline.api import Lakehouse, demo, init, open
+    from thermocline.client import connect
 
 __version__ = "0.1.0"
-__all__ = ["Lakehouse", "__version__", "demo", "init", "open"]
+__all__ = ["Lakehouse", "__version__", "connect", "demo", "init", "open"]
 
 
 def __getattr__(name: str) -> Any:
@@ -17,4 +18,8 @@ def __getattr__(name: str) -> Any:
         from thermocline import api
 
         return getattr(api, name)
+    if name == "connect":
+        from thermocline.client import connect
+
+        return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,6 +90,7 @@ def settings() -> str:
     kinds = {
         str: "text",
         int: "number",
+        float: "number",
         bool: "true/false",
         tuple: "list",
         dict: "table",

@@ -35,7 +35,7 @@ class Invocation:
         """The project's lakehouse, with its secrets hidden from everything printed later."""
         import thermocline
 
-        self._start_log()
+        self.start_log()
         opened = thermocline.open(self.project or Path.cwd(), profile=self.profile)
         click.get_current_context().call_on_close(opened.close)
         self._heed(opened.settings)
@@ -78,7 +78,8 @@ class Invocation:
         for warning in settings.warnings:
             click.echo(f"warning: {warning}", err=True)
 
-    def _start_log(self) -> None:
+    def start_log(self) -> None:
+        """Log to where THERMOCLINE_LOG says, if it says."""
         import os
 
         target = os.environ.get("THERMOCLINE_LOG")

@@ -38,6 +38,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "show": ("tables", "Describe one table."),
         "query": ("query", "Run a SQL query, now or as of an earlier moment."),
     },
+    "Serve": {
+        "serve": ("serve", "Answer queries over HTTP, hot ones from memory."),
+        "token": ("token", "Make, list and revoke the tokens of callers."),
+    },
     "Versions": {
         "history": ("versions", "List the snapshots of a table."),
         "diff": ("diff", "Compare two versions of a table, or an environment with main."),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.errors import ThermoclineError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -34,12 +37,44 @@ if TYPE_CHECKING:
     show_default=True,
     help="How many rows to print for a person; JSON holds all.",
 )
+@click.option("--no-server", is_flag=True, help="Answer here even when `thermo serve` runs.")
 @pass_invocation
-def query(invocation: Invocation, sql: str, at: str | None, engine: str, limit: int) -> None:
-    """Answer the question SQL, or the one on standard input when SQL is "-"."""
+def query(
+    invocation: Invocation, sql: str, at: str | None, engine: str, limit: int, no_server: bool
+) -> None:
+    """Answer the question SQL, or the one on standard input when SQL is "-".
+
+    When `thermo serve` runs in the project, it is asked, with the token in THERMOCLINE_TOKEN where
+    it needs one. What it does not answer is answered here.
+    """
     text = sys.stdin.read() if sql == "-" else sql
-    result = invocation.lakehouse().query(text, at=at, engine=engine)
+    result = None
+    if at is None and engine == "auto" and not no_server:
+        result = _served(invocation, text)
+    if result is None:
+        result = invocation.lakehouse().query(text, at=at, engine=engine)
     invocation.show(result, lambda answer: _answer(answer, limit))
+
+
+def _served(invocation: Invocation, sql: str) -> Result | None:
+    """The answer of the project's server. A server makes it faster, never less able."""
+    from thermocline import config
+    from thermocline.serve.http import standing
+
+    project = config.find_project(invocation.project or Path.cwd())
+    found = standing.find(project)
+    if found is None or found.lake != standing.lake(config.load(project, invocation.profile)):
+        return None
+    from thermocline.client import connect
+    from thermocline.telemetry import hide
+
+    token = os.environ.get("THERMOCLINE_TOKEN")
+    hide([token or ""])
+    try:
+        with connect(found.url, token) as server:
+            return server.query(sql) if server.healthy() else None
+    except ThermoclineError:
+        return None
 
 
 def _answer(result: Result, limit: int) -> RenderableType:

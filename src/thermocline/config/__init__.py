@@ -20,10 +20,13 @@ from thermocline.config.values import (
     ApiSettings,
     CatalogSettings,
     DuckDBSettings,
+    JwtSettings,
     S3Settings,
     Secret,
+    ServeSettings,
     Settings,
     SparkSettings,
+    TrinoSettings,
 )
 from thermocline.errors import ConfigError
 
@@ -35,11 +38,14 @@ __all__ = [
     "ApiSettings",
     "CatalogSettings",
     "DuckDBSettings",
+    "JwtSettings",
     "S3Settings",
     "Secret",
+    "ServeSettings",
     "Setting",
     "Settings",
     "SparkSettings",
+    "TrinoSettings",
     "find_project",
     "load",
 ]
@@ -106,6 +112,9 @@ def _settings(
         spark=SparkSettings(**section("engine.spark.")),
         duckdb=DuckDBSettings(**section("engine.duckdb.")),
         api=ApiSettings(**section("ingest.api.")),
+        serve=ServeSettings(**section("serve.")),
+        trino=TrinoSettings(**section("serve.trino.")),
+        jwt=JwtSettings(**section("serve.jwt.")),
         origins=MappingProxyType(origins),
         warnings=_warnings(project / SECRETS_FILE),
     )

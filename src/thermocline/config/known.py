@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from thermocline.config import amounts
 from thermocline.config.values import Secret
 
 ENVIRONMENT_PREFIX = "THERMOCLINE_"
@@ -41,6 +42,33 @@ def _filled(value: str) -> str | None:
 
 def _http(value: str) -> str | None:
     return None if value.startswith(("http://", "https://")) else "must begin with http(s)://"
+
+
+def _port(value: int) -> str | None:
+    return None if 0 <= value <= 65535 else "must be between 0 and 65535 (0: any free one)"
+
+
+def _share(value: float) -> str | None:
+    return None if 0 <= value <= 1 else "must be between 0 and 1"
+
+
+def _size(value: str) -> str | None:
+    return _amount(amounts.size, value)
+
+
+def _span(value: str) -> str | None:
+    return _amount(amounts.seconds, value)
+
+
+def _amount(read: Callable[[str], float], value: str) -> str | None:
+    try:
+        return None if read(value) > 0 else "must be more than nothing"
+    except ValueError as error:
+        return str(error)
+
+
+def _algorithm(value: str) -> str | None:
+    return None if value in {"HS256", "RS256", "ES256"} else "must be HS256, RS256 or ES256"
 
 
 def _networks(value: list[str]) -> str | None:
@@ -154,6 +182,65 @@ SETTINGS: tuple[Setting, ...] = (
         (),
         "Networks that API sources may reach although they are not public.",
         _networks,
+    ),
+    Setting("serve.host", str, "127.0.0.1", "The address that `thermo serve` listens on.", _filled),
+    Setting("serve.port", int, 8080, "Its port; 0 means any free one.", _port),
+    Setting(
+        "serve.hosts",
+        tuple,
+        (),
+        "Names under which clients reach the server, beside those of this machine.",
+    ),
+    Setting("serve.nodes", int, 2, "How many hot nodes run.", _at_least_one),
+    Setting("serve.node_memory", str, "512MB", "Memory of each hot node.", _size),
+    Setting("serve.hot_window", str, "7d", "How far back tables are held hot.", _span),
+    Setting("serve.replicas", int, 1, "On how many nodes a table is held.", _at_least_one),
+    Setting("serve.max_rows", int, 100_000, "The most rows of one answer.", _at_least_one),
+    Setting("serve.max_seconds", int, 30, "The longest that a query may take.", _at_least_one),
+    Setting("serve.max_result_bytes", str, "64MB", "The largest answer.", _size),
+    Setting(
+        "serve.concurrency", int, 512, "How many queries a caller may have running.", _at_least_one
+    ),
+    Setting(
+        "serve.rate",
+        int,
+        None,
+        "How many queries a second a caller may send; no limit unless given.",
+        _at_least_one,
+    ),
+    Setting("serve.direct_limit", str, "256MB", "Scans above this go to Trino or Spark.", _size),
+    Setting(
+        "serve.verify_share", float, 0.01, "Which share of hot answers is checked cold.", _share
+    ),
+    Setting(
+        "serve.tokens_required",
+        bool,
+        False,
+        "Ask for a token on this machine too; elsewhere one is always needed.",
+    ),
+    Setting(
+        "serve.roles",
+        tuple,
+        (),
+        "The roles there are; a token of another is refused. Any when empty.",
+    ),
+    Setting("serve.trino.url", str, None, "A Trino server for large scans.", _http),
+    Setting("serve.trino.user", str, "thermocline", "Its user.", _filled),
+    Setting("serve.trino.password", Secret, None, "That user's password."),
+    Setting(
+        "serve.trino.catalog", str, "iceberg", "The catalog under which it sees this lake.", _filled
+    ),
+    Setting(
+        "serve.jwt.algorithm", str, None, "How JWTs are signed: HS256, RS256 or ES256.", _algorithm
+    ),
+    Setting("serve.jwt.issuer", str, None, "Who must have issued them.", _filled),
+    Setting("serve.jwt.audience", str, None, "For whom they must be meant.", _filled),
+    Setting("serve.jwt.secret", Secret, None, "The shared secret of HS256, 32 bytes or more."),
+    Setting(
+        "serve.jwt.keys", dict, {}, "For RS256 and ES256: key id → file with the public key (PEM)."
+    ),
+    Setting(
+        "serve.jwt.roles_claim", str, "roles", "The claim that lists a caller's roles.", _filled
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

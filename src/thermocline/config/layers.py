@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -130,6 +131,9 @@ def _from_text(setting: Setting, text: str, variable: str) -> Any:
         return False
     if setting.kind is int and text.strip().removeprefix("-").isdecimal():
         return int(text)
+    if setting.kind is float:
+        with contextlib.suppress(ValueError):
+            return float(text)
     if setting.kind is tuple:
         return [part.strip() for part in text.split(",") if part.strip()]
     if setting.kind is dict:
@@ -148,6 +152,7 @@ _WANTED = {
     str: "text",
     Secret: "text",
     int: "a whole number",
+    float: "a number",
     bool: "true or false",
     tuple: "a list of texts",
     dict: "a table of texts",
@@ -159,6 +164,8 @@ def _accept(setting: Setting, value: Any, source: str, prefix: str = "") -> Any:
     where = f"{source}: `{prefix}{setting.key}`"
     if setting.kind is Secret and source == PROJECT_FILE:
         _refuse_secret(where, setting.variable)
+    if setting.kind is float and type(value) is int:
+        value = float(value)  # 1 is a number too
     wanted = {Secret: str, tuple: list}.get(setting.kind, setting.kind)
     wrong = not isinstance(value, wanted) or (isinstance(value, bool) and setting.kind is not bool)
     if setting.kind is tuple and not wrong:

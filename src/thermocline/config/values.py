@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
+from thermocline.config import amounts
+
 CatalogType = Literal["sqlite", "postgres", "rest"]
 
 
@@ -99,6 +101,70 @@ class ApiSettings:
 
 
 @dataclass(frozen=True)
+class ServeSettings:
+    """Where `thermo serve` listens, what it keeps hot, and how much it lets a caller have."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    hosts: tuple[str, ...] = ()
+    nodes: int = 2
+    node_memory: str = "512MB"
+    hot_window: str = "7d"
+    replicas: int = 1
+    max_rows: int = 100_000
+    max_seconds: int = 30
+    max_result_bytes: str = "64MB"
+    concurrency: int = 512
+    rate: int | None = None
+    direct_limit: str = "256MB"
+    verify_share: float = 0.01
+    tokens_required: bool = False
+    roles: tuple[str, ...] = ()
+
+    @property
+    def node_bytes(self) -> int:
+        """Memory of a hot node."""
+        return amounts.size(self.node_memory)
+
+    @property
+    def result_bytes(self) -> int:
+        """The largest answer."""
+        return amounts.size(self.max_result_bytes)
+
+    @property
+    def direct_bytes(self) -> int:
+        """The largest scan that a direct worker is given."""
+        return amounts.size(self.direct_limit)
+
+    @property
+    def hot_seconds(self) -> float:
+        """How far back tables are held hot."""
+        return amounts.seconds(self.hot_window)
+
+
+@dataclass(frozen=True)
+class TrinoSettings:
+    """The Trino that answers large scans, where there is one."""
+
+    url: str | None = None
+    user: str = "thermocline"
+    password: Secret | None = None
+    catalog: str = "iceberg"
+
+
+@dataclass(frozen=True)
+class JwtSettings:
+    """Whose JWTs are believed, and by which keys."""
+
+    algorithm: str | None = None
+    issuer: str | None = None
+    audience: str | None = None
+    secret: Secret | None = None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    roles_claim: str = "roles"
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything a project is set to. `origins` says for each dotted key where it came from."""
 
@@ -111,6 +177,9 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     duckdb: DuckDBSettings = field(default_factory=DuckDBSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    serve: ServeSettings = field(default_factory=ServeSettings)
+    trino: TrinoSettings = field(default_factory=TrinoSettings)
+    jwt: JwtSettings = field(default_factory=JwtSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -122,6 +191,6 @@ class Settings:
 
     def secrets(self) -> tuple[Secret, ...]:
         """Every secret in force, so that an output can be cleaned of them."""
-        sections = (self.catalog, self.s3, self.spark, self.duckdb)
+        sections = (self.catalog, self.s3, self.spark, self.duckdb, self.trino, self.jwt)
         values = [value for section in sections for value in vars(section).values()]
         return tuple(value for value in values if isinstance(value, Secret))

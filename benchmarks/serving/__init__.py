@@ -1,0 +1,1 @@
+"""Serving under load, beside the engines that read the same files."""

@@ -1,0 +1,157 @@
+"""People who look at dashboards: they ask over HTTP, note what they got and how long it took."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import accumulate
+from urllib.parse import urlsplit
+
+
+@dataclass
+class Heard:
+    """One answer, or the lack of one."""
+
+    question: int
+    began: float
+    seconds: float
+    status: int
+    engine: str = ""
+    snapshot: str = ""
+    digest: bytes = b""
+    fell_back: bool = False
+
+
+@dataclass
+class Mix:
+    """Which question comes next: few are asked often, many seldom, some are cold."""
+
+    hot: list[str]
+    cold: list[str]
+    cold_share: float = 0.01
+    seed: int = 5
+    chance: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self._weights = list(accumulate(1 / (n + 1) for n in range(len(self.hot))))
+
+    @property
+    def questions(self) -> list[str]:
+        return [*self.hot, *self.cold]
+
+    def next(self) -> int:
+        if self.cold and self.chance.random() < self.cold_share:
+            return len(self.hot) + self.chance.randrange(len(self.cold))
+        (number,) = self.chance.choices(range(len(self.hot)), cum_weights=self._weights)
+        return number
+
+
+class Client:
+    """One connection that is kept open. Smaller than an HTTP library, so that it costs little."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname or "", parts.port or 80
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body."""
+        return await self._said(f"GET {path} HTTP/1.1\r\n", b"")
+
+    async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
+        """Status and body."""
+        head = f"POST {path} HTTP/1.1\r\nContent-Type: application/json\r\n"
+        return await self._said(f"{head}Content-Length: {len(body)}\r\n", body)
+
+    async def _said(self, head_: str, body: bytes) -> tuple[int, bytes]:
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(self._host, self._port)
+        reader, writer = self._streams
+        writer.write(f"{head_}Host: {self._host}:{self._port}\r\n\r\n".encode() + body)
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.split(b"\r\n")
+        length = next(
+            int(line.split(b":")[1]) for line in lines if line.lower().startswith(b"content-length")
+        )
+        return int(lines[0].split(b" ")[1]), await reader.readexactly(length)
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+
+async def ask(client: Client, number: int, sql: str) -> Heard:
+    """Ask one question."""
+    began = time.perf_counter()
+    try:
+        status, body = await client.post("/query", json.dumps({"sql": sql}).encode())
+    except (OSError, asyncio.IncompleteReadError, StopIteration):
+        client.close()
+        return Heard(number, began, time.perf_counter() - began, 0)
+    seconds = time.perf_counter() - began
+    if status != 200:
+        return Heard(number, began, seconds, status)
+    told = json.loads(body)
+    provenance = told["provenance"]
+    (table,) = provenance["tables"].values()
+    return Heard(
+        number, began, seconds, status, provenance["engine"], table["snapshot"],
+        digest(told["rows"]), bool(provenance["fallback"]),
+    )  # fmt: skip
+
+
+def digest(rows: list[list[object]]) -> bytes:
+    """What was answered, in sixteen bytes."""
+    return blake2b(json.dumps(rows).encode(), digest_size=16).digest()
+
+
+async def closed_loop(url: str, mix: Mix, seconds: float, clients: int) -> list[Heard]:
+    """So many people who ask again as soon as they are answered."""
+    heard: list[Heard] = []
+    until = time.perf_counter() + seconds
+
+    async def person() -> None:
+        client = Client(url)
+        while time.perf_counter() < until:
+            number = mix.next()
+            heard.append(await ask(client, number, mix.questions[number]))
+        client.close()
+
+    await asyncio.gather(*(person() for _ in range(clients)))
+    return heard
+
+
+async def open_loop(url: str, mix: Mix, seconds: float, rate: float) -> list[Heard]:
+    """So many questions a second, whether or not the ones before were answered."""
+    heard: list[Heard] = []
+    idle: list[Client] = []
+    running: set[asyncio.Task[None]] = set()
+    begin = time.perf_counter()
+
+    async def one(due: float) -> None:
+        client = idle.pop() if idle else Client(url)
+        number = mix.next()
+        given = await ask(client, number, mix.questions[number])
+        given.seconds = time.perf_counter() - due  # waiting for our own turn counts
+        heard.append(given)
+        idle.append(client)
+
+    sent = 0
+    while (now := time.perf_counter() - begin) < seconds:
+        while sent < now * rate:
+            task = asyncio.create_task(one(begin + sent / rate))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            sent += 1
+        await asyncio.sleep(0.002)
+    await asyncio.gather(*running)
+    for client in idle:
+        client.close()
+    return heard

@@ -1,0 +1,102 @@
+"""A server over the project's lake: started here, and ended by Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thermocline.cli import output
+from thermocline.cli.invocation import Command, Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from thermocline.config import Settings
+    from thermocline.serve.assembly import Assembled
+    from thermocline.serve.http.standing import Standing
+
+READY_SECONDS = 60.0
+
+
+@click.command(cls=Command)
+@click.option("--host", metavar="ADDRESS", help="Where to listen; else serve.host.")
+@click.option("--port", type=click.IntRange(0, 65535), metavar="PORT",
+              help="On which port, 0 for any free one; else serve.port.")  # fmt: skip
+@click.option("--nodes", type=click.IntRange(1), metavar="N",
+              help="How many hot nodes; else serve.nodes.")  # fmt: skip
+@pass_invocation
+def serve(invocation: Invocation, host: str | None, port: int | None, nodes: int | None) -> None:
+    """Answer queries over HTTP, hot ones from memory, until Ctrl-C.
+
+    On this machine anybody may ask; to be reached from others it needs tokens (thermo token) or
+    JWTs. Trino's clients are served at the same address.
+    """
+    from thermocline.serve.assembly import assemble
+    from thermocline.serve.http import server
+
+    settings = _changed(invocation.settings(), host=host, port=port, nodes=nodes)
+    _log(invocation, settings)
+    assembled = assemble(settings)
+
+    async def began(standing: Standing) -> None:
+        if not invocation.json:
+            output.print_text(output.line(*_where(standing, settings, assembled)))
+        await _ready(assembled)
+        invocation.show(_told(standing, settings, assembled), _standing)
+
+    server.serve(assembled.app, settings, began)
+
+
+def _changed(settings: Settings, **given: Any) -> Settings:
+    """The settings with what the command line says instead."""
+    said = {name: value for name, value in given.items() if value is not None}
+    return replace(settings, serve=replace(settings.serve, **said))
+
+
+def _log(invocation: Invocation, settings: Settings) -> None:
+    """To where THERMOCLINE_LOG says, else to a file of the project."""
+    from thermocline.serve.identity import private
+    from thermocline.telemetry import log_to
+
+    if os.environ.get("THERMOCLINE_LOG"):
+        invocation.start_log()
+    else:
+        log_to(private.folder(settings.project) / "serve.log")
+
+
+async def _ready(assembled: Assembled) -> None:
+    until = asyncio.get_running_loop().time() + READY_SECONDS
+    while not assembled.router.ready() and asyncio.get_running_loop().time() < until:
+        await asyncio.sleep(0.05)
+
+
+def _where(standing: Standing, settings: Settings, assembled: Assembled) -> list[str]:
+    anybody = "anybody on this machine may read" if assembled.identity.open else "tokens needed"
+    return [f"listens on {standing.url}", anybody, "stop with Ctrl-C"]
+
+
+def _told(standing: Standing, settings: Settings, assembled: Assembled) -> dict[str, Any]:
+    lookout = assembled.router.lookout()
+    return {
+        "url": standing.url,
+        "pid": standing.pid,
+        "open": assembled.identity.open,
+        "ready": assembled.router.ready(),
+        "nodes": settings.serve.nodes,
+        "hot_window": settings.serve.hot_window,
+        "tables": sorted(lookout.heads),
+        "hot": sorted(table for table, head in lookout.heads.items() if head.hot is not None),
+    }
+
+
+def _standing(told: dict[str, Any]) -> Any:
+    if not told["ready"]:
+        return output.line("not ready yet", "the log in .thermocline/serve.log says more")
+    hot, tables = told["hot"], told["tables"]
+    return output.line(
+        f"{len(hot)} of {output.plural(len(tables), 'table')} hot",
+        f"the last {told['hot_window']} of those with a time",
+        f"on {output.plural(told['nodes'], 'node')}",
+    )

@@ -1,0 +1,86 @@
+"""Tokens: who may ask a server of this project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thermocline.cli import output
+from thermocline.cli.invocation import Command, Group, Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from thermocline.serve.identity.tokens import Tokens
+
+
+@click.group(cls=Group)
+def token() -> None:
+    """Tokens that callers of `thermo serve` show: make, list and revoke them."""
+
+
+@token.command("create", cls=Command)
+@click.argument("name")
+@click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role; repeatable.")
+@click.option("--days", type=click.IntRange(1, 36500), metavar="N",
+              help="After how many days it expires; never unless given.")  # fmt: skip
+@pass_invocation
+def create(invocation: Invocation, name: str, roles: tuple[str, ...], days: int | None) -> None:
+    """Make a token for NAME and print it. It is not kept, and cannot be shown again."""
+    made = _tokens(invocation).create(name, roles, days)
+    shown = {"name": name, "roles": list(roles), "days": days, "token": made}
+    invocation.show(shown, lambda _: output.line(made))
+
+
+@token.command("list", cls=Command)
+@pass_invocation
+def list_tokens(invocation: Invocation) -> None:
+    """List the tokens there are and were, without the tokens themselves."""
+    now = datetime.now(UTC)
+    shown = [
+        {
+            "name": each.name,
+            "roles": list(each.roles),
+            "state": each.state(now),
+            "created": each.created,
+            "expires": each.expires,
+        }
+        for each in _tokens(invocation).all()
+    ]
+    invocation.show(shown, _listed)
+
+
+def _listed(tokens: Sequence[dict[str, Any]]) -> RenderableType:
+    if not tokens:
+        return output.line("There is no token yet.", "Next:  thermo token create NAME")
+    return output.table(
+        ["name", "roles", "state", "created", "expires"],
+        [
+            [
+                each["name"],
+                " ".join(each["roles"]),
+                each["state"],
+                output.ago(each["created"]),
+                each["expires"].strftime("%Y-%m-%d") if each["expires"] else "never",
+            ]
+            for each in tokens
+        ],
+    )
+
+
+@token.command("revoke", cls=Command)
+@click.argument("name")
+@pass_invocation
+def revoke(invocation: Invocation, name: str) -> None:
+    """Make the token of NAME worthless, also for servers that run."""
+    _tokens(invocation).revoke(name)
+    invocation.show({"revoked": name}, lambda it: output.line(f"revoked {it['revoked']}"))
+
+
+def _tokens(invocation: Invocation) -> Tokens:
+    from thermocline.serve.identity.tokens import Tokens
+
+    return Tokens(invocation.settings().project)

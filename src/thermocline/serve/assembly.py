@@ -1,0 +1,67 @@
+"""A server put together from a project's settings: fleet, router, identity, doors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from thermocline.config import Settings
+from thermocline.serve import trino
+from thermocline.serve.fleet.fleet import Elsewhere, Fleet, Plan
+from thermocline.serve.http.app import create_app
+from thermocline.serve.http.metrics import Metrics
+from thermocline.serve.identity.identity import Identity, identity
+from thermocline.serve.question.guard import guard
+from thermocline.serve.router import Limits, Router
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """The parts of a server that somebody may want to look at."""
+
+    app: Starlette
+    router: Router
+    identity: Identity
+
+
+def assemble(settings: Settings) -> Assembled:
+    """Put a server together; nothing is started. Raises ConfigError."""
+    serve = settings.serve
+    who = identity(settings)
+    plan = Plan(
+        settings.project,
+        settings.profile,
+        nodes=serve.nodes,
+        node_memory=serve.node_bytes,
+        direct_bytes=serve.direct_bytes,
+        seconds=serve.max_seconds,
+        keeper=(
+            "--window", str(serve.hot_seconds),
+            "--budget", str(serve.node_bytes),
+            "--replicas", str(serve.replicas),
+        ),
+    )  # fmt: skip
+    limits = Limits(
+        rows=serve.max_rows,
+        bytes=serve.result_bytes,
+        seconds=serve.max_seconds,
+        verify_share=serve.verify_share,
+    )
+    guard("select 1")  # loads the parser: the first question should not wait for that
+    router = Router(Fleet(plan, _trino(settings), settings.trino.catalog), limits)
+    metrics = Metrics(mismatches=lambda: router.verifier.mismatches)
+    app = create_app(router, who, metrics, serve, protocols=[trino.routes])
+    return Assembled(app, router, who)
+
+
+def _trino(settings: Settings) -> Elsewhere | None:
+    given = settings.trino
+    if given.url is None:
+        return None
+    from thermocline.serve.engines.trino_client import TrinoEngine
+
+    password = given.password.reveal() if given.password else None
+    return TrinoEngine(given.url, given.user, given.catalog, password=password)

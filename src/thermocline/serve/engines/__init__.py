@@ -1,0 +1,1 @@
+"""The engines behind the hot nodes: DuckDB on the files, Spark, Trino."""

@@ -1,0 +1,163 @@
+"""The Spark worker: a session that answers large scans, at the snapshots that a query names.
+
+    python -m thermocline.serve.engines.spark --project P --address A
+
+It says that it is ready when its session is. Each query is a job group, so that it can be cancelled
+by itself. The token comes as the first line of standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from thermocline import config, telemetry
+from thermocline.engine.arrow import normalise
+from thermocline.engine.spark import SparkEngine
+from thermocline.serve.rows.bounded import fetched
+from thermocline.serve.rows.reply import as_asked, checked, reply
+from thermocline.serve.wire import worker
+from thermocline.serve.wire.jobs import Failed, too_many_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+    from thermocline.config import Settings
+
+THREADS = 4
+# What the translation relies on: errors instead of wrong values, no digits lost to a wider type,
+# and subqueries, times and texts as the standard has them.
+MEANING = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+}
+
+
+class Spark:
+    """Answers queries on sessions of their own, which share one JVM."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._engine = SparkEngine(settings)
+        self._session = self._engine.session
+        self._lock = threading.Lock()
+        self._running: set[str] = set()
+
+    def query(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Answer a query at the snapshots that it names, or say why not."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+
+        sql, format_, rows, size = checked(request)
+        began = time.perf_counter()
+        try:
+            table = self._run(request["id"], sql, request["tables"], rows, size)
+        except (PySparkException, Py4JError, pa.ArrowException) as error:
+            raise _reported(error) from error
+        return reply(table, format_, began, as_asked(request))
+
+    def cancel(self, query: str) -> None:
+        """Cancel the jobs of a query."""
+        if query in self._running:
+            self._session.sparkContext.cancelJobGroup(query)
+
+    def stop(self) -> None:
+        """End the session and its JVM."""
+        self._engine.stop()
+
+    def _run(
+        self, query: str, sql: str, tables: Mapping[str, Any], rows: int, size: int
+    ) -> pa.Table:
+        # Temporary views are a session's own: two queries cannot see each other's.
+        session = self._session.newSession()
+        for key, value in MEANING.items():
+            session.conf.set(key, value)
+        self._running.add(query)
+        try:
+            context = session.sparkContext
+            context.setJobGroup(query, "a query", interruptOnCancel=True)
+            for view, of in tables.items():
+                read = session.read.option("versionAsOf", str(int(of["snapshot"])))
+                read.table(f"lake.{_table(of)}").createOrReplaceTempView(f"`{view}`")
+            # One more than may be: so that too many are noticed, and no more than that are made.
+            frame = session.sql(sql).limit(rows + 1)
+            table = _arrow(frame)
+        finally:
+            self._running.discard(query)
+        if table.num_rows > rows:
+            raise too_many_rows(rows)
+        return fetched(table.to_batches(), table.schema, rows, size)
+
+
+def _arrow(frame: DataFrame) -> pa.Table:
+    """The rows in Arrow. Columns of one name are told apart on the way, which Spark cannot."""
+    names = frame.columns
+    plain = frame.toDF(*(f"c{n}" for n in range(len(names))))
+    return normalise(plain.toArrow()).rename_columns(names)
+
+
+def _table(of: Mapping[str, Any]) -> str:
+    name = str(of.get("table"))
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*", name):
+        raise Failed("query", f"{name[:100]!r} is no name of a table.")
+    return name
+
+
+_SAID = {
+    "DIVIDE_BY_ZERO": "A number was divided by zero.",
+    "ARITHMETIC_OVERFLOW": "A value is out of the range of its type.",
+    "NUMERIC_VALUE_OUT_OF_RANGE": "A value is out of the range of its type.",
+    "CAST_INVALID_INPUT": "A value cannot be converted to the type that is asked for.",
+    "CAST_OVERFLOW": "A value cannot be converted to the type that is asked for.",
+}
+"""Errors whose text holds values of rows: what is said of them instead."""
+
+
+def _reported(error: Exception) -> Failed:
+    """An error of Spark's as an asker may see it: one line, no value of a row, no path."""
+    text = str(error)
+    if "cancelled" in text.lower() and "job" in text.lower():
+        return Failed("cancelled", "The query was cancelled.")
+    condition = str(getattr(error, "getCondition", lambda: None)() or "")
+    for known, said in _SAID.items():
+        if condition.startswith(known) or f"[{known}" in text:
+            return Failed("query", said)
+    if "OutOfMemoryError" in text:
+        return Failed("memory", "The query needs more memory than it may use.", "Ask for less.")
+    telemetry.log("spark", "failed", level="WARNING", error=text.splitlines()[0][:500])
+    if type(error).__name__ in {"AnalysisException", "ParseException"}:
+        line = re.sub(r"\s*SQLSTATE.*|;\s*line \d.*", "", text.splitlines()[0])
+        return Failed("query", line[:300])
+    return Failed("query", f"The query failed in Spark ({condition or type(error).__name__}).")
+
+
+def main() -> None:
+    """Start the session and answer until standard input closes."""
+    parser = argparse.ArgumentParser(prog="thermocline.serve.engines.spark")
+    parser.add_argument("--project", type=Path, required=True)
+    parser.add_argument("--profile")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--threads", type=int, default=THREADS)
+    given = parser.parse_args()
+    token = worker.told_token()
+    telemetry.log_to(level="WARNING")
+    settings = config.load(given.project, given.profile)
+    telemetry.hide(secret.reveal() for secret in settings.secrets())
+    handler = Spark(settings)
+    worker.run(given.address, token, handler, threads=given.threads, at_end=handler.stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""Trino as an engine: a query over its HTTP protocol, and its rows in our formats.
+
+For the router, so without Arrow: rows come as JSON and leave as JSON or CSV. A query whose task is
+cancelled, or whose time is over, is cancelled there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from thermocline.errors import BadInput, ConfigError, Transient
+from thermocline.serve.failures import TooMuch
+from thermocline.serve.rows.trino_rows import Reader
+from thermocline.serve.terms import Format, Rows
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_SECONDS = 5.0
+CANCEL_SECONDS = 2.0
+PAUSE_SECONDS = 0.1
+_TRY_AGAIN = frozenset({429, 502, 503, 504})
+_SAID = {
+    "DIVISION_BY_ZERO": "A number was divided by zero.",
+    "INVALID_CAST_ARGUMENT": "A value cannot be converted to the type that is asked for.",
+    "NUMERIC_VALUE_OUT_OF_RANGE": "A value is out of the range of its type.",
+    "INVALID_FUNCTION_ARGUMENT": "A function does not take a value it is given.",
+    "SUBQUERY_MULTIPLE_ROWS": "A subquery gives more than one row.",
+}
+"""Errors whose text holds values of rows: what is said of them instead."""
+_PLAIN = frozenset({
+    "COLUMN_NOT_FOUND", "TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND", "TYPE_MISMATCH", "SYNTAX_ERROR",
+    "FUNCTION_NOT_FOUND", "AMBIGUOUS_NAME", "EXPRESSION_NOT_AGGREGATE", "NOT_SUPPORTED",
+    "MISSING_ORDER_BY", "MISMATCHED_COLUMN_ALIASES",
+})  # fmt: skip
+"""Errors that tell of the query alone, and are passed on in Trino's words."""
+
+
+class TrinoFailed(Transient):
+    """Trino could not be asked, or failed for a reason that is not the query's."""
+
+    code = "trino"
+
+
+class QueryFailed(BadInput):
+    """The query itself fails."""
+
+    code = "query"
+
+
+class Unsupported(Transient):
+    """Trino's rows cannot be given in this format: another engine may."""
+
+    code = "unsupported"
+
+
+class TrinoEngine:
+    """One Trino server, asked under one user's name. It opens its connections when first asked."""
+
+    def __init__(
+        self,
+        url: str,
+        user: str,
+        catalog: str,
+        *,
+        password: str | None = None,
+        source: str = "thermocline",
+    ) -> None:
+        self._url = url.rstrip("/")
+        if password is not None and not self._url.startswith("https://"):
+            raise ConfigError("Trino's password would go over a connection that anybody can read.",
+                              "Let engine.trino.url begin with https://.")  # fmt: skip
+        self._password = password
+        self._headers = {
+            "X-Trino-User": user,
+            "X-Trino-Catalog": catalog,
+            "X-Trino-Source": source,
+            "X-Trino-Time-Zone": "UTC",
+            # Without it Trino cuts timestamps to milliseconds.
+            "X-Trino-Client-Capabilities": "PARAMETRIC_DATETIME",
+        }
+        self._user = user
+        self._client: httpx.AsyncClient | None = None
+
+    async def query(
+        self, sql: str, *, seconds: float, rows: int, bytes: int, format: Format
+    ) -> Rows:
+        """The rows of a query. Raises QueryFailed, TooMuch, TrinoFailed or TimeoutError."""
+        if format == "arrow":
+            raise Unsupported("Trino's rows are not given in Arrow here.", "Ask for JSON or CSV.")
+        began = time.perf_counter()
+        reader = Reader(format)
+        follow: str | None = "/v1/statement"
+        try:
+            async with asyncio.timeout(seconds):
+                said = await self._said("POST", "/v1/statement", sql.encode())
+                while True:
+                    follow = _path(said.get("nextUri"))
+                    _check(said)
+                    reader.take(said)
+                    if reader.count > rows:
+                        raise _too_much(f"{rows:,} rows")
+                    if reader.size > bytes:
+                        raise _too_much(f"{bytes:,} bytes")
+                    if follow is None:
+                        break
+                    said = await self._said("GET", follow)
+        except BaseException:
+            await self._cancel(follow)
+            raise
+        done = round((time.perf_counter() - began) * 1e3, 3)
+        return reader.rows({"execute": done})
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def _said(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        """What the server answers; it is asked again while it only says that it is busy."""
+        import httpx
+
+        while True:
+            try:
+                answer = await self._connected().request(method, self._url + path, content=body)
+            except httpx.HTTPError as error:
+                kind = type(error).__name__
+                raise TrinoFailed(f"Trino cannot be reached ({kind}).", "Is it running?") from error
+            if answer.status_code in _TRY_AGAIN:
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            if answer.status_code in (401, 403):
+                raise TrinoFailed("Trino does not take our user.", "Look at engine.trino.user.")
+            if answer.status_code != 200:
+                raise TrinoFailed(f"Trino answered with status {answer.status_code}.")
+            try:
+                found = json.loads(answer.content)
+            except ValueError as error:
+                raise TrinoFailed("Trino's answer is no JSON.") from error
+            if not isinstance(found, dict):
+                raise TrinoFailed("Trino's answer is not what it should be.")
+            return found
+
+    async def _cancel(self, follow: str | None) -> None:
+        """Tell the server that nobody waits any more, for a moment and as well as we can."""
+        import httpx
+
+        if follow is None or not follow.startswith("/v1/statement/"):
+            return
+        client = self._connected()
+        with contextlib.suppress(httpx.HTTPError, TimeoutError):
+            # The task may be under cancellation: this must get out all the same.
+            cancel = client.delete(self._url + follow, timeout=CANCEL_SECONDS)
+            await asyncio.shield(asyncio.ensure_future(cancel))
+
+    def _connected(self) -> httpx.AsyncClient:
+        import httpx
+
+        if self._client is None:
+            auth = httpx.BasicAuth(self._user, self._password) if self._password else None
+            self._client = httpx.AsyncClient(
+                headers=self._headers,
+                auth=auth,
+                timeout=httpx.Timeout(None, connect=CONNECT_SECONDS),
+                follow_redirects=False,
+                trust_env=False,
+            )
+        return self._client
+
+
+def _path(uri: object) -> str | None:
+    """Where to go on. Only the path: the server is the one that was configured, no other."""
+    if uri is None:
+        return None
+    parts = urlsplit(str(uri))
+    if not parts.path.startswith("/v1/statement/"):
+        raise TrinoFailed("Trino's answer is not what it should be.")
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def _check(said: dict[str, Any]) -> None:
+    error = said.get("error")
+    if error is None:
+        return
+    name, kind = str(error.get("errorName")), str(error.get("errorType"))
+    if kind != "USER_ERROR":
+        raise TrinoFailed(f"Trino failed ({name}).", "Its own pages say more.")
+    if name in _SAID:
+        raise QueryFailed(_SAID[name])
+    if name in _PLAIN:
+        raise QueryFailed(next(_lines(str(error.get("message"))), name)[:300])
+    raise QueryFailed(f"The query fails in Trino ({name}).")
+
+
+def _lines(text: str) -> Iterator[str]:
+    return (line.strip() for line in text.splitlines() if line.strip())
+
+
+def _too_much(what: str) -> TooMuch:
+    return TooMuch(f"The result has more than {what}.", "Aggregate, filter, or add a LIMIT.")

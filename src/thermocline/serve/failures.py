@@ -1,0 +1,49 @@
+"""Why a question was not answered, when it was not the question's fault alone.
+
+What is wrong with a question itself is said by the guard (`Refused`) or by `NotFound`.
+"""
+
+from __future__ import annotations
+
+from thermocline.errors import BadInput, Permanent, Transient
+
+
+class TooMuch(BadInput):
+    """The request or its answer is larger than this server allows."""
+
+    code = "too-much"
+
+
+class Busy(Transient):
+    """The caller, or everybody together, asks more than can be answered now.
+
+    `details["retry_after"]` is in how many seconds asking again makes sense.
+    """
+
+    code = "busy"
+
+
+class TooLate(Transient):
+    """The caller's deadline passed before there was an answer."""
+
+    code = "too-late"
+
+
+class BothFailed(Transient):
+    """The engine that was to answer failed, and so did the one behind it."""
+
+    code = "both-failed"
+
+
+class Unauthenticated(Permanent):
+    """Who asks is not known: no token, or one that is wrong, expired or revoked."""
+
+    code = "unauthenticated"
+    exit_code = 2
+
+
+class Forbidden(Permanent):
+    """A request that this server takes from nobody, such as one made by another web page."""
+
+    code = "forbidden"
+    exit_code = 2

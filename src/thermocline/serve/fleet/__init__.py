@@ -1,0 +1,1 @@
+"""Everybody the router can ask, kept running and told from one another."""

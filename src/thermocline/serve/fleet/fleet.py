@@ -1,0 +1,353 @@
+"""Everybody the router can ask: hot nodes, direct workers, Spark, Trino; and the keeper's lookout.
+
+The fleet knows who is up, how busy they are and what they hold; it sends a query to one of them
+and sees to it that a query that will not end is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from thermocline import telemetry
+from thermocline.errors import BadInput, Transient
+from thermocline.serve.fleet import lookout as lookouts
+from thermocline.serve.fleet.breaker import Breaker
+from thermocline.serve.fleet.messages import Allowance, EngineFailed, Moved, Reading, request, rows
+from thermocline.serve.fleet.processes import Child, Kept, NotRunning, Program, Remote
+from thermocline.serve.route import Engines, Way
+from thermocline.serve.terms import EngineName, Format, Lookout, Rows
+
+if TYPE_CHECKING:
+    from thermocline.serve.wire.wire import Frame
+
+GRACE = 1.0
+"""How long after its time limit a worker may take to say so, before it is ended."""
+WATCH_SECONDS = 1.0
+LONG_POLL = 1.0
+"""The keeper looks more often; when nothing changed it says so this often."""
+REBUILD_SECONDS = 10.0
+LEFT_KEPT = 10_000
+SPARK_START = 60.0
+_NOTHING = Lookout(0, datetime.fromtimestamp(0, UTC), {}, {})
+
+
+class Elsewhere(Protocol):
+    """An engine that is not a process of ours: Trino."""
+
+    async def query(
+        self, sql: str, *, seconds: float, rows: int, bytes: int, format: Format
+    ) -> Rows:
+        """The rows of a query; raises ThermoclineError."""
+
+    async def close(self) -> None:
+        """Let go of its connections."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which processes there are."""
+
+    project: Path
+    profile: str | None = None
+    nodes: int = 2
+    node_memory: int = 512 << 20
+    node_threads: int = 2
+    remote: Sequence[tuple[str, str, str]] = ()
+    """Name, address and token of nodes on other machines."""
+    direct: int = 1
+    direct_bytes: int = 256 << 20
+    spark: bool = True
+    seconds: float = 30.0
+    keeper: Sequence[str] = ()
+    """Further arguments of the keeper."""
+
+    @property
+    def of_project(self) -> tuple[str, ...]:
+        """The arguments of whoever opens the lake."""
+        profile = ("--profile", self.profile) if self.profile else ()
+        return ("--project", str(self.project), *profile)
+
+
+@dataclass
+class _Load:
+    """Who is asked how much at the moment, and whether they are worth asking."""
+
+    running: int = 0
+    breaker: Breaker = field(default_factory=Breaker)
+
+
+class Fleet:
+    """The processes behind the router, and what the keeper says of the lake."""
+
+    def __init__(self, plan: Plan, trino: Elsewhere | None = None, catalog: str = "lake") -> None:
+        self.plan = plan
+        self.trino = trino
+        self.catalog = catalog
+        """The name under which Trino sees this lake."""
+        self.lookout = _NOTHING
+        self.left: dict[tuple[str, int], datetime] = {}
+        """When a snapshot stopped being its table's newest."""
+        self._folder = tempfile.TemporaryDirectory(prefix="thermo-")
+        folder = Path(self._folder.name)
+        self.nodes: dict[str, Kept] = {
+            kept.name: kept
+            for kept in (
+                *(Child(_node(plan, n), folder, self._heard) for n in range(plan.nodes)),
+                *(Remote(*each, self._heard) for each in plan.remote),
+            )
+        }
+        self.direct = [
+            Child(
+                Program(f"direct-{n}", "thermocline.serve.engines.direct", plan.of_project, True),
+                folder,
+            )
+            for n in range(plan.direct)
+        ]
+        self.keeper = Child(
+            Program(
+                "keeper", "thermocline.serve.keeper", (*plan.of_project, *plan.keeper), True
+            ),
+            folder,
+            self._heard,
+        )  # fmt: skip
+        self.spark = Child(
+            Program("spark", "thermocline.serve.engines.spark", plan.of_project, True), folder
+        )
+        self.memory: dict[str, int] = {}
+        self._loads: dict[str, _Load] = {}
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Coming and going ----------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start everybody who is needed at once; Spark waits for its first query."""
+        for kept in (self.keeper, *self.nodes.values(), *self.direct):
+            kept.start()
+        self._tasks = [
+            asyncio.create_task(self._follow(), name="follow the keeper"),
+            asyncio.create_task(self._watch(), name="watch the workers"),
+        ]
+
+    async def stop(self) -> None:
+        """End everybody."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        everybody = (self.keeper, self.spark, *self.nodes.values(), *self.direct)
+        await asyncio.gather(*(kept.stop() for kept in everybody))
+        if self.trino is not None:
+            await self.trino.close()
+        self._folder.cleanup()
+
+    def _heard(self, kept: Kept) -> None:
+        """Tell the keeper who the nodes are now; and read no copies of one that is gone."""
+        self._loads.pop(kept.name, None)
+        if kept.name in self.lookout.held and not kept.up:
+            held = {name: it for name, it in self.lookout.held.items() if name != kept.name}
+            self._take(Lookout(
+                self.lookout.epoch, self.lookout.looked_at, self.lookout.heads, held,
+            ))  # fmt: skip
+        if self.keeper.up:
+            up = [node for node in self.nodes.values() if node.up]
+            nodes = [{"name": n.name, "address": n.address, "token": n.token} for n in up]
+            self.keeper.channel.tell({"do": "nodes", "nodes": nodes})
+
+    # The lookout ---------------------------------------------------------------------------------
+
+    async def look(self, seconds: float) -> Lookout:
+        """What the catalog says now, not a moment ago. A keeper that just died is waited for."""
+        until = asyncio.get_running_loop().time() + seconds
+        while (left := until - asyncio.get_running_loop().time()) > 0:
+            try:
+                self._learn(await self.keeper.channel.ask({"do": "look"}, timeout=left))
+                return self.lookout
+            except (TimeoutError, Transient):
+                await asyncio.sleep(0.02)
+        raise EngineFailed("The catalog cannot be looked at in time.", "Ask again.")
+
+    async def change(self, seconds: float) -> None:
+        """Wait for something new from the keeper, for a while."""
+        self._changed.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), seconds)
+
+    def asked(self, tables: Sequence[str]) -> None:
+        """Tell the keeper what is asked for: it decides by that what is worth holding."""
+        if self.keeper.up:
+            self.keeper.channel.tell({"do": "asked", "tables": list(tables)})
+
+    async def rebuild(self, tables: Sequence[str]) -> int:
+        """Have copies made anew; says from which epoch on the copies are new ones."""
+        frame = await self.keeper.channel.ask(
+            {"do": "rebuild", "tables": list(tables)}, timeout=REBUILD_SECONDS
+        )
+        return int(frame.header["epoch"])
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                frame = await self.keeper.channel.ask(
+                    {"do": "lookout", "after": self.lookout.epoch, "wait": LONG_POLL},
+                    timeout=10 * LONG_POLL,
+                )
+                self._learn(frame)
+            except NotRunning:
+                await asyncio.sleep(0.05)
+            except (Transient, TimeoutError) as error:
+                telemetry.log("serve", "keeper", level="WARNING", error=str(error))
+                await asyncio.sleep(0.2)
+
+    def _learn(self, frame: Frame) -> None:
+        if frame.error is not None:
+            raise EngineFailed(str(frame.error.get("cause", "The keeper failed.")))
+        self._take(lookouts.read(frame.header["lookout"], self.lookout))
+
+    def _take(self, new: Lookout) -> None:
+        for table, head in new.heads.items():
+            before = self.lookout.heads.get(table)
+            if before is not None and before.snapshot != head.snapshot:
+                self.left[(table, before.snapshot)] = max(before.committed_at, head.committed_at)
+        while len(self.left) > LEFT_KEPT:
+            self.left.pop(next(iter(self.left)))
+        self.lookout = new
+        self._changed.set()
+
+    # Asking --------------------------------------------------------------------------------------
+
+    def engines(self) -> Engines:
+        """Who can be asked now."""
+        nodes = {
+            name: self._load(name).running
+            for name, node in self.nodes.items()
+            if node.up and not self._load(name).breaker.is_open
+        }
+        cold: list[EngineName] = []
+        if self.trino is not None and not self._load("trino").breaker.is_open:
+            cold.append("trino")
+        if self.plan.spark and not self._load("spark").breaker.is_open:
+            cold.append("spark")
+        direct = any(each.up for each in self.direct)
+        return Engines(nodes, direct, tuple(cold), self.plan.direct_bytes)
+
+    @property
+    def running(self) -> int:
+        """How many queries are being answered by somebody."""
+        return sum(load.running for load in self._loads.values())
+
+    async def ask(
+        self,
+        way: Way,
+        sql: str,
+        views: Mapping[str, Reading],
+        format: Format,
+        allowed: Allowance,
+    ) -> Rows:
+        """The rows that an engine gives. Raises EngineFailed when another engine should be tried.
+
+        The query is in the engine's dialect and names tables by the views.
+        """
+        name, kept = self._who(way)
+        load = self._load(name)
+        load.running += 1
+        try:
+            if kept is None:
+                given = await self._elsewhere(sql, format, allowed)
+            else:
+                given = await self._query(kept, sql, views, format, allowed)
+        except (Moved, BadInput):
+            raise
+        except (EngineFailed, TimeoutError):
+            load.breaker.failed()
+            raise
+        finally:
+            load.running -= 1
+        load.breaker.succeeded()
+        return given
+
+    def _who(self, way: Way) -> tuple[str, Kept | None]:
+        match way.engine:
+            case "hot":
+                assert way.node is not None
+                return way.node, self.nodes[way.node]
+            case "direct":
+                up = [each for each in self.direct if each.up] or self.direct
+                chosen = min(up, key=lambda each: self._load(each.name).running)
+                return chosen.name, chosen
+            case "spark":
+                return "spark", self.spark
+            case _:
+                return way.engine, None
+
+    async def _elsewhere(self, sql: str, format: Format, allowed: Allowance) -> Rows:
+        assert self.trino is not None
+        try:
+            return await self.trino.query(
+                sql, seconds=allowed.seconds, rows=allowed.rows, bytes=allowed.bytes, format=format
+            )
+        except Transient as error:
+            raise EngineFailed(error.cause) from error
+
+    async def _query(
+        self,
+        kept: Kept,
+        sql: str,
+        views: Mapping[str, Reading],
+        format: Format,
+        allowed: Allowance,
+    ) -> Rows:
+        seconds = allowed.seconds
+        if kept is self.spark and not kept.up:
+            kept.start()
+            began = asyncio.get_running_loop().time()
+            await kept.ready(min(SPARK_START, seconds))
+            seconds -= asyncio.get_running_loop().time() - began
+        told = request(sql, views, format, replace(allowed, seconds=seconds))
+        try:
+            reply = await kept.channel.ask(told, timeout=seconds + GRACE)
+        except TimeoutError:
+            # It was to stop at its time limit and did not: some calls ignore an interrupt.
+            kept.kill("ignored its time limit")
+            raise
+        except Transient as error:
+            raise EngineFailed(f"{kept.name}: {error.cause}") from error
+        return rows(kept.name, reply)
+
+    def _load(self, name: str) -> _Load:
+        return self._loads.setdefault(name, _Load())
+
+    # Watching ------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """End whoever takes more memory than it may, or does not answer at all."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            everybody = (*self.nodes.values(), *self.direct, self.spark)
+            await asyncio.gather(*(self._examine(kept) for kept in everybody if kept.up))
+
+    async def _examine(self, kept: Kept) -> None:
+        try:
+            frame = await kept.channel.ask({"do": "ping"}, timeout=5 * WATCH_SECONDS)
+        except TimeoutError:
+            kept.kill("does not answer")
+            return
+        except Transient:
+            return
+        self.memory[kept.name] = int(frame.header.get("rss", 0))
+        limit = kept.program.memory if isinstance(kept, Child) else None
+        if limit is not None and self.memory[kept.name] > limit:
+            kept.kill(f"has {self.memory[kept.name] >> 20} MB, more than {limit >> 20}")
+
+
+def _node(plan: Plan, number: int) -> Program:
+    arguments = ("--memory", str(plan.node_memory), "--threads", str(plan.node_threads))
+    # DuckDB may exceed its limit by what one operator needs; Python and the code are beside it.
+    most = int(plan.node_memory * 1.5) + (256 << 20)
+    return Program(f"node-{number}", "thermocline.serve.node", arguments, False, most)

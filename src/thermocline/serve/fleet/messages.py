@@ -1,0 +1,97 @@
+"""A query as a worker is told it, and what the worker's reply means to whoever asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import BadInput, Transient
+from thermocline.serve.failures import TooMuch
+from thermocline.serve.terms import Column, Format, Rows
+
+if TYPE_CHECKING:
+    from thermocline.serve.wire.frame import Frame
+
+
+class EngineFailed(Transient):
+    """An engine could not answer, for a reason that is not the question's: another may."""
+
+    code = "engine-failed"
+
+
+class Moved(EngineFailed):
+    """A node's copy is no longer the one that was asked for."""
+
+    code = "moved"
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """How much a query may take and give."""
+
+    rows: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A table in a query: under which name, and which state of it.
+
+    `since` is from when on a hot copy is whole, so that a node whose window moved meanwhile says
+    so.
+    """
+
+    table: str
+    snapshot: int
+    metadata: str
+    since: datetime | None = None
+
+
+def request(
+    sql: str, views: Mapping[str, Reading], format: Format, allowed: Allowance
+) -> dict[str, Any]:
+    """What a worker is told."""
+    return {
+        "do": "query",
+        "sql": sql,
+        "tables": {view: _written(reading) for view, reading in views.items()},
+        "format": format,
+        "rows": allowed.rows,
+        "bytes": allowed.bytes,
+        "seconds": max(allowed.seconds, 0.001),
+    }
+
+
+def rows(who: str, reply: Frame) -> Rows:
+    """What a worker gave; raises what its error means."""
+    if reply.error is not None:
+        raise _error(who, reply.error)
+    header = reply.header
+    columns = tuple(Column(*each) for each in header["columns"])
+    return Rows(columns, int(header["count"]), bytes(reply.body), header.get("ms", {}))
+
+
+def _written(reading: Reading) -> dict[str, Any]:
+    return {
+        "table": reading.table,
+        "snapshot": str(reading.snapshot),
+        "metadata": reading.metadata,
+        "since": reading.since.isoformat() if reading.since else None,
+    }
+
+
+def _error(who: str, error: Mapping[str, Any]) -> Exception:
+    """A worker's error as what it means to the one who asked."""
+    code, cause = str(error.get("code")), str(error.get("cause", "It failed."))
+    step = str(error.get("next_step") or "Mend the SQL; `thermo show TABLE` lists columns.")
+    make: Callable[..., Exception] = {
+        "query": BadInput,
+        "too-many-rows": TooMuch,
+        "too-large": TooMuch,
+        "moved": Moved,
+        "not-held": Moved,
+    }.get(code, EngineFailed)
+    return make(cause if make in (BadInput, TooMuch) else f"{who}: {cause}", step, code=code)

@@ -1,0 +1,227 @@
+"""The processes behind the router: started, watched, stopped, and started again.
+
+Each gets its token on standard input, an environment without secrets, and a socket in a folder
+that only this user can enter. It ends when the router does, because its standard input then
+closes. Whoever dies comes back after a pause that grows while it keeps dying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thermocline import telemetry
+from thermocline.errors import Transient
+from thermocline.serve.wire.wire import Channel
+
+START_SECONDS = 60.0
+END_SECONDS = 3.0
+REACH_SECONDS = 0.5
+PAUSES = (0.05, 0.2, 1.0, 3.0, 10.0)
+STEADY_SECONDS = 30.0
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
+"""What a process without access to the lake learns of the environment."""
+
+
+class NotRunning(Transient):
+    """A process that was to be asked is not there at the moment."""
+
+    code = "not-running"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a child runs: a module and its arguments. Only the trusted see our whole environment.
+
+    `memory` is how much resident memory it may have before it is ended; None when that is left
+    to it.
+    """
+
+    name: str
+    module: str
+    arguments: Sequence[str] = ()
+    trusted: bool = False
+    memory: int | None = None
+
+
+Heard = Callable[["Kept"], None]
+"""Who is told when somebody came or left."""
+
+
+def environment(trusted: bool) -> dict[str, str]:
+    """The environment of a child."""
+    if trusted:
+        return dict(os.environ)
+    return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+
+
+class Kept(ABC):
+    """Somebody to ask, who may be away for a while: how both kinds of them look from outside."""
+
+    def __init__(self, name: str, address: str, token: str, heard: Heard) -> None:
+        self.name = name
+        self.address = address
+        self.token = token
+        self.restarts = -1
+        """How often it came back."""
+        self._heard = heard
+        self._channel: Channel | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def up(self) -> bool:
+        """Whether it can be asked now."""
+        return self._channel is not None and self._channel.alive
+
+    @property
+    def channel(self) -> Channel:
+        """The channel to it; raises NotRunning when it is away."""
+        if self._channel is None or not self._channel.alive:
+            raise NotRunning(f"{self.name} is not there at the moment.", "Ask again.")
+        return self._channel
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, when that is one of ours and runs."""
+        return None
+
+    def start(self) -> None:
+        """Begin to keep it there."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+
+    async def ready(self, seconds: float) -> bool:
+        """Wait until it can be asked; says whether it can."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while not self.up and loop.time() < until:
+            await asyncio.sleep(0.02)
+        return self.up
+
+    async def stop(self) -> None:
+        """Let go of it for good."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    @abstractmethod
+    def kill(self, why: str) -> None:
+        """Give up what it was asked, whatever it does; it comes back."""
+
+    @abstractmethod
+    async def _keep(self) -> None:
+        """Have it there, until cancelled."""
+
+    async def _came(self) -> None:
+        self._channel = await Channel.open(self.address, self.token)
+        self.restarts += 1
+        self._heard(self)
+
+    async def _left(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close()
+            self._heard(self)
+
+
+class Child(Kept):
+    """A process of ours that is kept running."""
+
+    def __init__(self, program: Program, folder: Path, heard: Heard = lambda kept: None) -> None:
+        address = f"unix:{folder / program.name}.sock"
+        super().__init__(program.name, address, secrets.token_urlsafe(32), heard)
+        self.program = program
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, while it runs."""
+        return self._process.pid if self._process else None
+
+    def kill(self, why: str) -> None:
+        """End the process; it is started again."""
+        if self._process is not None and self._process.returncode is None:
+            telemetry.log("serve", "killed", level="WARNING", child=self.name, why=why)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        quick = 0
+        while True:
+            began = loop.time()
+            try:
+                await self._run()
+            except (OSError, Transient) as error:  # a TimeoutError is an OSError
+                telemetry.log(
+                    "serve", "not started", level="ERROR", child=self.name, error=str(error)
+                )
+            quick = 0 if loop.time() - began > STEADY_SECONDS else quick + 1
+            await asyncio.sleep(PAUSES[min(quick, len(PAUSES)) - 1] if quick else 0)
+
+    async def _run(self) -> None:
+        """Start it, greet it, and wait until it ends."""
+        program = self.program
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", program.module, "--address", self.address, *program.arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env=environment(program.trusted),
+            start_new_session=True,  # Ctrl-C is for the router, which ends them in order
+        )  # fmt: skip
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(f"{self.token}\n".encode())
+            said = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
+            if said.strip() != b"ready":
+                raise NotRunning(f"{self.name} did not start.", "The log says why.")
+            await self._came()
+            await process.wait()
+        finally:
+            await self._left()
+            await _ended(process)
+            self._process = None
+
+
+class Remote(Kept):
+    """A node on another machine: not ours to start or to end, only to reach."""
+
+    def kill(self, why: str) -> None:
+        """Drop the connection, and make a new one."""
+        telemetry.log("serve", "dropped", level="WARNING", child=self.name, why=why)
+        self._dropped = True
+
+    _dropped = False
+
+    async def _keep(self) -> None:
+        try:
+            while True:
+                if not self.up or self._dropped:
+                    self._dropped = False
+                    await self._left()
+                    with contextlib.suppress(OSError, Transient):
+                        await self._came()
+                await asyncio.sleep(REACH_SECONDS)
+        finally:
+            await self._left()
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """See a process to its end: kindly first, by closing its standard input."""
+    if process.returncode is None and process.stdin is not None:
+        process.stdin.close()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(process.wait(), END_SECONDS)
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()

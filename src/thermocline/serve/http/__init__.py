@@ -1,0 +1,1 @@
+"""The HTTP door: requests, replies, limits, and the server itself."""

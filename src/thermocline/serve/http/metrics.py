@@ -1,0 +1,220 @@
+"""What a monitoring system can see: answers by engine, freshness of hot copies, state of tables.
+
+All names are in one registry of our own and are there from the start, so that a rule or panel that
+mentions one is right on a server that was asked nothing yet. Values of labels are engines, nodes
+and tables of the lake; nothing that a caller writes becomes one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from thermocline.serve.terms import Head, Lookout
+
+ENGINES = ("hot", "cache", "direct", "trino", "spark", "none")
+"""`none` stands for questions that reached no engine."""
+
+OUTCOMES = ("answered", "fell_back", "refused", "failed", "late", "left")
+"""fell_back: answered, though not by the engine that was to answer; left: the caller went away.
+
+A question that nobody answered counts once under `none`, and as failed for each engine that was
+asked: so `none` tells how callers fare, and the others how engines do.
+"""
+
+SMALL_FILE = 32_000_000
+MANY_SMALL_FILES = 20
+"""Tables with more small files than this wait for compaction."""
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+_BUCKETS = (
+    0.0005,
+    0.001,
+    0.002,
+    0.004,
+    0.008,
+    0.012,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    30,
+)
+_VERSION = re.compile(r"(?:^|/)v?([0-9]{1,15})(?:-[^/]*)?\.(?:gz\.)?metadata\.json(?:\.gz)?$")
+
+
+class Metrics:
+    """The measurements of one server."""
+
+    def __init__(self, mismatches: Callable[[], int] = lambda: 0) -> None:
+        """`mismatches` says how many hot answers were found wrong so far."""
+        self._found_wrong = mismatches
+        self._counted_wrong = 0
+        self.registry = registry = CollectorRegistry()
+        self._latency = Histogram(
+            "shadow_warehouse_query_latency_seconds",
+            "From a question to its answer, by the engine that gave it.",
+            ["engine"], buckets=_BUCKETS, registry=registry,
+        )  # fmt: skip
+        self._queries = Counter(
+            "shadow_warehouse_queries_total",
+            "Questions by the engine that was asked and what became of them; none: by nobody.",
+            ["engine", "outcome"], registry=registry,
+        )  # fmt: skip
+        self._cache_hits = Counter(
+            "thermocline_cache_hits_total", "Answers that had been given before.",
+            registry=registry,
+        )  # fmt: skip
+        self._mismatches = Counter(
+            "thermocline_mismatch_total", "Hot answers that differed from the cold one.",
+            registry=registry,
+        )  # fmt: skip
+        self._queue = Gauge(
+            "thermocline_queue_depth",
+            f"Queries being worked on; tables with more than {MANY_SMALL_FILES} small files, "
+            "which wait for compaction.",
+            ["queue"], registry=registry,
+        )  # fmt: skip
+        self._memory = Gauge(
+            "thermocline_node_memory_bytes", "Resident memory of a hot node.",
+            ["node"], registry=registry,
+        )  # fmt: skip
+        self._versions = Gauge(
+            "iceberg_metadata_version", "How many times a table's metadata was written.",
+            ["table"], registry=registry,
+        )  # fmt: skip
+        self._small_files = Gauge(
+            "s3_small_file_count", f"Data files of a table under {SMALL_FILE:,} bytes.",
+            ["table"], registry=registry,
+        )  # fmt: skip
+        self._lag = Gauge(
+            "thermocline_refresh_lag_seconds",
+            "How long a hot table's newest commit waits for a node, or waited when it came.",
+            ["table"], registry=registry,
+        )  # fmt: skip
+        self._lags = Lags()
+        self._tables: set[str] = set()
+        self._nodes: set[str] = set()
+        self._epoch: int | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have every series whose labels are known: a rate needs a first value to grow from."""
+        self._seconds = {engine: self._latency.labels(engine) for engine in ENGINES}
+        self._counts = {
+            (engine, outcome): self._queries.labels(engine, outcome)
+            for engine in ENGINES
+            for outcome in OUTCOMES
+        }
+        self._running = self._queue.labels("queries")
+        self._compaction = self._queue.labels("compaction")
+
+    def finished(self, engine: str, outcome: str, seconds: float) -> None:
+        """A question came to its end."""
+        engine = engine if engine in ENGINES else "none"
+        self._counts[engine, outcome].inc()
+        if outcome in ("answered", "fell_back"):
+            self._seconds[engine].observe(seconds)
+            if engine == "cache":
+                self._cache_hits.inc()
+
+    def failed(self, engine: str) -> None:
+        """An engine was asked and could not answer; somebody else may have."""
+        self._counts[engine if engine in ENGINES else "none", "failed"].inc()
+
+    def running(self, count: int) -> None:
+        """So many questions are being worked on."""
+        self._running.set(count)
+
+    def look(self, lookout: Lookout) -> None:
+        """Take in what is known of the lake. Costs nothing when it is known already."""
+        waiting = self._lags.look(lookout)
+        for table, seconds in waiting.items():
+            self._lag.labels(table).set(seconds)
+        if lookout.epoch == self._epoch:
+            return
+        self._epoch = lookout.epoch
+        due = 0
+        for table, head in lookout.heads.items():
+            small = sum(1 for file in head.files if file.bytes < SMALL_FILE)
+            due += small > MANY_SMALL_FILES
+            self._small_files.labels(table).set(small)
+            self._versions.labels(table).set(_version(head))
+        self._compaction.set(due)
+        for gone in self._tables - lookout.heads.keys():
+            for gauge in (self._small_files, self._versions, self._lag):
+                _forget(gauge, gone)
+        self._tables = set(lookout.heads)
+
+    def nodes(self, nodes: Iterable[Mapping[str, Any]]) -> None:
+        """Take in how the nodes are: their `name` and `memory_bytes`."""
+        sizes = {str(node["name"]): node.get("memory_bytes", 0) for node in nodes}
+        for name, size in sizes.items():
+            self._memory.labels(name).set(size)
+        for gone in self._nodes - sizes.keys():
+            _forget(self._memory, gone)
+        self._nodes = set(sizes)
+
+    def exposition(self) -> bytes:
+        """All of it in Prometheus' text format."""
+        total = self._found_wrong()
+        self._mismatches.inc(max(0, total - self._counted_wrong))
+        self._counted_wrong = max(total, self._counted_wrong)
+        return generate_latest(self.registry)
+
+
+class Lags:
+    """How long each table's newest commit has been, or was, on its way to a node."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[int, datetime]] = {}
+        self._caught: dict[str, tuple[int, float]] = {}
+
+    def look(self, lookout: Lookout) -> dict[str, float]:
+        """The lag of every table that is to be hot."""
+        hot = {table: head for table, head in lookout.heads.items() if head.hot is not None}
+        for known in (self._first, self._caught):
+            for table in known.keys() - hot.keys():
+                del known[table]
+        return {table: self._of(head, lookout) for table, head in hot.items()}
+
+    def _of(self, head: Head, lookout: Lookout) -> float:
+        caught = self._caught.get(head.table)
+        if caught is not None and caught[0] == head.snapshot:
+            return caught[1]
+        first = self._first.get(head.table)
+        if first is None:
+            # What was committed before anybody looked did not wait for us until now.
+            first = (head.snapshot, max(head.committed_at, lookout.looked_at))
+        elif first[0] != head.snapshot:
+            first = (head.snapshot, head.committed_at)
+        self._first[head.table] = first
+        held = any(
+            (copy := copies.get(head.table)) is not None and copy.snapshot == head.snapshot
+            for copies in lookout.held.values()
+        )
+        until = lookout.looked_at if held else max(lookout.looked_at, datetime.now(UTC))
+        lag = max(0.0, (until - first[1]).total_seconds())
+        if held:
+            self._caught[head.table] = (head.snapshot, lag)
+        return lag
+
+
+def _version(head: Head) -> int:
+    """00012-….metadata.json and v12.metadata.json → 12; another name says nothing."""
+    match = _VERSION.search(head.metadata)
+    return int(match[1]) if match else 0
+
+
+def _forget(gauge: Gauge, label: str) -> None:
+    gauge.remove(label)

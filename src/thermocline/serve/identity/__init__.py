@@ -1,0 +1,1 @@
+"""Who asks: tokens, signed claims, and where they are kept."""

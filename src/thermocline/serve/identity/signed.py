@@ -1,0 +1,143 @@
+"""JWTs: callers that somebody else vouches for, by a signature we can check.
+
+Nothing in a token chooses how it is checked. Algorithm, issuer, audience and keys are settings;
+the token's `kid` only picks one of the configured keys, and a header that brings or points to a
+key, or asks for an extension (`crit`), is refused before the signature is looked at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from thermocline.config import JwtSettings
+from thermocline.errors import ConfigError
+from thermocline.serve.failures import Unauthenticated
+from thermocline.serve.terms import Caller
+
+SECRET_BYTES = 32
+HEADER = frozenset({"alg", "typ", "kid"})
+"""All that a header may hold. jku, jwk, x5u, x5c and crit would let the token choose its key."""
+
+_LONGEST = 8_000
+_REQUIRED = ["exp", "iss", "aud", "sub"]
+
+
+class Signed:
+    """Checks JWTs by the settings. Raises ConfigError when they leave a gap."""
+
+    def __init__(self, settings: JwtSettings, project: Path) -> None:
+        import jwt
+
+        if not (settings.algorithm and settings.issuer and settings.audience):
+            raise ConfigError(
+                "JWTs need an algorithm, an issuer and an audience.",
+                "Set algorithm, issuer and audience under [serve.jwt].",
+            )
+        self._algorithm = settings.algorithm
+        self._issuer = settings.issuer
+        self._audience = settings.audience
+        self._roles = settings.roles_claim
+        self._keys: dict[str | None, Any] = {
+            kid: text if self._algorithm == "HS256" else _public_key(kid, text, self._algorithm)
+            for kid, text in _keys(settings, project).items()
+        }
+        self._decode = jwt.decode
+        self._header = jwt.get_unverified_header
+        self._invalid = jwt.InvalidTokenError
+
+    def caller(self, token: str) -> Caller:
+        """Who the token speaks for. Raises Unauthenticated, which does not say how far it got."""
+        try:
+            claims = self._decode(
+                token,
+                self._key(token),
+                algorithms=[self._algorithm],
+                audience=self._audience,
+                issuer=self._issuer,
+                options={"require": _REQUIRED, "verify_signature": True},
+            )
+            return Caller(_name(claims["sub"]), self._listed(claims.get(self._roles, [])))
+        # ValueError and TypeError: what a hostile header or claim makes a parser raise.
+        except (self._invalid, ValueError, TypeError, KeyError, RecursionError):
+            raise refused() from None
+
+    def _key(self, token: str) -> Any:
+        if len(token) > _LONGEST:
+            raise ValueError
+        header = self._header(token)
+        if not set(header) <= HEADER or header.get("alg") != self._algorithm:
+            raise ValueError
+        kid = header.get("kid")
+        if kid is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        return self._keys[kid]
+
+    def _listed(self, roles: Any) -> tuple[str, ...]:
+        given = roles.split() if isinstance(roles, str) else roles
+        if not isinstance(given, list) or not all(isinstance(role, str) for role in given):
+            raise ValueError
+        return tuple(dict.fromkeys(given))
+
+
+def refused() -> Unauthenticated:
+    """One answer for every token that is not good, so that it helps nobody to try."""
+    return Unauthenticated(
+        "The token is not valid: it is unknown, expired, revoked or not meant for this server.",
+        "Ask for a new one: thermo token create NAME",
+    )
+
+
+def _name(subject: Any) -> str:
+    if not isinstance(subject, str) or not 0 < len(subject) <= 200 or not subject.isprintable():
+        raise ValueError
+    return subject
+
+
+def _keys(settings: JwtSettings, project: Path) -> dict[str | None, str]:
+    """The configured keys by their ids. A key is of one algorithm: a public key is no secret."""
+    if settings.algorithm == "HS256":
+        secret = settings.secret.reveal() if settings.secret else ""
+        if len(secret.encode()) < SECRET_BYTES or settings.keys:
+            raise ConfigError(
+                f"HS256 needs a serve.jwt.secret of {SECRET_BYTES} bytes or more, and no keys.",
+                "Set THERMOCLINE_SERVE__JWT__SECRET, or use RS256 or ES256 with public keys.",
+            )
+        return {None: secret}
+    if settings.secret or not settings.keys:
+        raise ConfigError(
+            f"{settings.algorithm} needs public keys in serve.jwt.keys, and no serve.jwt.secret.",
+            'Write [serve.jwt.keys] with a line such as key-1 = "keys/issuer.pem".',
+        )
+    found: dict[str | None, str] = {}
+    for kid, name in settings.keys.items():
+        try:
+            found[kid] = (project / name).read_text(encoding="ascii")
+        except (OSError, ValueError):
+            raise _no_key(kid, "a public key in PEM") from None
+    return found
+
+
+def _public_key(kid: str | None, text: str, algorithm: str) -> Any:
+    """The key, which must be public and of its algorithm's kind."""
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(text.encode())
+    except ValueError:
+        raise _no_key(kid, "a public key in PEM") from None
+    if algorithm == "RS256" and not (isinstance(key, rsa.RSAPublicKey) and key.key_size >= 2048):
+        raise _no_key(kid, "an RSA key of 2048 bits or more")
+    if algorithm == "ES256" and not (
+        isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)
+    ):
+        raise _no_key(kid, "a key on the curve P-256")
+    return key
+
+
+def _no_key(kid: str | None, wanted: str) -> ConfigError:
+    return ConfigError(
+        f"serve.jwt.keys: the file of {kid!r} does not hold {wanted}.",
+        "Give the issuer's public key, beginning with -----BEGIN PUBLIC KEY-----.",
+    )

@@ -1,0 +1,216 @@
+"""The tables of the lake at one look at the catalog.
+
+One query gives the pointers of all tables; only tables whose pointer moved are read again, and of
+those only manifests that were not there before. So a look at a lake that stands still costs one
+query, and a look after a commit costs what the commit added.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from thermocline import telemetry
+from thermocline.errors import NotFound, Transient
+from thermocline.lake import catalog, readschema, schema
+from thermocline.lake.metadata import TableState
+from thermocline.serve.fleet.lookout import moment
+from thermocline.serve.keeper import policy as policies
+from thermocline.serve.keeper.patience import patiently
+from thermocline.serve.terms import FileStat, Head
+
+if TYPE_CHECKING:
+    from pyiceberg.io import FileIO
+    from pyiceberg.manifest import DataFile, ManifestFile
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+
+    from thermocline.config import Settings
+    from thermocline.contract import Contract
+
+_TIMES = frozenset({"date", "timestamp", "timestamptz"})
+_TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour", "identity"})
+_DAY = 86_400_000_000
+_BROKEN_SECONDS = 10.0
+_OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""What is wrong with one file; another error of the system is one of the store that holds all."""
+
+
+@dataclass(frozen=True)
+class Sight:
+    """A table at one look: what the router is told, and what feeding needs beyond that."""
+
+    head: Head
+    table: Table
+    schema: Schema
+    time_id: int | None
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a pointer led to: nothing to see in a table that has no snapshot yet."""
+
+    pointer: str
+    sight: Sight | None
+    manifests: Mapping[str, tuple[FileStat, ...]]
+
+
+class Heads:
+    """Looks at the catalog again and again, and remembers what did not change."""
+
+    def __init__(
+        self, settings: Settings, policy: policies.Policy, contracts: Mapping[str, Contract]
+    ) -> None:
+        self._reader = catalog.reader(settings)
+        self._settings = settings
+        self._policy = policy
+        self._contracts = contracts
+        self._kept: dict[str, _Kept] = {}
+        self._broken: dict[str, tuple[str, float]] = {}
+
+    def look(self) -> dict[str, Sight]:
+        """All tables that have a snapshot and can be read, as they are at one moment.
+
+        Tables that only serve another are left out. Raises CatalogUnavailable.
+        """
+        pointers = {t: p for t, p in self._reader.pointers().items() if "__" not in t}
+        kept = {table: self._one(table, pointer) for table, pointer in pointers.items()}
+        self._kept = {table: one for table, one in kept.items() if one is not None}
+        return {table: one.sight for table, one in self._kept.items() if one.sight is not None}
+
+    def _one(self, table: str, pointer: str) -> _Kept | None:
+        before = self._kept.get(table)
+        if before is not None and before.pointer == pointer:
+            return before
+        broken, since = self._broken.get(table, ("", 0.0))
+        if broken == pointer and time.monotonic() - since < _BROKEN_SECONDS:
+            return None
+        try:
+            found = patiently(lambda: self._read(table, pointer, before))
+        except Transient:
+            raise
+        except Exception as error:  # whatever a damaged file makes of a library
+            if isinstance(error, OSError) and not isinstance(error, _OF_THE_FILE):
+                raise Transient(f"Files of {table} cannot be read: {error}") from error
+            self._broken[table] = pointer, time.monotonic()
+            telemetry.log("keeper", "unreadable", level="ERROR", table=table, error=str(error))
+            return None
+        self._broken.pop(table, None)
+        return found
+
+    def _read(self, table: str, pointer: str, before: _Kept | None) -> _Kept:
+        state = self._reader.state_at(table, pointer)
+        snapshot = state.head()
+        if snapshot is None:
+            return _Kept(pointer, None, {})
+        iceberg = self._iceberg(table, state)
+        shown = readschema.schema_at(iceberg, snapshot)
+        contract = self._contracts.get(table)
+        time_id = _time_id(state, shown, contract)
+        same = before and before.sight and before.sight.time_id == time_id
+        known = before.manifests if before and same else {}
+        manifests = _manifests(iceberg, snapshot, time_id, known)
+        files = tuple(file for files in manifests.values() for file in files)
+        head = Head(
+            table=table,
+            uuid=state.uuid,
+            snapshot=snapshot,
+            metadata=pointer,
+            committed_at=state.published_at(snapshot),
+            columns=_columns(state, shown),
+            time=None if time_id is None else shown.find_column_name(time_id),
+            snapshots=tuple(each.id for each in state.ancestry(snapshot)),
+            files=files,
+            hot=policies.hot_seconds(
+                self._policy,
+                contract,
+                # Rows that were set aside are for who mends them, not for dashboards.
+                off=state.properties.get(policies.HOT_PROPERTY) == "off"
+                or table.startswith("quarantine."),
+                timed=time_id is not None,
+                size=sum(file.bytes for file in files),
+            ),
+        )
+        return _Kept(pointer, Sight(head, iceberg, shown, time_id), manifests)
+
+    @cached_property
+    def _io(self) -> FileIO:
+        return catalog.file_io(self._settings)
+
+    def _iceberg(self, table: str, state: TableState) -> Table:
+        """The table exactly as the pointer had it, whatever was committed since."""
+        from pyiceberg.catalog.noop import NoopCatalog
+        from pyiceberg.table import Table
+        from pyiceberg.table.metadata import TableMetadataUtil
+
+        return Table(
+            identifier=tuple(table.split(".", 1)),
+            metadata=TableMetadataUtil.parse_obj(dict(state.raw)),
+            metadata_location=state.metadata_location,
+            io=self._io,
+            catalog=NoopCatalog("looked-at"),
+        )
+
+
+def file_times(file: DataFile, time_id: int | None) -> tuple[int | None, int | None]:
+    """The first and the last time in a file, in microseconds since 1970, as far as it is known."""
+    if time_id is None:
+        return None, None
+    low, high = (file.lower_bounds or {}), (file.upper_bounds or {})
+    return _bound(low.get(time_id)), _bound(high.get(time_id))
+
+
+def _bound(value: bytes | None) -> int | None:
+    """A date is four bytes of days, a timestamp eight of microseconds."""
+    if value is None or len(value) not in (4, 8):
+        return None
+    number = int.from_bytes(value, "little", signed=True)
+    return number * _DAY if len(value) == 4 else number
+
+
+def _time_id(state: TableState, shown: Schema, contract: Contract | None) -> int | None:
+    """The field that the rows' time is in."""
+    kinds = {field.field_id: str(field.field_type) for field in shown.fields}
+    for field in state.partition_fields:
+        kind = kinds.get(field["source-id"])
+        if kind not in _TIMES or field["transform"] not in _TIME_TRANSFORMS:
+            continue
+        if field["transform"] != "identity" or kind == "date":
+            return int(field["source-id"])
+    named = contract.freshness_column if contract else None
+    found = next((f for f in shown.fields if f.name == named), None)
+    return found.field_id if found and kinds[found.field_id] in _TIMES else None
+
+
+def _columns(state: TableState, shown: Schema) -> dict[str, str]:
+    """The columns in the words of contracts, as the snapshot has them, which may be old ones."""
+    then = TableState(state.table, "", {**state.raw, "current-schema-id": shown.schema_id})
+    return {column.name: str(column.type) for column in schema.shape_of(then).columns}
+
+
+def _manifests(
+    table: Table, snapshot: int, time_id: int | None, known: Mapping[str, tuple[FileStat, ...]]
+) -> dict[str, tuple[FileStat, ...]]:
+    """The data files of a snapshot by the manifest that lists them."""
+    from pyiceberg.manifest import ManifestContent
+
+    found = table.snapshot_by_id(snapshot)
+    if found is None:
+        raise NotFound(f"{'.'.join(table.name())} has no snapshot {snapshot}.")
+    return {
+        manifest.manifest_path: known[manifest.manifest_path]
+        if manifest.manifest_path in known
+        else tuple(_stats(table, manifest, time_id))
+        for manifest in found.manifests(table.io)
+        if manifest.content == ManifestContent.DATA
+    }
+
+
+def _stats(table: Table, manifest: ManifestFile, time_id: int | None) -> Iterator[FileStat]:
+    for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
+        file: Any = entry.data_file
+        low, high = file_times(file, time_id)
+        yield FileStat(file.file_size_in_bytes, file.record_count, moment(low), moment(high))

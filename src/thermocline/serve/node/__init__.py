@@ -1,0 +1,1 @@
+"""A hot node: a process that holds copies of tables in memory and answers queries on them."""

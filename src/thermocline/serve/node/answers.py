@@ -1,0 +1,123 @@
+"""Queries on a node's copies: each in a transaction that also says at which snapshots they are."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from thermocline import telemetry
+from thermocline.serve.node.change import utc
+from thermocline.serve.node.engine import broken, one_select, reading_cursor, reported
+from thermocline.serve.rows.bounded import BATCH_ROWS, fetched, narrowed
+from thermocline.serve.rows.reply import checked, reply
+from thermocline.serve.wire.jobs import Broken, Failed
+
+PREPARE_HELD = 'PREPARE held AS SELECT "table", snapshot, since FROM __held'
+
+
+class Answers:
+    """Answers queries in as many threads at a time as it has cursors."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, threads: int) -> None:
+        self._free: SimpleQueue[duckdb.DuckDBPyConnection] = SimpleQueue()
+        for _ in range(threads):
+            cursor = reading_cursor(connection)
+            cursor.execute(PREPARE_HELD)
+            self._free.put(cursor)
+        self._running: dict[str, duckdb.DuckDBPyConnection] = {}
+        self._lock = threading.Lock()
+
+    def query(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        """Answer a query at the snapshots that it asks for, or say why not."""
+        tables = request.get("tables") or {}
+        sql, format_, rows, size = checked({**request, "tables": tables})
+        began = time.perf_counter()
+        cursor = self._free.get()
+        with self._lock:
+            self._running[request["id"]] = cursor
+        try:
+            statement = one_select(cursor, sql)
+            table, held = self._run(cursor, statement, tables, rows, size)
+            return reply(table, format_, began, held)
+        except (duckdb.Error, pa.ArrowException, MemoryError, OSError) as error:
+            if broken(error):
+                telemetry.log("node", "broken", level="ERROR", error=str(error))
+                raise Broken from error
+            raise reported(error) from error
+        finally:
+            with self._lock:  # a late interrupt must not hit the next query of this cursor
+                self._running.pop(request["id"], None)
+            self._free.put(cursor)
+
+    def cancel(self, query: str) -> None:
+        """Interrupt a query."""
+        with self._lock:
+            cursor = self._running.get(query)
+            if cursor is not None:
+                cursor.interrupt()
+
+    def _run(
+        self,
+        cursor: duckdb.DuckDBPyConnection,
+        statement: duckdb.Statement,
+        tables: Mapping[str, Any],
+        rows: int,
+        size: int,
+    ) -> tuple[pa.Table, dict[str, Any]]:
+        """The rows, and what was held when they were read: both of one transaction."""
+        _begin(cursor)
+        try:
+            held = {name: (snapshot, since) for name, snapshot, since in _look(cursor)}
+            asked = {each["table"]: each for each in tables.values()}
+            for name, wanted in asked.items():
+                _require(name, wanted, held)
+            ran = cursor.execute(statement)
+            described = ran.description or ()
+            reader = ran.to_arrow_reader(BATCH_ROWS)
+            table = narrowed(fetched(reader, reader.schema, rows, size), described)
+            return table, {
+                "snapshots": {name: held[name][0] for name in asked},
+                "since": {name: held[name][1] for name in asked},
+            }
+        finally:
+            with contextlib.suppress(duckdb.Error):  # interrupted even here: `_begin` mends it
+                cursor.execute("ROLLBACK")
+
+
+def _begin(cursor: duckdb.DuckDBPyConnection) -> None:
+    try:
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+    except duckdb.TransactionException:  # the one before was not ended
+        cursor.execute("ROLLBACK")
+        cursor.execute("BEGIN TRANSACTION READ ONLY")
+
+
+def _look(cursor: duckdb.DuckDBPyConnection) -> list[Any]:
+    """What is held. It is our own query: when it cannot be answered, nothing can."""
+    try:
+        return cursor.execute("EXECUTE held").fetchall()
+    except (duckdb.InterruptException, duckdb.OutOfMemoryException):
+        raise
+    except duckdb.Error as error:
+        telemetry.log("node", "broken", level="ERROR", error=str(error))
+        raise Broken from error
+
+
+def _require(name: str, wanted: Mapping[str, Any], held: Mapping[str, tuple[str, str]]) -> None:
+    """Refuse a copy that is not held, is of another snapshot, or does not reach back far enough."""
+    if name not in held:
+        raise Failed("not-held", f"The node holds no copy of {name}.")
+    snapshot, since = held[name]
+    if wanted.get("snapshot") is not None and str(wanted["snapshot"]) != snapshot:
+        raise Failed("moved", f"The copy of {name} is at another snapshot.", held=snapshot)
+    if "since" in wanted and since is not None:
+        asked = wanted["since"]
+        if asked is None or utc(asked) < utc(since):
+            raise Failed("moved", f"The copy of {name} begins later.", held=snapshot, since=since)

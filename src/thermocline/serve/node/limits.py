@@ -1,0 +1,90 @@
+"""What a node process may do to the machine, whatever the SQL inside it tries.
+
+DuckDB's own limits are the first wall; these are the operating system's. They are set before
+anything is loaded that could want more, and cannot be raised again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+
+from thermocline.errors import ConfigError
+
+ENVIRONMENT = frozenset(
+    {
+        "PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH",
+        "PYTHONHOME", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "LD_LIBRARY_PATH",
+        "__CF_USER_TEXT_ENCODING",
+    }
+)  # fmt: skip
+"""All that a node may know of its environment: none of these is a secret."""
+
+LARGEST_FILE = 16 << 20
+OPEN_FILES = 512
+UNSEEN = 512 << 20
+"""Memory beyond the budget that is reserved rather than used: stacks, what allocators keep."""
+HEADROOM = 128 << 20
+"""With less than this left to reserve, threads can no longer be started."""
+
+_RESIDENT, _DATA = 1, 5  # columns of /proc/self/statm
+_SET_DUMPABLE = 4
+_SET_NO_NEW_PRIVILEGES = 38
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Refuse to start where a query could find something to tell: names only, never values."""
+    others = sorted(set(environment) - ENVIRONMENT)
+    if others:
+        raise ConfigError(
+            f"A node's environment may hold no {', '.join(others)[:300]}.",
+            f"Start it with nothing but {', '.join(sorted(ENVIRONMENT))}.",
+        )
+
+
+def confine(memory: int) -> None:
+    """Limit this process for good: memory, files, no core dump, no new privileges."""
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, LARGEST_FILE)
+    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _limit(resource.RLIMIT_DATA, _pages(_DATA) + memory + UNSEEN)
+    _limit(resource.RLIMIT_AS, 2 * memory + (8 << 30))
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        system = ctypes.CDLL(None)
+        # Not dumpable: others of the same user can neither trace it nor read its memory.
+        system.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
+        system.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+class Shortage:
+    """Whether memory is short: really, or as far as the operating system lets us reserve it.
+
+    Allocators give pages back but keep the addresses, which count as reserved: a query that
+    reserves all there is can leave the process with nothing to reserve, though it uses little.
+    """
+
+    def __init__(self, memory: int) -> None:
+        self._high = max(memory, _pages(_RESIDENT) + memory // 2 + HEADROOM)
+        self._most = resource.getrlimit(resource.RLIMIT_DATA)[0] - HEADROOM
+
+    def __call__(self) -> bool:
+        """Whether it is short now."""
+        return _pages(_RESIDENT) > self._high or _pages(_DATA) > self._most
+
+
+def _limit(what: int, most: int) -> None:
+    _, hard = resource.getrlimit(what)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(what, (most, most))
+
+
+def _pages(which: int) -> int:
+    """What this process has of one kind of memory, in bytes; 0 where that is not told."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[which])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+    return 0

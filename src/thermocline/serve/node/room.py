@@ -1,0 +1,72 @@
+"""The memory that copies may take, and when rows that came are compressed.
+
+DuckDB compresses a table in memory only at a checkpoint, to a fifth as a rule. A checkpoint that
+runs out of memory ends the whole database, so it is made early, while there is far more room than
+it needs, and never when memory is short.
+"""
+
+from __future__ import annotations
+
+import duckdb
+
+from thermocline import telemetry
+from thermocline.serve.node.engine import broken
+from thermocline.serve.wire.jobs import Failed
+
+COPIES_SHARE = 0.7
+"""How much of DuckDB's memory copies may take: queries need the rest."""
+COMPACT_SHARE = 0.1
+COMPACT_BYTES = 32 << 20
+"""Rows are compressed when they are so much of the memory, or so many bytes."""
+NEEDS = 3
+SPARE = 16 << 20
+"""A checkpoint takes up to so many times what it compresses, and a little more."""
+ROW_GROUP = 122_880
+"""Rows that DuckDB compresses together: those of the last, unfinished group are written again."""
+
+
+class Room:
+    """How much of DuckDB's memory is taken, seen by the one thread that adds to it."""
+
+    def __init__(self, writer: duckdb.DuckDBPyConnection, limit: int) -> None:
+        self._writer = writer
+        self._limit = limit
+        self._most = int(limit * COPIES_SHARE)
+        self._loose = 0
+        self._group = 0
+
+    def used(self) -> int:
+        """What DuckDB uses in all, queries that run among it."""
+        found = self._writer.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()")
+        return int((found.fetchone() or (0,))[0] or 0)
+
+    def fits(self, more: int) -> bool:
+        """Whether so many bytes of rows can be added."""
+        return self.used() + more <= self._most
+
+    def require(self, more: int) -> None:
+        """Refuse what does not fit."""
+        if not self.fits(more):
+            raise Failed("memory", "The node has no memory left for this.",
+                         "Hold less, or give it more.", most=self._most)  # fmt: skip
+
+    def came(self, rows: int, size: int) -> None:
+        """Rows were added: compress them when they are many."""
+        self._loose += size
+        self._group = max(self._group, size * ROW_GROUP // max(rows, 1) if rows else 0)
+        if self._loose > min(COMPACT_BYTES, self._limit * COMPACT_SHARE):
+            self.compact()
+
+    def compact(self) -> None:
+        """Compress what is held, when there is room for that. Queries go on."""
+        used = self.used()
+        needed = NEEDS * (self._loose + min(self._group, used)) + SPARE
+        if used + needed > self._limit:
+            return
+        try:
+            self._writer.execute("CHECKPOINT")
+            self._loose = self._group = 0
+        except duckdb.Error as error:
+            if broken(error):
+                raise
+            telemetry.log("node", "not compressed", level="WARNING", error=str(error))

@@ -1,0 +1,149 @@
+"""A question made ready: guarded, its clock pinned, its start narrowed, and kept for the next time.
+
+Dashboards ask the same texts again and again. What a text means is worked out once and kept for as
+long as it stays true: for ever when it never looks at the clock, for the day when it asks for the
+date, not at all when it asks for the time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+from thermocline.serve.question.clock import Clock, pin
+from thermocline.serve.question.guard import Bounds, Question, Refused, guard
+from thermocline.serve.question.span import EVERYTHING, Span, Timed, spans
+from thermocline.serve.terms import Ask, Head
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KEPT = 2_000
+LONGEST_KEPT = 10_000
+"""Texts and their trees take memory: of longer ones, which nobody types again, none is kept."""
+
+
+@dataclass
+class Prepared:
+    """A question that may be asked, and what follows from its text alone.
+
+    `text` is its canonical spelling: two spellings of one question have the same. `sql` keeps its
+    translations by engine.
+    """
+
+    question: Question
+    text: str
+    clock: Clock
+    day: date
+    now: datetime
+    sql: dict[tuple[str, ...], str] = field(default_factory=dict)
+    _spans: dict[tuple[tuple[str, str], ...], dict[str, Span]] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The stored tables that it mentions."""
+        return tuple(self.question.tables)
+
+    def spans(self, heads: Mapping[str, Head]) -> dict[str, Span]:
+        """Which time of each table the question can see, all its mentions together."""
+        timed = {
+            table: Timed(head.time and head.time.lower(), frozenset(map(str.lower, head.columns)))
+            for table in self.tables
+            if (head := heads[table])
+        }
+        key = tuple((table, ",".join(sorted(each.columns))) for table, each in timed.items())
+        if key not in self._spans:
+            self._spans.clear()  # columns changed; what they were does not come back
+            self._spans[key] = self._found(timed)
+        return self._spans[key]
+
+    def _found(self, timed: Mapping[str, Timed]) -> dict[str, Span]:
+        from sqlglot import exp
+
+        # All engines here take names in any case; whoever compares them gets them in one.
+        lower = self.question.tree.copy()
+        twins = {id(a): b for a, b in zip(self.question.tree.walk(), lower.walk(), strict=True)}
+        for name in lower.find_all(exp.Identifier):
+            name.set("this", name.name.lower())
+        of_twin = spans(lower, timed, self.now.replace(tzinfo=None))
+        found = {one: of_twin[id(twin)] for one, twin in twins.items() if id(twin) in of_twin}
+        hulls: dict[str, Span] = {}
+        for table, mentions in self.question.tables.items():
+            seen = [found.get(id(mention), EVERYTHING) for mention in mentions]
+            hull = seen[0]
+            for other in seen[1:]:
+                hull = hull | other
+            hulls[table] = hull
+        return hulls
+
+
+class Preparing:
+    """Makes questions ready, and keeps the most recent ones."""
+
+    def __init__(self, bounds: Bounds | None = None) -> None:
+        self._bounds = bounds
+        self._kept: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
+
+    def __call__(self, ask: Ask, heads: Mapping[str, Head], now: datetime) -> Prepared:
+        """The prepared question. Raises Refused; asks nobody."""
+        key = (ask.sql, ask.dialect, ask.table_id, ask.start_time)
+        found = self._kept.get(key)
+        if found is not None and (found.clock is Clock.NEVER or found.day == now.date()):
+            self._kept.move_to_end(key)
+            return found
+        prepared = _prepared(ask, heads, now, self._bounds)
+        # What `start_time` leaves out depends on the tables' columns, which may change.
+        lasting = prepared.clock is not Clock.INSTANT and ask.start_time is None
+        if lasting and len(ask.sql) <= LONGEST_KEPT:
+            self._kept[key] = prepared
+            if len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return prepared
+
+
+def _prepared(
+    ask: Ask, heads: Mapping[str, Head], now: datetime, bounds: Bounds | None
+) -> Prepared:
+    from sqlglot import exp
+
+    question = guard(ask.sql, ask.dialect, bounds)
+    for mention in (each for some in question.tables.values() for each in some):
+        if mention.args.get("version") or mention.args.get("when"):
+            raise Refused("A query cannot name a version.", "Give `snapshot` beside the query.")
+    clock = pin(question.tree, now)
+    if ask.start_time is not None:
+        _narrow(question, ask, heads)
+    if ask.table_id is not None and ask.table_id.lower() not in question.tables:
+        raise Refused("table_id is no table of the query.", "Leave it out, or name one of them.")
+    text = question.tree.sql(dialect=question.dialect, comments=False)
+    assert isinstance(question.tree, exp.Query)
+    return Prepared(question, text, clock, now.date(), now)
+
+
+def _narrow(question: Question, ask: Ask, heads: Mapping[str, Head]) -> None:
+    """Leave out the rows before `start_time`: of the table that is named, or of all with a time."""
+    from sqlglot import exp
+
+    assert ask.start_time is not None
+    start = ask.start_time.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    for table, mentions in question.tables.items():
+        head = heads.get(table)
+        if head is None or head.time is None or ask.table_id not in (None, table):
+            continue
+        word = {"timestamptz": "timestamptz", "date": "date"}.get(head.columns[head.time])
+        stamp = f"{start}+00:00" if word == "timestamptz" else start
+        bound = exp.cast(exp.Literal.string(stamp), word or "timestamp")
+        if word == "date":
+            # A day counts when the start lies in it: a row of that day may be later.
+            bound = exp.cast(exp.Literal.string(start[:10]), "date")
+        for number, mention in enumerate(mentions):
+            alias = mention.alias or mention.name
+            inner = mention.copy()
+            inner.set("alias", None)
+            column = exp.column(head.time, quoted=True)
+            # Not copied on the way: the spans are looked up by this very node.
+            select = exp.select("*").from_(inner, copy=False).where(column >= bound, copy=False)
+            mention.replace(select.subquery(alias, copy=False))
+            mentions[number] = inner

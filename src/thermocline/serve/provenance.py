@@ -1,0 +1,58 @@
+"""Where an answer came from: engine, snapshots, how fresh, why there, and what was read for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from thermocline.serve.terms import Rows
+
+if TYPE_CHECKING:
+    from thermocline.serve.fleet.fleet import Fleet
+    from thermocline.serve.route import Route, Way
+
+
+@dataclass(frozen=True)
+class Given:
+    """Rows, the way they came, and who failed to give them before."""
+
+    rows: Rows
+    way: Way
+    failures: tuple[tuple[str, str], ...]
+
+
+def provenance(
+    given: Given, route: Route, fleet: Fleet, *, cached: bool, ms: dict[str, float]
+) -> dict[str, Any]:
+    """What an answer says of itself, ready for JSON.
+
+    A table's staleness is how long ago it was last known to be as it was read.
+    """
+    now, lookout, way = datetime.now(UTC), fleet.lookout, given.way
+    tables: dict[str, Any] = {}
+    for table, snapshot in way.snapshots.items():
+        head = lookout.heads.get(table)
+        newest = head is not None and head.snapshot == snapshot
+        as_of = lookout.looked_at if newest else fleet.left.get((table, snapshot))
+        tables[table] = {
+            "snapshot": str(snapshot),
+            "committed_at": head.committed_at.isoformat() if head and newest else None,
+            "staleness_ms": milliseconds((now - as_of).total_seconds()) if as_of else None,
+        }
+    cold = way.engine != "hot" and not cached
+    because = ["the same was answered at these snapshots"] if cached else list(way.because)
+    return {
+        "engine": "cache" if cached else way.engine,
+        "node": way.node,
+        "tables": tables,
+        "because": because,
+        "fallback": [{"from": who, "cause": why} for who, why in given.failures],
+        "scanned": {"files": route.files if cold else 0, "bytes": route.bytes if cold else 0},
+        "ms": ms,
+    }
+
+
+def milliseconds(seconds: float) -> float:
+    """Seconds as milliseconds, to the microsecond."""
+    return round(max(seconds, 0.0) * 1000, 3)

@@ -1,0 +1,173 @@
+"""Expressions that name a moment: literals, the clock, and arithmetic on them.
+
+Moments are UTC without a zone, to the microsecond; a date is its midnight. What is not understood
+is None, and the caller then knows nothing of the time that is asked for.
+"""
+
+from __future__ import annotations
+
+import calendar
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+UNITS = ("microsecond", "millisecond", "second", "minute", "hour", "day", "week",
+         "month", "quarter", "year")  # fmt: skip
+_MONTHS = {"month": 1, "quarter": 3, "year": 12}
+_SECONDS = {"microsecond": 1e-6, "millisecond": 1e-3, "second": 1.0, "minute": 60.0,
+            "hour": 3600.0, "day": 86400.0, "week": 604800.0}  # fmt: skip
+
+
+def moment(node: exp.Expr, now: datetime) -> datetime | None:
+    """The moment that an expression names, if it names one. `now` is what the clock shows."""
+    try:
+        return _moment(node, now)
+    except (ValueError, OverflowError, TypeError):
+        return None
+
+
+def truncated(at: datetime, unit: str) -> datetime:
+    """The beginning of the unit that a moment lies in."""
+    at = at.replace(microsecond=0) if unit not in UNITS[:2] else at
+    match unit:
+        case "microsecond":
+            return at
+        case "millisecond":
+            return at.replace(microsecond=at.microsecond // 1000 * 1000)
+        case "second":
+            return at
+        case "minute":
+            return at.replace(second=0)
+        case "hour":
+            return at.replace(minute=0, second=0)
+    day = at.replace(hour=0, minute=0, second=0)
+    match unit:
+        case "day":
+            return day
+        case "week":
+            return day - timedelta(days=day.weekday())
+        case "month":
+            return day.replace(day=1)
+        case "quarter":
+            return day.replace(month=(day.month - 1) // 3 * 3 + 1, day=1)
+        case "year":
+            return day.replace(month=1, day=1)
+    raise ValueError(unit)
+
+
+def shifted(at: datetime, count: float, unit: str) -> datetime:
+    """A moment so many units later. A day that a month has not becomes its last."""
+    if unit in _MONTHS:
+        months = at.year * 12 + at.month - 1 + round(count) * _MONTHS[unit]
+        year, month = divmod(months, 12)
+        last = calendar.monthrange(year, month + 1)[1]
+        return at.replace(year=year, month=month + 1, day=min(at.day, last))
+    if unit in {"day", "week"}:
+        return at + timedelta(days=count * (7 if unit == "week" else 1))
+    return at + timedelta(seconds=count * _SECONDS[unit])
+
+
+def unit_of(node: exp.Expr | None) -> str | None:
+    """The unit that a word names, in the singular."""
+    if node is None:
+        return None
+    word = node.name.lower().removesuffix("s")
+    return word if word in UNITS else None
+
+
+def written(text: str) -> datetime:
+    """A moment as people write it: a date, or a date and a time, with a zone or without."""
+    plain = text.strip()
+    if plain.upper().endswith(" UTC"):
+        plain = plain[:-4] + "+00:00"
+    at = datetime.fromisoformat(plain)
+    return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
+
+
+def _moment(node: exp.Expr, now: datetime) -> datetime | None:
+    from sqlglot import exp
+
+    match node:
+        case exp.Paren():
+            return _moment(node.this, now)
+        case exp.Literal(is_string=True):
+            return written(node.name)
+        case exp.CurrentTimestamp() | exp.Localtimestamp() | exp.CurrentDatetime():
+            return now
+        case exp.Anonymous() if node.name.lower() == "now" and not node.expressions:
+            return now
+        case exp.CurrentDate():
+            return truncated(now, "day")
+        case exp.Cast() | exp.TryCast():
+            return _cast(node, now)
+        case exp.Date() | exp.TsOrDsToDate() | exp.FromISO8601Date():
+            return None if node.args.get("zone") else _truncated(node.this, "day", now)
+        case exp.FromISO8601Timestamp() | exp.TimeStrToTime() | exp.Timestamp():
+            return _moment(node.this, now)
+        case exp.TimestampTrunc() | exp.DateTrunc():
+            return _truncated(node.this, unit_of(node.args.get("unit")), now)
+        case exp.DateFromParts():
+            parts = [int(node.args[name].name) for name in ("year", "month", "day")]
+            return datetime(parts[0], parts[1], parts[2])  # UTC, as all here
+    return _sum(node, now)
+
+
+def _cast(node: exp.Cast, now: datetime) -> datetime | None:
+    from sqlglot import exp
+
+    if node.is_type(exp.DType.DATE):
+        return _truncated(node.this, "day", now)
+    if node.is_type(exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ):
+        return _moment(node.this, now)
+    return None
+
+
+def _truncated(node: exp.Expr, unit: str | None, now: datetime) -> datetime | None:
+    at = _moment(node, now)
+    return None if at is None or unit is None else truncated(at, unit)
+
+
+def _sum(node: exp.Expr, now: datetime) -> datetime | None:
+    """A moment and a duration, added or taken away."""
+    from sqlglot import exp
+
+    later = (exp.Add, exp.DateAdd, exp.TsOrDsAdd, exp.TimestampAdd, exp.DatetimeAdd)
+    earlier = (exp.Sub, exp.DateSub, exp.TimestampSub, exp.DatetimeSub)
+    if not isinstance(node, later + earlier):
+        return None
+    at = _moment(node.this, now)
+    duration = _duration(node.args["expression"], unit_of(node.args.get("unit")))
+    if at is None or duration is None:
+        return None
+    count, unit = duration
+    return shifted(at, -count if isinstance(node, earlier) else count, unit)
+
+
+def _duration(node: exp.Expr, unit: str | None) -> tuple[float, str] | None:
+    from sqlglot import exp
+
+    if isinstance(node, exp.Interval):
+        unit = unit_of(node.args.get("unit"))
+        count = _number(node.this) if node.this is not None else None
+        return None if unit is None or count is None else (count, unit)
+    count = _number(node)
+    # A date and a number are a number of days.
+    return None if count is None else (count, unit or "day")
+
+
+def _number(node: exp.Expr) -> float | None:
+    from sqlglot import exp
+
+    sign: Callable[[float], float] = float
+    while isinstance(node, exp.Paren | exp.Neg):
+        if isinstance(node, exp.Neg):
+            sign = float if sign is _negative else _negative
+        node = node.this
+    return sign(float(node.name)) if isinstance(node, exp.Literal) else None
+
+
+def _negative(number: float) -> float:
+    return -number

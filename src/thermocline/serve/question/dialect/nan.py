@@ -1,0 +1,74 @@
+"""Comparisons of fractions: for DuckDB and Spark a NaN equals itself and is above all numbers.
+
+For Trino, as for IEEE 754, it is neither equal, nor above, nor below anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlglot import exp
+
+from thermocline.serve.question.dialect.rules import compared, unfaithful
+from thermocline.serve.question.dialect.types import family
+
+FRACTIONS = frozenset({"double", "real"})
+IsNan = Callable[[exp.Expr], exp.Expr]
+"""The engine's own test for NaN."""
+
+
+def may_be(node: exp.Expr) -> bool:
+    """Whether a value can be NaN; a constant cannot."""
+    return family(node) in FRACTIONS and not isinstance(node.unnest(), exp.Literal | exp.Neg)
+
+
+def above_all(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+    """DuckDB's comparison, for an engine that goes by IEEE 754."""
+    node = compared(node)
+    assert isinstance(node, exp.Binary)
+    left, right = node.left, node.right
+    if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+        return node
+    if isinstance(node, exp.LT | exp.LTE):
+        left, right = right, left  # what is said below of the greater side
+    if isinstance(node, exp.EQ | exp.NEQ):
+        if not (may_be(left) and may_be(right)):
+            return node
+        both = exp.and_(is_nan(left), is_nan(right))
+        if isinstance(node, exp.EQ):
+            return exp.paren(exp.or_(node.copy(), both))
+        return exp.paren(exp.and_(node.copy(), exp.not_(exp.paren(both))))
+    if not may_be(left):
+        return node
+    strict = isinstance(node, exp.GT | exp.LT)
+    if may_be(right) and strict:
+        beside: exp.Expr = exp.not_(is_nan(right))
+    else:
+        beside = exp.not_(exp.Is(this=right.copy(), expression=exp.Null()))
+    return exp.paren(exp.or_(node.copy(), exp.and_(is_nan(left), beside)))
+
+
+def like_ieee(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+    """Trino's comparison, for an engine that has NaN above all numbers."""
+    node = compared(node)
+    assert isinstance(node, exp.Binary)
+    if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
+        return node
+    sides = [each for each in (node.left, node.right) if may_be(each)]
+    if not sides:
+        return node
+    if isinstance(node, exp.NEQ):
+        other = node.right if may_be(node.left) else node.left
+        known = exp.not_(exp.Is(this=other.copy(), expression=exp.Null()))
+        # A NaN differs from everything, itself included; from a null nothing is known to.
+        return exp.paren(exp.or_(node.copy(), exp.and_(is_nan(sides[0]), known)))
+    if isinstance(node, exp.EQ):
+        sides = sides[:1]
+    return exp.paren(exp.and_(node.copy(), *(exp.not_(is_nan(each)) for each in sides)))
+
+
+def no_fractions(node: exp.Expr, values: list[exp.Expr], where: str) -> exp.Expr:
+    """Refuse a comparison inside of another construct, where a NaN could make a difference."""
+    if any(may_be(each) for each in values):
+        unfaithful(f"{where} of fractions", "a NaN is compared differently")
+    return node

@@ -1,0 +1,322 @@
+"""DuckDB's meaning in Spark's words (ANSI mode, session in UTC, decimals without loss).
+
+Every rule here was found by asking both: what is not in `SAME` or `RULES` was seen to differ, or
+was not looked at yet.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from thermocline.serve.question.dialect import shared, texts
+from thermocline.serve.question.dialect.rules import (
+    Rule,
+    alike,
+    call,
+    cast,
+    named,
+    number,
+    spreading,
+    time_literal,
+    unfaithful,
+    wrapped,
+)
+from thermocline.serve.question.dialect.shared import need
+from thermocline.serve.question.dialect.texts import text
+from thermocline.serve.question.dialect.types import NUMBERS, TIMES, T, family, typed
+
+SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
+
+
+def _divided(node: exp.Expr) -> exp.Expr:
+    """`/` of doubles. ANSI mode fails at a zero, where DuckDB goes by IEEE 754."""
+    assert isinstance(node, exp.Div)
+    need(node.left, *NUMBERS, of=node)
+    need(node.right, *NUMBERS, of=node)
+    if number(node.right):
+        divisor = cast(node.right, T.DOUBLE)
+        return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
+    left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
+    # No quotient is null but that by zero; and a power of ±0 is ±infinity without a complaint.
+    by_zero = exp.Mul(
+        this=left.copy(), expression=call("POWER", right.copy(), exp.Literal.number(-1))
+    )
+    quotient = call("TRY_DIVIDE", left, right)
+    return typed(exp.Coalesce(this=quotient, expressions=[by_zero]), T.DOUBLE)
+
+
+def _int_divided(node: exp.Expr) -> exp.Expr:
+    assert isinstance(node, exp.IntDiv)
+    need(node.left, "integer", of=node)
+    need(node.right, "integer", of=node)
+    zero = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
+    return typed(exp.IntDiv(this=wrapped(node.left), expression=zero), T.BIGINT)
+
+
+def _remainder(node: exp.Expr) -> exp.Expr:
+    """DuckDB gives null for the remainder by zero, of doubles NaN."""
+    assert isinstance(node, exp.Mod)
+    need(node.left, "integer", "decimal", of=node)
+    need(node.right, "integer", "decimal", of=node)
+    zero = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
+    return exp.Mod(this=wrapped(node.left), expression=zero)
+
+
+def _moved(node: exp.Expr) -> exp.Expr:
+    left, right = shared.adding(node)
+    assert isinstance(node, exp.Binary)
+    if (left, right) == ("date", "date"):
+        if isinstance(node, exp.Add):
+            unfaithful("the sum of two dates")
+        return cast(call("DATEDIFF", node.left, node.right), T.BIGINT)
+    if right == "interval":
+        node.set("this", shared.as_timestamp(node.left))
+    return node
+
+
+def _whole(node: exp.Expr) -> exp.Expr:
+    """FLOOR and CEIL: Spark's of doubles is an integer, which has no NaN and ends at 2^63."""
+    if family(node.this) == "integer":
+        return cast(node.this, T.DOUBLE)
+    need(node.this, "decimal", of=node)
+    return node
+
+
+def _rounded(node: exp.Expr) -> exp.Expr:
+    """Spark rounds the decimal digits that a double is printed with; DuckDB what it is."""
+    digits = node.args.get("decimals")
+    if digits is not None and number(digits) is None:
+        unfaithful("ROUND to a number of digits that is no constant")
+    need(node.this, *NUMBERS, of=node)
+    if family(node.this) != "double" or digits is None:
+        return node
+    factor = cast(exp.Literal.number(10 ** abs(number(digits) or 0)), T.DOUBLE)
+    if (number(digits) or 0) < 0:
+        unfaithful("ROUND of a double to less than units")
+    up = exp.Round(this=exp.Mul(this=wrapped(node.this), expression=factor))
+    return typed(exp.paren(exp.Div(this=up, expression=factor.copy(), typed=True)), T.DOUBLE)
+
+
+def _cast(node: exp.Expr) -> exp.Expr:
+    source, target = family(node.this), family(node)
+    if isinstance(node, exp.TryCast) and source == "text":
+        unfaithful("TRY_CAST of a text", "engines take different texts for numbers and dates")
+    if source == target and source in {"integer", "boolean", "double", "date", "timestamp"}:
+        return node
+    match target, source:
+        case "text", "text" | "null":
+            return cast(node.this, T.TEXT)
+        case "text", "integer" | "decimal" | "boolean" | "date" | "timestamp":
+            return cast(node.this, T.TEXT)
+        case "integer", "decimal":
+            node.set("this", exp.Round(this=node.this))
+        case "integer", "double":
+            node.set("this", call("RINT", node.this))
+        case "double", "integer" | "decimal" | "real" | "text" | "null":
+            pass
+        case "decimal", "integer" | "decimal" | "text" | "null":
+            pass
+        case "integer", "text" | "boolean" | "null":
+            pass
+        case "boolean", "integer" | "null":
+            pass
+        case "date" | "timestamp" | "timestamptz", "date" | "timestamp" | "timestamptz" | "null":
+            pass
+        case "date" | "timestamp" | "timestamptz", "text":
+            if not isinstance(node.this, exp.Literal):
+                unfaithful("a cast of a text to a time", "engines read different spellings")
+            return time_literal(node.this.name, node.args["to"].this)
+        case _:
+            unfaithful(f"a cast of {source} to {target}")
+    return node
+
+
+def _length(node: exp.Expr) -> exp.Expr:
+    if family(node.this) == "list":
+        return cast(call("SIZE", node.this), T.BIGINT)
+    need(node.this, "text", of=node)
+    return cast(call("CHAR_LENGTH", node.this), T.BIGINT)
+
+
+def _lower(node: exp.Expr) -> exp.Expr:
+    """Java knows a final sigma, and takes İ apart; DuckDB maps each character by itself."""
+    need(node.this, "text", of=node)
+    return call("LOWER", call("TRANSLATE", node.this, text("İΣ"), text("iσ")), kind=T.TEXT)
+
+
+def _like(node: exp.Expr) -> exp.Expr:
+    """Without ESCAPE, Spark takes a backslash for one; DuckDB takes none."""
+    need(node.this, "text", of=node)
+    pattern = shared.pattern(node)
+    if pattern is None:
+        unfaithful(f"{named(node)} of a pattern that is no constant")
+    escaped = isinstance(node.parent, exp.Escape)
+    if isinstance(node, exp.ILike):
+        if any(letter in pattern for letter in "İΣς"):
+            unfaithful("ILIKE with such letters")
+        pattern, negate = pattern.lower(), node.args.get("negate")
+        node = exp.Like(
+            this=_lower(exp.Lower(this=node.this)), expression=text(pattern), negate=negate
+        )
+    if "\\" not in pattern or escaped:
+        return node
+    mark = next((char for char in "!#~^|@" if char not in pattern), None)
+    if mark is None:
+        unfaithful("LIKE with a backslash and so many other signs")
+    return exp.Escape(this=node.copy(), expression=text(mark))
+
+
+def _position(node: exp.Expr) -> exp.Expr:
+    node = texts.position(node)
+    return cast(call("LOCATE", node.args["substr"], node.this), T.BIGINT)
+
+
+def _time_part(node: exp.Expr) -> exp.Expr:
+    """A part of a time. Spark counts days of the week from Sunday as 1, and gives INT."""
+    need(node.this, *TIMES, of=node)
+    kind = type(node).__name__
+    match kind:
+        case "DayOfWeek":
+            found: exp.Expr = exp.Sub(
+                this=call("DAYOFWEEK", node.this), expression=exp.Literal.number(1)
+            )
+        case "DayOfWeekIso":
+            found = exp.Add(this=call("WEEKDAY", node.this), expression=exp.Literal.number(1))
+        case "Week" | "WeekOfYear":
+            found = call("WEEKOFYEAR", node.this)
+        case "DayOfMonth" | "DayOfYear":
+            found = call(kind.upper(), node.this)
+        case _:
+            found = call(kind.upper(), node.this)
+    return cast(found, T.BIGINT)
+
+
+_PARTS = {
+    "YEAR": exp.Year, "MONTH": exp.Month, "DAY": exp.Day, "HOUR": exp.Hour, "MINUTE": exp.Minute,
+    "SECOND": exp.Second, "QUARTER": exp.Quarter, "DOW": exp.DayOfWeek, "DAYOFWEEK": exp.DayOfWeek,
+    "ISODOW": exp.DayOfWeekIso, "WEEK": exp.Week, "DOY": exp.DayOfYear, "DAYOFYEAR": exp.DayOfYear,
+}  # fmt: skip
+
+
+def _extracted(node: exp.Expr) -> exp.Expr:
+    part = node.name.upper()
+    if part == "EPOCH":
+        return _epoch(exp.TimeToUnix(this=node.expression))
+    if part not in _PARTS:
+        unfaithful(f"EXTRACT of {part.lower()}")
+    return _time_part(_PARTS[part](this=node.expression))
+
+
+def _epoch(node: exp.Expr) -> exp.Expr:
+    need(node.this, *TIMES, of=node)
+    micros = cast(call("UNIX_MICROS", cast(node.this, T.TIMESTAMPTZ)), T.DOUBLE)
+    million = cast(exp.Literal.number(1_000_000), T.DOUBLE)
+    return typed(exp.paren(exp.Div(this=micros, expression=million, typed=True)), T.DOUBLE)
+
+
+def _truncated(node: exp.Expr) -> exp.Expr:
+    """Spark's DATE_TRUNC gives a time with zone, whatever it was given."""
+    need(node.this, *TIMES, of=node)
+    of = family(node.this)
+    found = call("DATE_TRUNC", text(shared.unit(node)), node.this)
+    return typed(found, T.TIMESTAMPTZ) if of == "timestamptz" else cast(found, T.TIMESTAMPNTZ)
+
+
+def _difference(node: exp.Expr) -> exp.Expr:
+    """How many boundaries of a unit lie between two times; Spark's own counts whole units."""
+    need(node.this, *TIMES, of=node)
+    need(node.expression, *TIMES, of=node)
+    end, start = node.this, node.expression
+    match shared.unit(node):
+        case "DAY":
+            days = call("DATEDIFF", cast(end, T.DATE), cast(start, T.DATE))
+            return cast(days, T.BIGINT)
+        case "YEAR":
+            years = exp.Sub(this=call("YEAR", end), expression=call("YEAR", start))
+            return cast(years, T.BIGINT)
+        case "MONTH":
+            months = [
+                exp.Add(
+                    this=exp.Mul(this=call("YEAR", each), expression=exp.Literal.number(12)),
+                    expression=call("MONTH", each.copy()),
+                )
+                for each in (end, start)
+            ]
+            return cast(
+                exp.Sub(this=exp.paren(months[0]), expression=exp.paren(months[1])), T.BIGINT
+            )
+        case "HOUR" | "MINUTE" | "SECOND" as unit:
+            seconds = [
+                call("UNIX_SECONDS", call("DATE_TRUNC", text(unit), cast(each, T.TIMESTAMPTZ)))
+                for each in (end, start)
+            ]
+            size = {"HOUR": 3600, "MINUTE": 60, "SECOND": 1}[unit]
+            apart = exp.paren(exp.Sub(this=seconds[0], expression=seconds[1]))
+            return typed(exp.IntDiv(this=apart, expression=exp.Literal.number(size)), T.BIGINT)
+        case unit:
+            return unfaithful(f"DATE_DIFF by {unit.lower()}")
+
+
+def _extreme(node: exp.Expr) -> exp.Expr:
+    if family(node.this) in {"list", "struct", "map", "unknown"}:
+        unfaithful(f"{named(node)} of {family(node.this)}")
+    if node.expressions:
+        unfaithful(f"{named(node)} of several values")
+    return node
+
+
+def _summed(node: exp.Expr) -> exp.Expr:
+    of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+    need(of, *NUMBERS, "real", of=node)
+    return node
+
+
+def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
+    """Of decimals: DuckDB adds them exactly and gives a double, Spark another decimal."""
+    of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+    need(of, *NUMBERS, "real", of=node)
+    if family(of) != "decimal":
+        return None
+    total, count = exp.Sum(this=node.this.copy()), exp.Count(this=node.this.copy())
+    return call("TRY_DIVIDE", cast(place(total), T.DOUBLE), place(count), kind=T.DOUBLE)
+
+
+def _median(node: exp.Expr) -> exp.Expr:
+    need(node.this, "integer", "double", of=node)
+    return node
+
+
+def _list_item(node: exp.Expr) -> exp.Expr:
+    return call("TRY_ELEMENT_AT", node.this, shared.place_in_list(node))
+
+
+def _extremes(node: exp.Expr) -> exp.Expr:
+    if not node.args.get("ignore_nulls"):
+        unfaithful(named(node), "nulls")
+    found = [node.this, *node.expressions]
+    if {family(each) for each in found} - NUMBERS - TIMES - {"text"}:
+        unfaithful(named(node))
+    alike(found, named(node))
+    return node
+
+
+RULES: dict[str, Rule] = {
+    **shared.RULES,
+    **spreading({"Avg": _average}, shared.RULES["Window"]),
+    **dict.fromkeys(("Add", "Sub"), _moved),
+    **dict.fromkeys(("Floor", "Ceil"), _whole),
+    **dict.fromkeys(("Cast", "TryCast"), _cast),
+    **dict.fromkeys(("Like", "ILike"), _like),
+    **dict.fromkeys(("Left", "Right"), texts.ends),
+    **dict.fromkeys(("Min", "Max"), _extreme),
+    **dict.fromkeys(("Year", "Month", "Day", "Hour", "Minute", "Second", "Quarter", "DayOfWeek",
+                     "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _time_part),
+    **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
+    **dict.fromkeys(("Greatest", "Least"), _extremes),
+    "Div": _divided, "IntDiv": _int_divided, "Mod": _remainder, "Round": _rounded,
+    "Length": _length, "Lower": _lower, "Escape": texts.escape, "RegexpLike": texts.regexp,
+    "Substring": texts.substring, "Trim": texts.trimmed, "StrPosition": _position,
+    "Replace": texts.replaced,
+    "SplitPart": texts.part, "Extract": _extracted, "TimeToUnix": _epoch, "DateDiff": _difference,
+    "Sum": _summed, "Median": _median, "Bracket": _list_item, "ArraySize": _length,
+}  # fmt: skip

@@ -1,0 +1,297 @@
+"""DuckDB's meaning in Trino's words (session in UTC).
+
+Every rule here was found by asking both: what is not in `SAME` or `RULES` was seen to differ, or
+was not looked at yet.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from thermocline.serve.question.dialect import nan, shared, texts, trino_times
+from thermocline.serve.question.dialect.rules import (
+    Rule,
+    alike,
+    between,
+    call,
+    cast,
+    named,
+    number,
+    spreading,
+    time_literal,
+    unfaithful,
+    within,
+    wrapped,
+)
+from thermocline.serve.question.dialect.shared import need
+from thermocline.serve.question.dialect.texts import text
+from thermocline.serve.question.dialect.types import NUMBERS, T, decimal, family, typed
+
+SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
+_COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ")
+
+
+def finished(tree: exp.Query) -> exp.Query:
+    """Times in microseconds: without a word of it, Trino's TIMESTAMP has milliseconds."""
+    for kind in tree.find_all(exp.DataType):
+        if kind.this in (T.TIMESTAMP, T.TIMESTAMPNTZ, T.TIMESTAMPTZ):
+            if kind.this == T.TIMESTAMPNTZ:
+                kind.set("this", T.TIMESTAMP)
+            kind.set("expressions", [exp.DataTypeParam(this=exp.Literal.number(6))])
+    return tree
+
+
+def is_nan(node: exp.Expr) -> exp.Expr:
+    """Trino's test for NaN."""
+    return call("IS_NAN", node.copy(), kind=T.BOOLEAN)
+
+
+def _compared(node: exp.Expr) -> exp.Expr:
+    return nan.above_all(node, is_nan)
+
+
+def _divided(node: exp.Expr) -> exp.Expr:
+    assert isinstance(node, exp.Div)
+    need(node.left, *NUMBERS, of=node)
+    need(node.right, *NUMBERS, of=node)
+    left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
+    return typed(exp.Div(this=left, expression=right, typed=True, safe=False), T.DOUBLE)
+
+
+def _by_zero_null(node: exp.Expr) -> exp.Expr:
+    """`//` and `%`: null where Trino fails. Its `/` of integers is the former."""
+    assert isinstance(node, exp.Binary)
+    families = ("integer",) if isinstance(node, exp.IntDiv) else ("integer", "decimal")
+    need(node.left, *families, of=node)
+    need(node.right, *families, of=node)
+    divisor = wrapped(node.right)
+    if not number(node.right):
+        divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
+    if isinstance(node, exp.IntDiv):
+        left = wrapped(node.left)
+        return exp.Div(this=left, expression=divisor, typed=True, safe=False)
+    return exp.Mod(this=wrapped(node.left), expression=divisor)
+
+
+def _whole(node: exp.Expr) -> exp.Expr:
+    if family(node.this) == "integer":
+        return cast(node.this, T.DOUBLE)
+    need(node.this, "decimal", "double", of=node)
+    return node
+
+
+def _rounded(node: exp.Expr) -> exp.Expr:
+    """Trino keeps the digits that were rounded away, as zeros."""
+    need(node.this, *NUMBERS, of=node)
+    digits = node.args.get("decimals")
+    if digits is None:
+        return node
+    places = number(digits)
+    if places is None or places < 0:
+        unfaithful("ROUND to a number of digits that is no constant from 0 on")
+    return cast(node.copy(), decimal(38, places)) if family(node.this) == "decimal" else node
+
+
+def _cast(node: exp.Expr) -> exp.Expr:
+    source, target = family(node.this), family(node)
+    if isinstance(node, exp.TryCast) and source == "text":
+        unfaithful("TRY_CAST of a text", "engines take different texts for numbers and dates")
+    match target, source:
+        case "text", "text" | "null" | "integer" | "decimal" | "boolean" | "date":
+            return cast(node.this, T.VARCHAR)
+        case "integer", "integer" | "decimal" | "boolean" | "text" | "null":
+            pass
+        case "double", "integer" | "decimal" | "double" | "real" | "text" | "null":
+            pass
+        case "decimal", "integer" | "decimal" | "text" | "null":
+            pass
+        case "boolean", "integer" | "boolean" | "null":
+            pass
+        case "date" | "timestamp" | "timestamptz", "date" | "timestamp" | "timestamptz" | "null":
+            pass
+        case "date" | "timestamp" | "timestamptz", "text":
+            if not isinstance(node.this, exp.Literal):
+                unfaithful("a cast of a text to a time", "engines read different spellings")
+            return time_literal(node.this.name, node.args["to"].this)
+        case _:
+            unfaithful(f"a cast of {source} to {target}")
+    return node
+
+
+def _length(node: exp.Expr) -> exp.Expr:
+    if family(node.this) == "list":
+        return call("CARDINALITY", node.this, kind=T.BIGINT)
+    need(node.this, "text", of=node)
+    return node
+
+
+def _upper(node: exp.Expr) -> exp.Expr:
+    """Only DuckDB has an upper case of ß."""
+    need(node.this, "text", of=node)
+    return call("UPPER", call("REPLACE", node.this, text("ß"), text("ẞ")), kind=T.TEXT)
+
+
+def _lower(node: exp.Expr) -> exp.Expr:
+    need(node.this, "text", of=node)
+    return node
+
+
+def _like(node: exp.Expr) -> exp.Expr:
+    need(node.this, "text", of=node)
+    need(node.expression, "text", of=node)
+    if isinstance(node, exp.ILike):
+        lowered = [call("LOWER", each) for each in (node.this, node.expression)]
+        negate = node.args.get("negate")
+        return exp.Like(this=lowered[0], expression=lowered[1], negate=negate)
+    return node
+
+
+def _right(node: exp.Expr) -> exp.Expr:
+    node = texts.ends(node)
+    count = number(node.expression) or 0
+    after = exp.Sub(this=call("LENGTH", node.this.copy()), expression=exp.Literal.number(count - 1))
+    start = call("GREATEST", after, exp.Literal.number(1))
+    return call("SUBSTR", node.this, start, kind=T.TEXT)
+
+
+def _trimmed(node: exp.Expr) -> exp.Expr:
+    """DuckDB takes away spaces, Trino whatever is white."""
+    need(node.this, "text", of=node)
+    if node.expression is None or not node.args.get("expression"):
+        node.set("expression", text(" "))
+    if not node.args.get("position"):
+        node.set("position", "BOTH")
+    return node
+
+
+def _position(node: exp.Expr) -> exp.Expr:
+    node = texts.position(node)
+    return call("STRPOS", node.this, node.args["substr"], kind=T.BIGINT)
+
+
+def _part(node: exp.Expr) -> exp.Expr:
+    """Behind the last part there is nothing: for DuckDB an empty text, for Trino a null."""
+    node = texts.part(node)
+    index = node.args["part_index"]
+    found = call("SPLIT_PART", node.this.copy(), node.args["delimiter"], index)
+    filled = exp.Coalesce(this=found, expressions=[text("")])
+    known = exp.not_(exp.Is(this=node.this, expression=exp.Null()))
+    return typed(exp.Case(ifs=[exp.If(this=known, true=filled)]), T.TEXT)
+
+
+def _least(node: exp.Expr, place: Rule) -> exp.Expr | None:
+    of = family(node.this)
+    if of in {"list", "struct", "map", "unknown"} or node.expressions:
+        unfaithful(f"{named(node)} of {of}")
+    return None
+
+
+def _most(node: exp.Expr, place: Rule) -> exp.Expr | None:
+    """Trino's MAX passes NaN over; for DuckDB it is the most there is."""
+    _least(node, place)
+    if not nan.may_be(node.this):
+        return None
+    some = place(call("BOOL_OR", is_nan(node.this)))
+    largest = place(exp.Max(this=node.this.copy()))
+    nothing = cast(call("NAN"), T.DOUBLE if family(node.this) == "double" else T.FLOAT)
+    return exp.Case(ifs=[exp.If(this=some, true=nothing)], default=largest)
+
+
+def _summed(node: exp.Expr, place: Rule) -> exp.Expr | None:
+    of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+    need(of, *NUMBERS, "real", of=node)
+    if family(of) == "real":
+        return place(exp.Sum(this=_doubled(node.this)))
+    return None
+
+
+def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
+    of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+    need(of, *NUMBERS, "real", of=node)
+    if family(of) == "real":
+        return place(exp.Avg(this=_doubled(node.this)))
+    if family(of) != "decimal":
+        return None
+    total, count = exp.Sum(this=node.this.copy()), exp.Count(this=node.this.copy())
+    total_double = cast(place(total), T.DOUBLE)
+    return exp.Div(this=total_double, expression=place(count), typed=True, safe=False)
+
+
+def _doubled(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Distinct):
+        unfaithful("DISTINCT of REAL numbers")
+    return cast(node.copy(), T.DOUBLE)
+
+
+def _between(node: exp.Expr) -> exp.Expr:
+    nan.no_fractions(node, [node.args["low"], node.args["high"]], "BETWEEN")
+    return between(node)
+
+
+def _within(node: exp.Expr) -> exp.Expr:
+    query = node.args.get("query")
+    listed = [*node.expressions, *(query.unnest().selects if query is not None else ())]
+    nan.no_fractions(node, listed, "IN")
+    return within(node)
+
+
+def _case(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.Case) and node.this is not None:
+        nan.no_fractions(node, [node.this], "CASE")
+    return shared.RULES["Case"](node)
+
+
+def _nullif(node: exp.Expr) -> exp.Expr:
+    nan.no_fractions(node, [node.this, node.expression], "NULLIF")
+    return shared.RULES["Nullif"](node)
+
+
+def _extremes(node: exp.Expr) -> exp.Expr:
+    """One null makes Trino's null; DuckDB passes nulls over."""
+    found = [node.this, *node.expressions]
+    nan.no_fractions(node, found, named(node))
+    alike(found, named(node))
+    if len(found) != 2 or not node.args.get("ignore_nulls"):
+        unfaithful(f"{named(node)} of more than two values")
+    both = call(named(node), *(each.copy() for each in found))
+    return exp.Coalesce(this=both, expressions=found)
+
+
+def _is(node: exp.Expr) -> exp.Expr:
+    """Trino has IS TRUE for nothing but null, and the parser's `=` instead gives null for null."""
+    node = shared.RULES["Is"](node)
+    if not isinstance(node.expression, exp.Boolean):
+        return node
+    held = node.this if node.expression.this else exp.not_(exp.paren(node.this))
+    return typed(exp.Coalesce(this=held, expressions=[exp.false()]), T.BOOLEAN)
+
+
+def _join(node: exp.Expr) -> exp.Expr:
+    if node.text("kind").upper() in {"SEMI", "ANTI"}:
+        unfaithful(f"a {node.text('kind').upper()} JOIN")
+    return shared.RULES["Join"](node)
+
+
+def _list_item(node: exp.Expr) -> exp.Expr:
+    return call("ELEMENT_AT", node.this, shared.place_in_list(node))
+
+
+RULES: dict[str, Rule] = {
+    **shared.RULES,
+    **spreading({"Avg": _average, "Sum": _summed, "Max": _most, "Min": _least},
+                shared.RULES["Window"]),
+    **dict.fromkeys(_COMPARISONS, _compared),
+    **dict.fromkeys(("IntDiv", "Mod"), _by_zero_null),
+    **dict.fromkeys(("Floor", "Ceil"), _whole),
+    **dict.fromkeys(("Cast", "TryCast"), _cast),
+    **dict.fromkeys(("Like", "ILike"), _like),
+    **trino_times.RULES,
+    **dict.fromkeys(("Greatest", "Least"), _extremes),
+    **dict.fromkeys(("Case", "If"), _case),
+    "Div": _divided, "Round": _rounded, "Length": _length, "ArraySize": _length, "Lower": _lower,
+    "Upper": _upper, "Escape": texts.escape, "RegexpLike": texts.regexp, "Left": texts.ends,
+    "Substring": texts.substring, "Right": _right, "Trim": _trimmed, "StrPosition": _position,
+    "Replace": texts.replaced, "SplitPart": _part, "Between": _between, "In": _within,
+    "Nullif": _nullif, "Join": _join, "Is": _is,
+    "Bracket": _list_item,
+}  # fmt: skip

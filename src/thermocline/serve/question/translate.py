@@ -1,0 +1,274 @@
+"""A guarded question as SQL of the engine that is to answer it, with the same answer everywhere.
+
+The question's own tree is left as it is. Where the engine's dialect is the one it is written in,
+only its tables are replaced. Otherwise it is first made plain (each column with its table, aliases
+and stars written out), then said in the other dialect rule by rule; see `dialect`. What was not
+found to mean the same is refused as Unfaithful, with the construct named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Literal, cast
+
+from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from thermocline.serve.question.dialect.types import Columns
+    from thermocline.serve.question.guard import Question
+
+__all__ = ["Engine", "Unfaithful", "translate", "undetermined"]
+
+Engine = Literal["duckdb", "spark", "trino"]
+LONGEST = 2_000_000
+"""Characters of a translation. Saying one construct by several can make a text grow."""
+
+_STORED = "stored"
+"""Under this name a node remembers which stored table it mentions."""
+
+
+def translate(
+    question: Question,
+    to: Engine,
+    names: Mapping[str, exp.Expr | str],
+    columns: Columns | None = None,
+) -> str:
+    """The question as the engine's SQL. `names` says what stands for each stored table.
+
+    A text is a view's name, or for Trino a table as one writes it there (`lake.a.b FOR VERSION AS
+    OF 1`); an expression is put in as it is. `columns` are the tables' columns at the snapshots
+    that will be read, with their types: without them only what is the same for every type can be
+    translated. Raises Unfaithful.
+    """
+    try:
+        tree = _copied(question)
+        _name_results(tree, question.dialect)
+        _count_plainly(tree)
+        if to == question.dialect:
+            _alias_tables(tree)
+        else:
+            spelt = _spelt(tree, question.dialect, columns or {})
+            tree = _said(tree, question.dialect, to, columns or {})
+            _spell_results(tree, spelt)
+        _replace_tables(tree, names, to)
+        sql = tree.sql(dialect=to, comments=False, identify=to != question.dialect)
+    except RecursionError:
+        unfaithful("a query nested so deeply")
+    if len(sql) > LONGEST:
+        unfaithful("a query of this length", "it would grow too long")
+    return sql
+
+
+def undetermined(question: Question) -> str | None:
+    """Why two right answers to the question may differ; None when there is only one.
+
+    The order of rows that no ORDER BY asks for counts for nothing here: answers are compared as
+    sets. It is rather about which rows or values they are.
+    """
+    from sqlglot import exp
+
+    for node in question.tree.walk():
+        if isinstance(node, exp.Limit | exp.Offset | exp.Fetch):
+            return "LIMIT keeps some of the rows, and others may be as good"
+        if isinstance(node, _FREE):
+            return f"{node.sql_name().lower()} may take any of several values"
+        if isinstance(node, exp.Distinct) and node.args.get("on"):
+            return "DISTINCT ON keeps any of several rows"
+        if isinstance(node, exp.TableSample):
+            return "a sample is another one each time"
+        if isinstance(node, exp.Window) and not isinstance(_innermost(node), _ORDERLESS):
+            return "a window may see rows in any order that its ORDER BY leaves open"
+        if isinstance(node, exp.Anonymous) and node.name.lower() in _FREE_NAMES:
+            return f"{node.name.lower()} may take any of several values"
+    return None
+
+
+# Steps --------------------------------------------------------------------------------------------
+
+
+def _copied(question: Question) -> exp.Query:
+    mentions = {id(node): table for table, nodes in question.tables.items() for node in nodes}
+    tree = question.tree.copy()
+    for before, after in zip(question.tree.walk(), tree.walk(), strict=True):
+        if id(before) in mentions:
+            after.meta[_STORED] = mentions[id(before)]
+    return tree
+
+
+def _name_results(tree: exp.Query, dialect: str) -> None:
+    """Give every unnamed result column the name that its own dialect gives it."""
+    from sqlglot import exp
+
+    for place, node in enumerate(list(_results(tree))):
+        if isinstance(node, exp.Alias | exp.Aliases | exp.Star) or node.is_star:
+            continue
+        if isinstance(node, exp.Column | exp.Dot) and not isinstance(node, exp.Func):
+            continue
+        name = f"_col{place}" if dialect == "trino" else _duckdb_name(node)
+        alias = exp.Alias(this=node.copy(), alias=exp.to_identifier(name, quoted=True))
+        node.replace(alias)
+
+
+def _spelt(tree: exp.Query, dialect: str, columns: Columns) -> dict[str, str]:
+    """How the names of results are spelt, which are made lower case to be told apart.
+
+    A column's is for DuckDB as the table has it, for Trino as the query has it.
+    """
+    from sqlglot import exp
+
+    found = {name.lower(): name for table in columns.values() for name in table}
+    for node in _results(tree):
+        if node.output_name and (isinstance(node, exp.Alias) or dialect != "duckdb"):
+            found[node.output_name.lower()] = node.output_name
+    return found
+
+
+def _spell_results(tree: exp.Query, spelt: Mapping[str, str]) -> None:
+    from sqlglot import exp
+
+    for node in _results(tree):
+        if isinstance(node, exp.Alias):
+            name = spelt.get(node.alias, node.alias)
+            node.set("alias", exp.to_identifier(name, quoted=True))
+
+
+def _results(tree: exp.Query) -> list[exp.Expr]:
+    """The expressions whose names the answer's columns have."""
+    from sqlglot import exp
+
+    first: exp.Expr = tree
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
+    return first.expressions if isinstance(first, exp.Select) else []
+
+
+def _duckdb_name(node: exp.Expr) -> str:
+    """DuckDB's own name of a result in the common cases, and the expression's text in others."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
+        return "count_star()"
+    if isinstance(node, exp.Binary) and not isinstance(node, exp.Func | exp.Dot):
+        return f"({node.sql('duckdb', comments=False)})"
+    if isinstance(node, exp.Func) and not isinstance(node, exp.Cast | exp.Case):
+        text = node.sql("duckdb", comments=False, normalize_functions="lower")
+        return text[:200]
+    return node.sql("duckdb", comments=False)[:200]
+
+
+def _count_plainly(tree: exp.Query) -> None:
+    """Say COUNT_IF as a COUNT: of no rows DuckDB 1.5 gives now 0, now null, others always 0."""
+    from sqlglot import exp
+
+    for node in list(tree.find_all(exp.CountIf)):
+        if isinstance(node.this, exp.Distinct):
+            continue  # refused where it is not DuckDB's own
+        one = exp.Case(ifs=[exp.If(this=node.this, true=exp.Literal.number(1))])
+        node.replace(exp.Count(this=one, big_int=True))
+
+
+def _alias_tables(tree: exp.Query) -> None:
+    """Let columns that are qualified by a table's name, or by schema and name, find their view."""
+    from sqlglot import exp
+
+    taken: dict[int, set[str]] = {}
+    renamed: dict[tuple[int, str], str] = {}
+    for node in list(tree.find_all(exp.Table)):
+        if _STORED not in node.meta or node.alias:
+            continue
+        scope = id(node.find_ancestor(exp.Select))
+        name = node.name
+        if name.lower() in taken.setdefault(scope, set()):
+            name = f"{node.db}_{node.name}"  # a.orders beside b.orders
+        taken[scope].add(name.lower())
+        renamed[(scope, node.meta[_STORED])] = name
+        node.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+    for column in tree.find_all(exp.Column):
+        if not column.text("db"):
+            continue
+        stored = f"{column.text('db')}.{column.text('table')}".lower()
+        select = column.find_ancestor(exp.Select)
+        while select is not None and (id(select), stored) not in renamed:
+            select = select.find_ancestor(exp.Select)
+        if select is not None:
+            alias = renamed[(id(select), stored)]
+            column.set("table", exp.to_identifier(alias, quoted=True))
+            column.set("db", None)
+            column.set("catalog", None)
+
+
+def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Query:
+    """The tree in the dialect of another engine, by way of DuckDB's meaning."""
+    from thermocline.serve.question.dialect import from_trino, plain, to_spark, to_trino
+    from thermocline.serve.question.dialect.rules import say
+    from thermocline.serve.question.dialect.types import annotate, schema
+
+    if source == "spark":
+        unfaithful("Spark's dialect", "only Spark answers it")
+    _alias_tables(tree)
+    known = schema(columns)
+    tree = plain.made(tree, source, known)
+    if source == "trino":
+        tree = say(tree, from_trino.RULES, from_trino.SAME)
+    if to == "duckdb":
+        return tree
+    if source == "trino":
+        annotate(tree, known)
+    if to == "spark":
+        return say(tree, to_spark.RULES, to_spark.SAME)
+    return to_trino.finished(say(tree, to_trino.RULES, to_trino.SAME))
+
+
+def _replace_tables(tree: exp.Query, names: Mapping[str, exp.Expr | str], to: Engine) -> None:
+    from sqlglot import exp
+
+    for node in list(tree.find_all(exp.Table)):
+        table = node.meta.get(_STORED)
+        if table is None:
+            continue
+        name = names[cast("str", table)]
+        alias = node.args.get("alias")
+        if isinstance(name, str):
+            # A text for Trino has more than a name in it, so it is not quoted.
+            this = exp.Var(this=name) if to == "trino" else exp.to_identifier(name, quoted=True)
+            node.replace(_kept(exp.Table(this=this, alias=alias), node))
+        elif isinstance(name, exp.Query):
+            node.replace(_kept(exp.Subquery(this=name.copy(), alias=alias), node))
+        else:
+            put = name.copy()
+            put.set("alias", alias)
+            node.replace(_kept(put, node))
+
+
+def _kept(put: exp.Expr, node: exp.Table) -> exp.Expr:
+    """What stands for a table takes over the joins that the parser hung on it."""
+    for key in ("joins", "laterals"):
+        if node.args.get(key):
+            put.set(key, node.args[key])
+    return put
+
+
+def _innermost(node: exp.Expr) -> exp.Expr:
+    from sqlglot import exp
+
+    while isinstance(node, exp.Window | exp.Filter | exp.IgnoreNulls | exp.RespectNulls):
+        node = node.this
+    return node
+
+
+def _kinds(names: Iterable[str]) -> tuple[type[exp.Func], ...]:
+    from sqlglot import exp
+
+    return tuple(getattr(exp, name) for name in names)
+
+
+_FREE = _kinds(
+    ["AnyValue", "First", "Last", "ArgMax", "ArgMin", "ArrayAgg", "GroupConcat", "ApproxDistinct",
+     "ApproxQuantile", "Mode", "List"]
+)  # fmt: skip
+_ORDERLESS = _kinds(["Rank", "DenseRank", "PercentRank", "CumeDist", "Count", "Min", "Max"])
+_FREE_NAMES = frozenset({"string_agg", "list_agg", "max_by", "min_by", "arbitrary", "map_agg",
+                         "histogram", "reservoir_quantile", "approx_count_distinct",
+                         "approx_most_frequent", "multimap_agg", "checksum"})  # fmt: skip

@@ -1,0 +1,183 @@
+"""Where a question goes, and why: decided from what it can see and from what is held where.
+
+Nothing here talks to anybody. A route is a list of ways in the order in which they are tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from thermocline.serve.question.span import EVERYTHING, Span
+from thermocline.serve.terms import EngineName, FileStat, Head, Held, Lookout
+
+
+@dataclass(frozen=True)
+class Way:
+    """One engine that can give the answer, with the snapshots it would read."""
+
+    engine: EngineName
+    node: str | None
+    snapshots: Mapping[str, int]
+    because: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Route:
+    """The ways in the order of trying, and what a cold one would have to read."""
+
+    ways: tuple[Way, ...]
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which snapshots will do.
+
+    `exactly` names the snapshot of a table, `at_least` one that must be in its history. A copy
+    that was the newest until `tolerance` seconds ago is new enough; `left` says when a snapshot
+    stopped being the newest.
+    """
+
+    exactly: Mapping[str, int]
+    at_least: Mapping[str, int]
+    tolerance: float
+    left: Mapping[tuple[str, int], datetime]
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What there is to ask: nodes by how busy they are, and the cold engines.
+
+    `direct_bytes` is how much a direct worker is given to read; more goes to a cold engine.
+    """
+
+    nodes: Mapping[str, int]
+    direct: bool
+    cold: tuple[EngineName, ...]
+    direct_bytes: int
+
+
+def decide(
+    tables: Mapping[str, Span],
+    lookout: Lookout,
+    wanted: Wanted,
+    engines: Engines,
+    *,
+    now: datetime,
+    distrusted: frozenset[str] = frozenset(),
+) -> Route:
+    """The route of a question that sees these spans of these tables. All tables have a head."""
+    files, size = _scan(tables, lookout.heads, wanted)
+    newest = {t: wanted.exactly.get(t, lookout.heads[t].snapshot) for t in tables}
+    hot, why_not = _hot(tables, lookout, wanted, engines, now, distrusted)
+    direct = Way("direct", None, newest, (*why_not, f"reads {_size(size)} in {files} files"))
+    colds = tuple(
+        Way(name, None, newest, (*why_not, f"reads {_size(size)}, left to {name}"))
+        for name in engines.cold
+    )
+    small = size <= engines.direct_bytes
+    first = (direct,) if engines.direct and small else ()
+    last = (direct,) if engines.direct and not small else ()
+    return Route((*hot, *first, *colds, *last), files, size)
+
+
+def _hot(
+    tables: Mapping[str, Span],
+    lookout: Lookout,
+    wanted: Wanted,
+    engines: Engines,
+    now: datetime,
+    distrusted: frozenset[str],
+) -> tuple[tuple[Way, ...], tuple[str, ...]]:
+    """The nodes that can answer, least busy first; or why none can."""
+    doubted = sorted(distrusted & set(tables))
+    if doubted:
+        return (), (f"{doubted[0]} is being copied anew",)
+    why: dict[str, None] = {}
+    ways: list[tuple[int, Way]] = []
+    for node, busy in engines.nodes.items():
+        copies = lookout.held.get(node, {})
+        reasons = [
+            reason
+            for table, span in tables.items()
+            if (reason := _unfit(table, span, copies.get(table), lookout.heads[table], wanted, now))
+        ]
+        if reasons:
+            why.update(dict.fromkeys(reasons))
+            continue
+        snapshots = {table: copies[table].snapshot for table in tables}
+        asked = [_asked(table, span, lookout.heads[table]) for table, span in tables.items()]
+        because = (*dict.fromkeys(each for each in asked if each), f"{node} holds all of it")
+        ways.append((busy, Way("hot", node, snapshots, because)))
+    ways.sort(key=lambda each: each[0])
+    return tuple(way for _, way in ways), tuple(why)[:4] or ("no node is up",)
+
+
+def _unfit(
+    table: str, span: Span, copy: Held | None, head: Head, wanted: Wanted, now: datetime
+) -> str | None:
+    """Why a copy of a table cannot serve, if so."""
+    if copy is None:
+        return f"no node holds {table}" if head.hot is None else f"{table} is not loaded there"
+    if copy.since is not None:
+        since = _naive(copy.since)
+        if span.start is None:
+            return f"asks for all of {table}, held since {since:%Y-%m-%d}"
+        if span.start < since:
+            return f"asks {table} from {span.start:%Y-%m-%d %H:%M}, held since {since:%Y-%m-%d}"
+    if table in wanted.exactly:
+        fits = copy.snapshot == wanted.exactly[table]
+        return None if fits else f"{table} is asked at a snapshot that no node holds"
+    if table in wanted.at_least:
+        least = wanted.at_least[table]
+        at_least = copy.snapshot in head.snapshots and (
+            head.snapshots.index(copy.snapshot) <= head.snapshots.index(least)
+        )
+        if not at_least:
+            return f"the copy of {table} is older than the snapshot asked for"
+    if copy.snapshot == head.snapshot:
+        return None
+    left = wanted.left.get((table, copy.snapshot))
+    if left is None or (now - left).total_seconds() > wanted.tolerance:
+        return f"the copy of {table} is behind"
+    return None
+
+
+def _asked(table: str, span: Span, head: Head) -> str | None:
+    if head.time is None or span == EVERYTHING:
+        return None
+    start = f"{span.start:%Y-%m-%d %H:%M}" if span.start else "the beginning"
+    end = f"{span.end:%Y-%m-%d %H:%M}" if span.end else "now"
+    return f"asks {table} from {start} to {end}"
+
+
+def _scan(tables: Mapping[str, Span], heads: Mapping[str, Head], wanted: Wanted) -> tuple[int, int]:
+    """Files and bytes that a cold engine would read, as far as the files' own bounds tell."""
+    found = [
+        file
+        for table, span in tables.items()
+        for file in heads[table].files
+        if table in wanted.exactly or _overlaps(file, span)
+    ]
+    return len(found), sum(file.bytes for file in found)
+
+
+def _overlaps(file: FileStat, span: Span) -> bool:
+    if file.high is not None and span.start is not None and _naive(file.high) < span.start:
+        return False
+    return not (file.low is not None and span.end is not None and _naive(file.low) > span.end)
+
+
+def _naive(at: datetime) -> datetime:
+    return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "KB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count = count // 1000
+    return f"{count:.0f} GB"

@@ -1,0 +1,358 @@
+"""The router: from a question to an answer that says where it came from.
+
+guard → prepare → route → ask, in the order of the route, within the caller's deadline → answer.
+It holds no rows of its own but the answers it keeps, and imports no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import BadInput, NotFound, ThermoclineError
+from thermocline.serve.failures import BothFailed, TooLate
+from thermocline.serve.fleet.fleet import Fleet
+from thermocline.serve.fleet.messages import Allowance, EngineFailed, Moved, Reading
+from thermocline.serve.prepare import Prepared, Preparing
+from thermocline.serve.provenance import Given, milliseconds, provenance
+from thermocline.serve.question.clock import Clock
+from thermocline.serve.question.guard import Bounds
+from thermocline.serve.question.span import EVERYTHING
+from thermocline.serve.question.translate import Engine, Unfaithful, translate
+from thermocline.serve.results import Results
+from thermocline.serve.route import Route, Wanted, Way, decide
+from thermocline.serve.terms import Answer, Ask, Caller, EngineName, Lookout, Rows
+from thermocline.serve.verify import Verifier
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+LONG_TEXT = 2_000
+"""From how many characters on a text is read beside the loop, so that nobody waits for it."""
+ROUNDS = 3
+CATCH_UP = 0.3
+MOVED_SECONDS = 0.1
+LOOK_SECONDS = 2.0
+DIALECTS: dict[EngineName, Engine] = {
+    "hot": "duckdb", "direct": "duckdb", "spark": "spark", "trino": "trino",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a question may cost, and how old an answer may be."""
+
+    rows: int = 100_000
+    bytes: int = 64 << 20
+    seconds: float = 30.0
+    tolerance: float = 2.0
+    cache_bytes: int = 64 << 20
+    verify_share: float = 0.01
+    dollars_per_second: float = 0.05 / 3600
+    bounds: Bounds | None = None
+
+
+class Router:
+    """Answers questions from whichever engine is right for them."""
+
+    def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
+        self.fleet = fleet
+        self.limits = limits or Limits()
+        self._preparing = Preparing(self.limits.bounds)
+        self._results = Results[Given](self.limits.cache_bytes, lambda it: len(it.rows.body) + 500)
+        self.verifier = Verifier(fleet)
+        self._chance = random.Random()  # noqa: S311  (which answers are looked at twice)
+
+    async def start(self) -> None:
+        """Start the fleet."""
+        await self.fleet.start()
+
+    async def stop(self) -> None:
+        """End everything."""
+        await self.verifier.stop()
+        await self.fleet.stop()
+
+    def lookout(self) -> Lookout:
+        """What is known of the lake."""
+        return self.fleet.lookout
+
+    def ready(self) -> bool:
+        """Whether questions can be answered: the lake is known, and somebody can read it."""
+        engines = self.fleet.engines()
+        return self.fleet.lookout.epoch > 0 and (engines.direct or bool(engines.cold))
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The hot nodes, and what each holds."""
+        held = self.fleet.lookout.held
+        return [
+            {
+                "name": node.name,
+                "up": node.up,
+                "restarts": max(node.restarts, 0),
+                "memory_bytes": self.fleet.memory.get(node.name, 0),
+                "tables": {
+                    table: {
+                        "snapshot": str(copy.snapshot),
+                        "since": copy.since.isoformat() if copy.since else None,
+                        "rows": copy.rows,
+                        "bytes": copy.bytes,
+                    }
+                    for table, copy in held.get(node.name, {}).items()
+                },
+            }
+            for node in self.fleet.nodes.values()
+        ]
+
+    # Asking --------------------------------------------------------------------------------------
+
+    async def answer(self, ask: Ask, caller: Caller) -> Answer:
+        """The answer to a question. Raises ThermoclineError; cancelling the task cancels it."""
+        began = time.perf_counter()
+        prepared = await self._prepared(ask)
+        return await self._answered(prepared, ask, caller, began)
+
+    async def answer_tree(self, tree: exp.Query, ask: Ask, caller: Caller) -> Answer:
+        """The answer to a query of our own making, without stored tables, in DuckDB's dialect."""
+        from thermocline.serve.question.guard import Question
+
+        now = datetime.now(UTC)
+        question = Question(tree, "duckdb", {})
+        prepared = Prepared(question, tree.sql("duckdb"), Clock.INSTANT, now.date(), now)
+        return await self._answered(prepared, ask, caller, time.perf_counter())
+
+    async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
+        """Where a question would go and why, without asking anybody."""
+        prepared = await self._prepared(ask)
+        lookout = await self._fresh(prepared, ask)
+        _, route = self._route(prepared, ask, lookout)
+        spans = prepared.spans(lookout.heads)
+        return {
+            "ways": [
+                {"engine": way.engine, "node": way.node, "because": list(way.because)}
+                for way in route.ways
+            ],
+            "tables": {
+                table: {
+                    "snapshot": str(lookout.heads[table].snapshot),
+                    "from": span.start.isoformat() if span.start else None,
+                    "to": span.end.isoformat() if span.end else None,
+                }
+                for table, span in spans.items()
+            },
+            "scan": {"files": route.files, "bytes": route.bytes},
+        }
+
+    async def _prepared(self, ask: Ask) -> Prepared:
+        now, heads = datetime.now(UTC), self.fleet.lookout.heads
+        if len(ask.sql) > LONG_TEXT:
+            return await asyncio.to_thread(self._preparing, ask, heads, now)
+        return self._preparing(ask, heads, now)
+
+    async def _answered(self, prepared: Prepared, ask: Ask, caller: Caller, began: float) -> Answer:
+        seconds = min(ask.timeout or self.limits.seconds, self.limits.seconds)
+        deadline = began + seconds
+        parsed = time.perf_counter()
+        lookout = await self._fresh(prepared, ask)
+        self.fleet.asked(prepared.tables)
+        wanted, route = self._route(prepared, ask, lookout)
+        if wanted.at_least and route.ways and route.ways[0].engine != "hot":
+            await self.fleet.change(CATCH_UP)  # a node may just be about to have it
+            wanted, route = self._route(prepared, ask, self.fleet.lookout)
+        routed = time.perf_counter()
+        given, cached = await self._given(prepared, ask, caller, route, deadline)
+        done = time.perf_counter()
+        ms = {
+            "parse": milliseconds(parsed - began),
+            "route": milliseconds(routed - parsed),
+            "wait": milliseconds(done - routed),
+            **({} if cached else given.rows.ms),
+        }
+        told = provenance(given, route, self.fleet, cached=cached, ms=ms)
+        told["cost_usd"] = round(
+            0.0 if cached else sum(given.rows.ms.values()) / 1000 * self.limits.dollars_per_second,
+            10,
+        )
+        return Answer(given.rows, ask.format, told)
+
+    async def _fresh(self, prepared: Prepared, ask: Ask) -> Lookout:
+        """A lookout that is new enough for the request and has all its tables."""
+        lookout = self.fleet.lookout
+        age = (datetime.now(UTC) - lookout.looked_at).total_seconds()
+        unknown = [table for table in prepared.tables if table not in lookout.heads]
+        asked = [each for each in (ask.snapshot, ask.min_snapshot) if each is not None]
+        table = self._pinned(prepared, ask) if asked else None
+        head = lookout.heads.get(table) if table else None
+        unseen = head is not None and any(each not in head.snapshots for each in asked)
+        too_old = ask.max_staleness is not None and age > ask.max_staleness
+        if unknown or unseen or too_old:
+            lookout = await self.fleet.look(LOOK_SECONDS)
+        for table in prepared.tables:
+            if table not in lookout.heads:
+                raise NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
+        return lookout
+
+    def _pinned(self, prepared: Prepared, ask: Ask) -> str:
+        """The table that a snapshot in the request is of."""
+        if ask.table_id is not None:
+            return ask.table_id.lower()
+        if len(prepared.tables) != 1:
+            raise BadInput("A snapshot is of one table.", "Name it with table_id.")
+        return prepared.tables[0]
+
+    def _route(self, prepared: Prepared, ask: Ask, lookout: Lookout) -> tuple[Wanted, Route]:
+        exactly: dict[str, int] = {}
+        at_least: dict[str, int] = {}
+        for snapshot, into in ((ask.snapshot, exactly), (ask.min_snapshot, at_least)):
+            if snapshot is not None:
+                table = self._pinned(prepared, ask)
+                if snapshot not in lookout.heads[table].snapshots:
+                    raise NotFound(
+                        f"{table} has no snapshot {snapshot}.",
+                        f"`thermo history {table}` lists them.",
+                    )
+                into[table] = snapshot
+        tolerance = self.limits.tolerance
+        if ask.max_staleness is not None:
+            tolerance = min(tolerance, ask.max_staleness)
+        wanted = Wanted(exactly, at_least, tolerance, self.fleet.left)
+        # An older snapshot may have had other columns: nothing is concluded from today's.
+        found = prepared.spans(lookout.heads)
+        spans = {t: EVERYTHING if t in exactly else span for t, span in found.items()}
+        now = datetime.now(UTC)
+        distrusted = self.verifier.distrusted(lookout)
+        engines = self.fleet.engines()
+        if ask.format == "arrow":  # Trino gives JSON, and nobody here could turn it into Arrow
+            cold = tuple(name for name in engines.cold if name != "trino")
+            engines = replace(engines, cold=cold)
+        return wanted, decide(
+            spans, lookout, wanted, engines, now=now, distrusted=distrusted
+        )  # fmt: skip
+
+    async def _given(
+        self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
+    ) -> tuple[Given, bool]:
+        """The rows, from the answers that are kept or from an engine."""
+        if not route.ways:
+            raise BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
+        if prepared.clock is Clock.INSTANT or not prepared.tables:
+            return await self._tried(prepared, ask, route, deadline), False
+        snapshots = tuple(sorted(route.ways[0].snapshots.items()))
+        key = (prepared.text, ask.dialect, snapshots, ask.format, caller.policy)
+        try:
+            return await self._results.of(key, lambda: self._tried(prepared, ask, route, deadline))
+        except TooLate:
+            if time.perf_counter() >= deadline - 0.01:
+                raise
+            # Somebody with less time asked the same first: their deadline is not ours.
+            return await self._tried(prepared, ask, route, deadline), False
+
+    async def _tried(self, prepared: Prepared, ask: Ask, route: Route, deadline: float) -> Given:
+        """Ask along the route until somebody answers."""
+        failures: list[tuple[str, str]] = []
+        for _ in range(ROUNDS):
+            try:
+                way, rows = await self._first(prepared, ask, route, deadline, failures)
+            except Moved:
+                await self.fleet.change(MOVED_SECONDS)
+                _, route = self._route(prepared, ask, self.fleet.lookout)
+                continue
+            given = Given(rows, way, tuple(failures))
+            if way.engine == "hot" and self._chance.random() < self.limits.verify_share:
+                self._second_opinion(prepared, ask, given)
+            return given
+        raise _failed([*failures, ("hot", "the copies kept moving")])
+
+    async def _first(
+        self,
+        prepared: Prepared,
+        ask: Ask,
+        route: Route,
+        deadline: float,
+        failures: list[tuple[str, str]],
+    ) -> tuple[Way, Rows]:
+        """The first way of a route that gives an answer; those that do not are noted.
+
+        Raises Moved, when what is held where must be looked at again.
+        """
+        unfaithful: Unfaithful | None = None
+        for way in route.ways:
+            try:
+                last = way is route.ways[-1]
+                return way, await self._asked(prepared, ask, way, deadline, last=last)
+            except Moved:
+                raise
+            except Unfaithful as error:
+                unfaithful = error
+                failures.append((way.engine, error.cause))
+            except (EngineFailed, TimeoutError) as error:
+                failures.append((way.node or way.engine, _cause(error)))
+            if time.perf_counter() >= deadline:
+                raise TooLate(
+                    "The deadline passed before there was an answer.",
+                    "Give it more time, or ask for less.",
+                    tried=[f"{who}: {why}" for who, why in failures],
+                )
+        if unfaithful is not None and all(why == unfaithful.cause for _, why in failures):
+            raise unfaithful
+        raise _failed(failures)
+
+    async def _asked(
+        self, prepared: Prepared, ask: Ask, way: Way, deadline: float, *, last: bool
+    ) -> Rows:
+        """Ask one engine, and leave time for the next unless it is the last."""
+        remaining = deadline - time.perf_counter()
+        seconds = remaining if last else max(remaining / 2, min(remaining, 0.5))
+        if seconds <= 0:
+            raise TimeoutError
+        sql, views = self.question_for(prepared, way)
+        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds)
+        return await self.fleet.ask(way, sql, views, ask.format, allowed)
+
+    def question_for(self, prepared: Prepared, way: Way) -> tuple[str, Mapping[str, Reading]]:
+        """The query in the words of an engine, and what its table names stand for."""
+        heads = self.fleet.lookout.heads
+        held = self.fleet.lookout.held.get(way.node or "", {})
+        dialect = DIALECTS[way.engine]
+        views: dict[str, Reading] = {}
+        names: dict[str, str] = {}
+        for number, (table, snapshot) in enumerate(way.snapshots.items()):
+            view = table if dialect == "duckdb" else f"asked_{number}"
+            names[table] = view
+            if dialect == "trino":
+                names[table] = f"{self.fleet.catalog}.{table} FOR VERSION AS OF {snapshot}"
+            since = held[table].since if way.engine == "hot" and table in held else None
+            views[view] = Reading(table, snapshot, heads[table].metadata, since)
+        columns = None
+        if dialect != prepared.question.dialect and all(
+            heads[table].snapshot == each for table, each in way.snapshots.items()
+        ):  # of another snapshot than the newest we do not know the columns
+            columns = {table: heads[table].columns for table in way.snapshots}
+        key = (dialect, *names.values(), repr(columns))
+        if key not in prepared.sql:
+            prepared.sql.clear()
+            prepared.sql[key] = translate(prepared.question, dialect, names, columns)
+        return prepared.sql[key], views
+
+    def _second_opinion(self, prepared: Prepared, ask: Ask, given: Given) -> None:
+        way = replace(given.way, engine="direct", node=None)
+        sql, views = self.question_for(prepared, way)
+        allowed = Allowance(self.limits.rows, self.limits.bytes, self.limits.seconds)
+        self.verifier.look(prepared.question, given.rows, way, sql, views, ask.format, allowed)
+
+
+def _failed(failures: list[tuple[str, str]]) -> BothFailed:
+    tried = [f"{who}: {why}" for who, why in failures]
+    return BothFailed(
+        "; ".join(tried[:4]), "Ask again; if it goes on, the server's log says more.", tried=tried
+    )
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, ThermoclineError):
+        return error.cause
+    return "it took too long"

@@ -1,0 +1,130 @@
+"""The words that the parts of serving share: what was asked, who asked, and what was answered.
+
+Values only: nothing here talks to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+Format = Literal["json", "arrow", "csv", "trino"]
+EngineName = Literal["hot", "direct", "trino", "spark", "cache"]
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks. `policy` stands for everything that decides what they may see."""
+
+    name: str = "anonymous"
+    roles: tuple[str, ...] = ()
+
+    @property
+    def policy(self) -> str:
+        """Two callers with the same policy get the same answer to the same question."""
+        return ",".join(sorted(self.roles))
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One request: a SELECT and how it is to be answered.
+
+    `snapshot` and `min_snapshot` are of the table `table_id`, or of the only table asked for.
+    `start_time` only narrows. `max_staleness` and `timeout` are seconds.
+    """
+
+    sql: str
+    dialect: str = "duckdb"
+    table_id: str | None = None
+    start_time: datetime | None = None
+    snapshot: int | None = None
+    min_snapshot: int | None = None
+    max_staleness: float | None = None
+    timeout: float | None = None
+    format: Format = "json"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an answer, with its type in Arrow's words and in Trino's."""
+
+    name: str
+    type: str
+    trino: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What an engine gave: the encoded rows, and what it knows about them.
+
+    `body` is an Arrow IPC stream (arrow), a CSV text with a header line (csv), or for json and
+    trino one JSON array a row, each on its own line.
+    """
+
+    columns: tuple[Column, ...]
+    count: int
+    body: bytes = field(repr=False)
+    ms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Rows and where they came from. `provenance` is ready for JSON."""
+
+    rows: Rows
+    format: Format
+    provenance: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class FileStat:
+    """A data file as far as routing cares: its size, and the times it spans (None: unknown)."""
+
+    bytes: int
+    rows: int
+    low: datetime | None = None
+    high: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Head:
+    """A table as the catalog has it now.
+
+    `columns` maps names to Iceberg type words; `time` is the column its rows' time is in, if it
+    has one; `snapshots` are the ids of main, newest first; `hot` is how many seconds back the
+    table is to be held hot, None when it is not, and infinity when it is held whole.
+    """
+
+    table: str
+    uuid: str
+    snapshot: int
+    metadata: str
+    committed_at: datetime
+    columns: Mapping[str, str]
+    time: str | None
+    snapshots: tuple[int, ...]
+    files: tuple[FileStat, ...]
+    hot: float | None = None
+
+
+@dataclass(frozen=True)
+class Held:
+    """A hot copy on a node: the snapshot it is at, and from when on it is whole (None: always)."""
+
+    snapshot: int
+    since: datetime | None
+    rows: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Lookout:
+    """What is known of the lake at one look at the catalog, and what the nodes hold of it."""
+
+    epoch: int
+    looked_at: datetime
+    heads: Mapping[str, Head]
+    held: Mapping[str, Mapping[str, Held]]
+    """Node → table → its copy."""

@@ -1,0 +1,93 @@
+"""Errors in Trino's words, so that its clients treat them as they treat Trino's own."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from thermocline.errors import BadInput, NotFound, ThermoclineError
+from thermocline.serve.failures import Busy, Forbidden, TooLate, TooMuch, Unauthenticated
+from thermocline.serve.question.guard import Refused
+
+USER, INTERNAL, RESOURCES = "USER_ERROR", "INTERNAL_ERROR", "INSUFFICIENT_RESOURCES"
+
+CODES = {
+    "GENERIC_USER_ERROR": (0, USER),
+    "SYNTAX_ERROR": (1, USER),
+    "ABANDONED_QUERY": (2, USER),
+    "USER_CANCELED": (3, USER),
+    "PERMISSION_DENIED": (4, USER),
+    "NOT_FOUND": (5, USER),
+    "NOT_SUPPORTED": (13, USER),
+    "INVALID_SESSION_PROPERTY": (14, USER),
+    "QUERY_TEXT_TOO_LARGE": (35, USER),
+    "CATALOG_NOT_FOUND": (44, USER),
+    "SCHEMA_NOT_FOUND": (45, USER),
+    "TABLE_NOT_FOUND": (46, USER),
+    "MISSING_SCHEMA_NAME": (57, USER),
+    "EXPRESSION_NOT_CONSTANT": (75, USER),
+    "INVALID_PARAMETER_USAGE": (80, USER),
+    "GENERIC_INTERNAL_ERROR": (65536, INTERNAL),
+    "GENERIC_INSUFFICIENT_RESOURCES": (131072, RESOURCES),
+    "QUERY_QUEUE_FULL": (131074, RESOURCES),
+    "EXCEEDED_TIME_LIMIT": (131075, RESOURCES),
+}
+"""Trino's numbers and kinds of the errors that are given here."""
+
+_BY_CLASS: tuple[tuple[type[ThermoclineError], str], ...] = (
+    (Refused, "NOT_SUPPORTED"),
+    (TooMuch, "GENERIC_INSUFFICIENT_RESOURCES"),
+    (NotFound, "TABLE_NOT_FOUND"),
+    (Busy, "QUERY_QUEUE_FULL"),
+    (TooLate, "EXCEEDED_TIME_LIMIT"),
+    (Unauthenticated, "PERMISSION_DENIED"),
+    (Forbidden, "PERMISSION_DENIED"),
+    (BadInput, "GENERIC_USER_ERROR"),
+)
+
+
+class Faulty(Refused):
+    """A statement that is wrong in a way that Trino has a name for."""
+
+    def __init__(self, name: str, cause: str, next_step: str = "") -> None:
+        super().__init__(cause, next_step)
+        self.name = name
+
+
+def named(error: BaseException) -> str:
+    """The name that Trino gives to such an error."""
+    if isinstance(error, Faulty):
+        return error.name
+    for kind, name in _BY_CLASS:
+        if isinstance(error, kind):
+            return name
+    return "GENERIC_INTERNAL_ERROR"
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """An error as a client of Trino reads it; of one that nobody foresaw, nothing but that."""
+    name = named(error)
+    code, kind = CODES[name]
+    if isinstance(error, ThermoclineError):
+        message = " ".join(part for part in (error.cause, error.next_step) if part)
+    else:
+        message = "The server failed. Try again; its log says more."
+    message = re.sub(r"\s+", " ", message)
+    return {
+        "message": message,
+        "errorCode": code,
+        "errorName": name,
+        "errorType": kind,
+        "failureInfo": {
+            "type": f"thermocline.{name}",
+            "message": message,
+            "suppressed": [],
+            "stack": [],
+        },
+    }
+
+
+def shown(text: str) -> str:
+    """A text of the caller's in a message: short, and without characters that do anything."""
+    plain = "".join(char if char.isprintable() else "?" for char in text)
+    return plain if len(plain) <= 100 else f"{plain[:100]}…"

@@ -1,0 +1,1 @@
+"""How processes of serving talk, and the loop of those that answer."""

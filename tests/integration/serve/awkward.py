@@ -1,0 +1,125 @@
+"""A small lake whose rows are as awkward as real ones: what engines treat differently is in it."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+
+SETTINGS = """
+[lake]
+name = "awkward"
+[engine.spark]
+master = "local[2]"
+memory = "1500m"
+shuffle_partitions = 2
+"""
+SCHEMAS = {
+    "silver.facts": pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            ("k", pa.int32()),
+            ("big", pa.int64()),
+            ("amount", pa.decimal128(12, 2)),
+            ("rate", pa.decimal128(7, 4)),
+            ("x", pa.float64()),
+            ("f", pa.float32()),
+            ("name", pa.string()),
+            ("flag", pa.bool_()),
+            ("day", pa.date32()),
+            ("local", pa.timestamp("us")),
+            ("moment", pa.timestamp("us", "UTC")),
+            ("tags", pa.list_(pa.string())),
+            ("point", pa.struct([("lon", pa.float64()), ("label", pa.string())])),
+        ]
+    ),
+    "silver.dims": pa.schema(
+        [("k", pa.int32()), ("label", pa.string()), ("weight", pa.decimal128(6, 2))]
+    ),
+    "gold.days": pa.schema(
+        [("day", pa.date32()), ("total", pa.decimal128(18, 2)), ("seen", pa.int64())]
+    ),
+}
+TEXTS = ["", " ", "a", "A", "b", "Zürich", "e\u0301", "é", "漢字", "🏔️", "NULL", "10", "9", "a%b",
+         "a_b", "a\\b", "it's", "x  ", "ß", "-1", "Ab", "aB", None]  # fmt: skip
+NUMBERS = [0.0, -0.0, 1.0, -1.0, 0.1, 1.5, 2.5, -2.5, 1e15, -1e-9, 3.25, 100.125, math.nan,
+           math.inf, -math.inf, None]  # fmt: skip
+AMOUNTS = ["0.00", "0.01", "-0.01", "1.10", "2.50", "-2.50", "99.99", "100.00", "1234.56",
+           "-777.77", "0.05", "3.33", None]  # fmt: skip
+EDGE = datetime(2026, 3, 1)
+STEPS = [timedelta(0), timedelta(microseconds=1), timedelta(microseconds=-1), timedelta(hours=12),
+         timedelta(milliseconds=1),
+         timedelta(minutes=59, seconds=59, microseconds=999999)]  # fmt: skip
+
+
+def facts(count: int = 240) -> list[dict[str, Any]]:
+    """Rows in which every awkward value meets many others; the same at every call."""
+    found = []
+    for n in range(count):
+        when = EDGE + timedelta(days=n * 7 % 23 - 11) + STEPS[n % len(STEPS)]
+        amount, text = AMOUNTS[n * 5 % len(AMOUNTS)], TEXTS[n * 3 % len(TEXTS)]
+        number = NUMBERS[n * 7 % len(NUMBERS)]
+        found.append(
+            {
+                "id": n,
+                "k": None if n % 11 == 0 else n % 9 - 2,
+                "big": None if n % 17 == 0 else (n - 100) * 10**9,
+                "amount": None if amount is None else Decimal(amount),
+                "rate": None if n % 7 == 0 else Decimal(n * 37 % 20000 - 9999).scaleb(-4),
+                "x": number,
+                "f": None if n % 13 == 0 else float(n % 8) / 4,
+                "name": text,
+                "flag": (True, False, None)[n % 3],
+                "day": None if n % 19 == 0 else (EDGE + timedelta(days=n % 40 - 20)).date(),
+                "local": None if n % 23 == 0 else when,
+                "moment": None if n % 29 == 0 else when.replace(tzinfo=UTC),
+                "tags": None if n % 5 == 0 else [text, "t", None][: n % 4],
+                "point": None if n % 6 == 0 else {"lon": n / 8, "label": text},
+            }
+        )
+    return found
+
+
+def dims() -> list[dict[str, Any]]:
+    """Keys with duplicates and nulls, and some that no fact has."""
+    keys = [-2, -1, 0, 1, 1, 2, 3, 5, None, 42, 43]
+    return [
+        {"k": k, "label": TEXTS[n], "weight": None if n == 4 else Decimal(n * 125).scaleb(-2)}
+        for n, k in enumerate(keys)
+    ]
+
+
+def days() -> list[dict[str, Any]]:
+    """A row a day, with gaps."""
+    first = date(2026, 2, 10)
+    return [
+        {"day": first + timedelta(days=n), "total": Decimal(n * n * 111).scaleb(-2), "seen": n % 4}
+        for n in range(30)
+        if n % 7
+    ]
+
+
+def build(folder: Path) -> Lake:
+    """The lake in `folder`, made without any engine; each table in two commits and two files."""
+    from thermocline.config import load
+    from thermocline.lake import Lake
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "thermocline.toml").write_text(SETTINGS, encoding="utf-8")
+    lake = Lake(load(folder, environ={}))
+    for layer in ("silver", "gold"):
+        lake.catalog.create_namespace(layer)
+    rows = {"silver.facts": facts(), "silver.dims": dims(), "gold.days": days()}
+    for name, schema in SCHEMAS.items():
+        table = lake.catalog.create_table(name, schema, properties={"format-version": "2"})
+        half = len(rows[name]) // 2
+        for part in (rows[name][:half], rows[name][half:]):
+            table.append(pa.Table.from_pylist(part, schema=schema))
+    return lake

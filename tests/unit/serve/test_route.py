@@ -1,0 +1,130 @@
+"""Where questions go, and why."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from thermocline.serve.question.span import EVERYTHING, Span
+from thermocline.serve.route import Engines, Route, Wanted, decide
+from thermocline.serve.terms import FileStat, Head, Held, Lookout
+
+NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
+SINCE = datetime(2026, 11, 9, tzinfo=UTC)
+MB = 1_000_000
+
+
+def day(number: int) -> datetime:
+    return datetime(2026, 11, number)
+
+
+def head(table: str, snapshots: tuple[int, ...] = (3, 2, 1), time: str | None = "at") -> Head:
+    files = tuple(FileStat(100 * MB, 1000, day(n), day(n + 1)) for n in range(1, 16))
+    return Head(table, "u", snapshots[0], "m", NOW, {"at": "timestamp"}, time, snapshots, files, 1)
+
+
+def routed(
+    span: Span = EVERYTHING,
+    held: dict[str, dict[str, Held]] | None = None,
+    *,
+    busy: dict[str, int] | None = None,
+    cold: tuple[str, ...] = ("spark",),
+    exactly: dict[str, int] | None = None,
+    at_least: dict[str, int] | None = None,
+    left: dict[tuple[str, int], datetime] | None = None,
+    tolerance: float = 2.0,
+    distrusted: frozenset[str] = frozenset(),
+    tables: tuple[str, ...] = ("s.t",),
+) -> Route:
+    lookout = Lookout(1, NOW, {name: head(name) for name in tables}, held or {})
+    engines = Engines(busy or dict.fromkeys(held or {}, 0), True, cold, 300 * MB)
+    wanted = Wanted(exactly or {}, at_least or {}, tolerance, left or {})
+    spans = dict.fromkeys(tables, span)
+    return decide(spans, lookout, wanted, engines, now=NOW, distrusted=distrusted)
+
+
+def ways(route: Route) -> list[str]:
+    return [way.node or way.engine for way in route.ways]
+
+
+def test_inside_the_window_is_hot_and_falls_back_to_direct_and_then_cold() -> None:
+    route = routed(Span(day(14)), {"n0": {"s.t": Held(3, SINCE)}})
+    assert ways(route) == ["n0", "direct", "spark"]
+    assert route.ways[0].snapshots == {"s.t": 3}
+    assert "asks s.t from 2026-11-14 00:00 to now" in route.ways[0].because
+
+
+@pytest.mark.parametrize("start", [None, datetime(2026, 11, 8, 23, 59, 59, 999999)])
+def test_one_microsecond_before_the_window_is_not_hot(start: datetime | None) -> None:
+    held = {"n0": {"s.t": Held(3, SINCE)}}
+    assert "n0" in ways(routed(Span(day(9)), held))
+    assert "n0" not in ways(routed(Span(start), held))
+
+
+def test_a_copy_that_is_whole_answers_everything() -> None:
+    assert ways(routed(EVERYTHING, {"n0": {"s.t": Held(3, None)}}))[0] == "n0"
+
+
+def test_bytes_after_pruning_choose_between_direct_and_cold() -> None:
+    # A file per day, 100 MB each; a file that ends where the span begins counts as well.
+    small = routed(Span(day(14)))
+    assert (small.files, small.bytes) == (3, 300 * MB)
+    assert ways(small) == ["direct", "spark"]
+    large = routed(Span(day(13), day(15)))
+    assert large.bytes == 400 * MB
+    assert ways(large) == ["spark", "direct"]
+    assert ways(routed(EVERYTHING, cold=("trino", "spark"))) == ["trino", "spark", "direct"]
+
+
+def test_a_join_needs_one_node_that_holds_all_of_it() -> None:
+    apart = {"n0": {"s.a": Held(3, None)}, "n1": {"s.b": Held(3, None)}}
+    assert ways(routed(EVERYTHING, apart, tables=("s.a", "s.b")))[0] == "spark"
+    together = {**apart, "n2": {"s.a": Held(3, None), "s.b": Held(3, None)}}
+    assert ways(routed(EVERYTHING, together, tables=("s.a", "s.b")))[0] == "n2"
+
+
+def test_the_least_busy_node_comes_first() -> None:
+    copy = {"s.t": Held(3, None)}
+    route = routed(EVERYTHING, {"n0": copy, "n1": copy}, busy={"n0": 5, "n1": 1})
+    assert ways(route)[:2] == ["n1", "n0"]
+
+
+def test_a_node_that_is_down_is_not_a_way() -> None:
+    copy = {"s.t": Held(3, None)}
+    assert "n0" not in ways(routed(EVERYTHING, {"n0": copy}, busy={"n1": 0}))
+
+
+def test_a_named_snapshot_is_hot_only_where_it_is_held() -> None:
+    held = {"n0": {"s.t": Held(2, None)}}
+    route = routed(EVERYTHING, held, exactly={"s.t": 2})
+    assert ways(route)[0] == "n0"
+    route = routed(EVERYTHING, held, exactly={"s.t": 1})
+    assert "n0" not in ways(route)
+    assert all(way.snapshots == {"s.t": 1} for way in route.ways)
+
+
+def test_own_writes_are_never_answered_from_an_older_copy() -> None:
+    left = {("s.t", 2): NOW, ("s.t", 1): NOW}
+    for snapshot, hot in ((3, True), (2, True), (1, False)):
+        held = {"n0": {"s.t": Held(snapshot, None)}}
+        route = routed(EVERYTHING, held, at_least={"s.t": 2}, left=left)
+        assert ("n0" in ways(route)) is hot, snapshot
+        assert all(way.snapshots["s.t"] >= 2 for way in route.ways)
+
+
+def test_a_copy_that_is_behind_serves_for_a_moment_only() -> None:
+    held = {"n0": {"s.t": Held(2, None)}}
+    just = {("s.t", 2): NOW - timedelta(seconds=1)}
+    long_ago = {("s.t", 2): NOW - timedelta(seconds=3)}
+    assert ways(routed(EVERYTHING, held, left=just))[0] == "n0"
+    assert "n0" not in ways(routed(EVERYTHING, held, left=long_ago))
+    assert "n0" not in ways(routed(EVERYTHING, held, left=just, tolerance=0))
+    assert "n0" not in ways(routed(EVERYTHING, held))
+
+
+def test_a_copy_in_doubt_is_not_used() -> None:
+    held = {"n0": {"s.t": Held(3, None)}}
+    route = routed(EVERYTHING, held, distrusted=frozenset({"s.t"}))
+    assert "n0" not in ways(route)
+    assert "s.t is being copied anew" in route.ways[0].because

@@ -1,0 +1,191 @@
+"""One question in the words of three engines: what is kept, what is mended, what is refused."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+from sqlglot import exp
+
+from thermocline.serve.question.guard import guard
+from thermocline.serve.question.translate import Unfaithful, translate, undetermined
+
+COLUMNS = {
+    "silver.facts": {
+        "id": "long", "k": "int", "amount": "decimal(12,2)", "rate": "decimal(7,4)", "x": "double",
+        "name": "string", "day": "date", "local": "timestamp", "moment": "timestamptz",
+        "tags": "list<string>", "point": "struct<lon: double, label: string>",
+    },
+    "silver.dims": {"k": "int", "label": "string", "Weight": "decimal(6,2)"},
+    "gold.dims": {"k": "int"},
+}  # fmt: skip
+
+
+def said(sql: str, to: str, dialect: str = "duckdb", columns: object = COLUMNS) -> str:
+    question = guard(sql, dialect)
+    trino = {table: f"lake.{table} FOR VERSION AS OF 7" for table in question.tables}
+    names = trino if to == "trino" else {table: table for table in question.tables}
+    return translate(question, to, names, columns)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def database() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(
+        'CREATE VIEW "silver.facts" AS SELECT * FROM (VALUES '
+        "(1, 2, 2.01::DECIMAL(12,2), 'nan'::DOUBLE, 'Straße', DATE '2026-01-31'), "
+        "(2, 4, -2.01, 1.5, 'b', DATE '2026-02-01')) t(id, k, amount, x, name, day)"
+    )
+    connection.execute("CREATE VIEW \"silver.dims\" AS SELECT 2 AS k, 'two' AS label")
+    connection.execute('CREATE VIEW "gold.dims" AS SELECT 9 AS k')
+    return connection
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("select facts.k from silver.facts where facts.id = 1", [(2,)]),
+        ("select silver.facts.k from silver.facts where id = 1", [(2,)]),
+        ("select lake.silver.facts.k from lake.silver.facts where id = 1", [(2,)]),
+        ("select silver.dims.k, gold.dims.k from silver.dims, gold.dims", [(2, 9)]),
+        ("select f.k from silver.facts f where f.k in (select k from silver.dims)", [(2,)]),
+    ],
+)
+def test_columns_find_the_view_that_stands_for_their_table(
+    database: duckdb.DuckDBPyConnection, sql: str, rows: list[tuple[int, ...]]
+) -> None:
+    assert database.execute(said(sql, "duckdb")).fetchall() == rows
+
+
+@pytest.mark.parametrize(
+    ("expression", "values"),
+    [
+        ("k / 3", [0, 1]),
+        ("amount / 2", ["1.01", "-1.01"]),  # half away from zero, which doubles have not
+        ("x > 1", [False, True]),  # a NaN is above nothing
+        ("x = x", [False, True]),
+        ("x <> x", [True, False]),
+        ("upper(name)", ["STRAßE", "B"]),
+        ("date_trunc('month', day)", ["2026-01-01", "2026-02-01"]),
+        ("day + interval '1' month", ["2026-02-28", "2026-03-01"]),
+        ("day_of_week(day)", [6, 7]),
+        ("extract(dow from day)", [6, 7]),
+        ("round(amount, 1)", ["2.00", "-2.00"]),
+        ("cast(2.5e0 as integer)", [3, 3]),
+    ],
+)
+def test_trinos_meaning_on_duckdb(
+    database: duckdb.DuckDBPyConnection, expression: str, values: list[object]
+) -> None:
+    sql = said(f"select {expression} from silver.facts order by id", "duckdb", "trino")
+    found = [row[0] for row in database.execute(sql).fetchall()]
+    assert [v if isinstance(v, int) else str(v) for v in found] == values
+
+
+def test_trinos_average_of_decimals_is_exact_and_rounded(
+    database: duckdb.DuckDBPyConnection,
+) -> None:
+    sql = said("select avg(amount), max(x) from silver.facts where id < 3", "duckdb", "trino")
+    assert [str(v) for v in database.execute(sql).fetchone() or ()] == ["0.00", "1.5"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "engine", "part"),
+    [
+        ("select k / x from silver.facts", "spark", "TRY_DIVIDE"),
+        ("select k // id from silver.facts", "spark", "DIV NULLIF("),
+        ("select cast(x as int) from silver.facts", "spark", "RINT("),
+        ("select name like 'a\\b' from silver.facts", "spark", "ESCAPE"),
+        ("select k from silver.facts order by k", "spark", "NULLS LAST"),
+        ("select tags[1] from silver.facts", "spark", "TRY_ELEMENT_AT(`facts`.`tags`, 1)"),
+        ("select dayofweek(day) from silver.facts", "spark", "DAYOFWEEK(`facts`.`day`) - 1"),
+        ("select day - date '2026-01-01' from silver.facts", "spark", "DATEDIFF("),
+        ("select x > 1 from silver.facts", "trino", 'OR (IS_NAN("facts"."x")'),
+        ("select max(x) from silver.facts", "trino", "BOOL_OR(IS_NAN("),
+        ("select timestamp '2026-01-01' from silver.facts", "trino", "TIMESTAMP(6)"),
+        ("select k // 2 from silver.facts", "trino", '"facts"."k" / 2'),
+        ("select 1 from silver.facts", "trino", "lake.silver.facts FOR VERSION AS OF 7 AS"),
+        ("select day >= '2026-01-01' from silver.facts", "trino", "CAST('2026-01-01' AS DATE)"),
+    ],
+)
+def test_what_means_something_else_there_is_mended(sql: str, engine: str, part: str) -> None:
+    assert part in said(sql, engine)
+
+
+@pytest.mark.parametrize(
+    ("sql", "engine", "named"),
+    [
+        ("select upper(name) from silver.facts", "spark", "upper"),
+        ("select try_cast(name as int) from silver.facts", "spark", "TRY_CAST"),
+        ("select name = k from silver.facts", "spark", "EQ of integer and text"),
+        ("select distinct on (k) k from silver.facts", "spark", "DISTINCT ON"),
+        ("select cast(x as decimal(9,2)) from silver.facts", "spark", "double to decimal"),
+        ("select floor(x) from silver.facts", "spark", "floor of double"),
+        ("select regexp_matches(name, 'a.b$') from silver.facts", "spark", "regular expression"),
+        ("select list_distinct(tags) from silver.facts", "spark", "array_distinct"),
+        ("select cast(x as int) from silver.facts", "trino", "double to integer"),
+        ("select median(k) from silver.facts", "trino", "median"),
+        ("select count_if(distinct k > 1) from silver.facts", "trino", "count_if"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_name(sql: str, engine: str, named: str) -> None:
+    with pytest.raises(Unfaithful) as refused:
+        said(sql, engine)
+    assert named in refused.value.cause
+    assert refused.value.code == "unfaithful"
+
+
+def test_without_types_nothing_is_guessed() -> None:
+    with pytest.raises(Unfaithful):
+        said("select k / id from silver.facts", "spark", columns={})
+
+
+def test_spark_dialect_is_for_spark() -> None:
+    assert said("select k from silver.facts", "spark", "spark").startswith("SELECT k FROM")
+    with pytest.raises(Unfaithful):
+        said("select k from silver.facts", "duckdb", "spark")
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark", "trino"])
+def test_results_have_the_same_names_everywhere(engine: str) -> None:
+    sql = 'select count(*), k + 1, sum(k) as "Total", weight from silver.dims group by all'
+    text = said(sql, engine)
+    for name in ("count_star()", "(k + 1)", "Total"):
+        assert name in text, text
+
+
+def test_the_question_stays_as_it_is() -> None:
+    question = guard("select f.k from silver.facts f join silver.dims using (k)")
+    before = question.tree.sql("duckdb")
+    for engine in ("duckdb", "spark", "trino"):
+        translate(question, engine, {t: t for t in question.tables}, COLUMNS)  # type: ignore[arg-type]
+    assert question.tree.sql("duckdb") == before
+
+
+def test_a_query_can_stand_for_a_table() -> None:
+    question = guard("select k from silver.dims")
+    view = exp.select("k").from_("seen").where("k > 1")
+    assert "(SELECT k FROM seen WHERE k > 1) AS" in translate(
+        question, "duckdb", {"silver.dims": view}
+    )
+
+
+def test_a_long_chain_of_conditions_is_no_trouble() -> None:
+    chain = " or ".join(f"k = {n}" for n in range(1500))
+    assert said(f"select k from silver.facts where {chain}", "spark").count("OR") == 1499
+
+
+@pytest.mark.parametrize(
+    ("sql", "open_"),
+    [
+        ("select k from silver.facts", False),
+        ("select k, sum(amount) from silver.facts group by k order by k", False),
+        ("select rank() over (order by k) from silver.facts", False),
+        ("select k from silver.facts limit 3", True),
+        ("select any_value(k) from silver.facts", True),
+        ("select row_number() over (order by k) from silver.facts", True),
+        ("select distinct on (k) k, id from silver.facts", True),
+    ],
+)
+def test_which_questions_have_several_right_answers(sql: str, open_: bool) -> None:
+    assert (undetermined(guard(sql)) is not None) == open_
