@@ -88,8 +88,8 @@ def plan(
         Deed.KILL_JVM: 2,
         Deed.KILL_READER: 2 if reader else 0,
         Deed.CRASH: 9,
-        Deed.LOCK: 2 if lockable else 0,
-        Deed.RESTART: 3 if servers else 0,
+        Deed.LOCK: 1 if lockable else 0,
+        Deed.RESTART: 2 if servers else 0,
         Deed.COMPACT: 1,
     }
     shares = _shares(chance, events, kills + 1)

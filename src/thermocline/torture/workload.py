@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DELETE_ONE_IN = 40
-SPOIL_ONE_IN = 500
+SPOIL_ONE_IN = 100
+STRETCHES, SPOILED_STRETCH_ONE_IN = 200, 4
+"""What cannot be read comes in some stretches of the events only: a batch without any may take
+another way into bronze than one with some, and both ways are to be tried."""
 EVENTS_PER_KEY = 20
 
 State = dict[str, tuple[int, int]]
@@ -78,14 +81,18 @@ class Workload:
         import numpy as np
 
         number = np.arange(first, last, dtype=np.int64)
-        drawn = _mixed(number.astype(np.uint64) + np.uint64((self.seed * 0x9E37) & 0xFFFFFFFF))
+        salt = np.uint64((self.seed * 0x9E37) & 0xFFFFFFFF)
+        drawn = _mixed(number.astype(np.uint64) + salt)
         again = _mixed(drawn)
+        stretch = number.astype(np.uint64) // np.uint64(max(1, self.events // STRETCHES))
+        bad_stretch = _mixed(stretch + salt) % np.uint64(SPOILED_STRETCH_ONE_IN) == 0
+        bad = drawn % np.uint64(SPOIL_ONE_IN) == np.uint64(SPOIL_ONE_IN - 1)
         return Events(
             number,
             (drawn % np.uint64(self.keys)).astype(np.int64),
             (again >> np.uint64(12)).astype(np.int64),
             again % np.uint64(DELETE_ONE_IN) == 0,
-            (drawn % np.uint64(SPOIL_ONE_IN) == np.uint64(SPOIL_ONE_IN - 1)) & self.spoils,
+            bad & bad_stretch & self.spoils,
         )
 
 
