@@ -53,13 +53,18 @@ class Results(Generic[T]):
         return await shared.wait(), joined
 
     def clear(self) -> None:
-        """Forget everything that is kept."""
+        """Forget everything that is kept, and keep nothing of what is being made."""
         self._kept.clear()
+        self._running.clear()
         self.bytes = 0
 
     def _done(self, key: Hashable, task: asyncio.Future[T]) -> None:
-        self._running.pop(key, None)
-        if task.cancelled() or task.exception() is not None:
+        failed = task.cancelled() or task.exception() is not None
+        shared = self._running.get(key)
+        if shared is None or shared.task is not task:
+            return  # forgotten meanwhile
+        del self._running[key]
+        if failed:
             return
         size = self._size(task.result())
         if size > self._most // 8:

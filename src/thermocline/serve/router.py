@@ -65,7 +65,7 @@ class Router:
         self.limits = limits or Limits()
         self._preparing = Preparing(self.limits.bounds)
         self._results = Results[Given](self.limits.cache_bytes, lambda it: len(it.rows.body) + 500)
-        self.verifier = Verifier(fleet)
+        self.verifier = Verifier(fleet, self._results.clear)
         self._chance = random.Random()  # noqa: S311  (which answers are looked at twice)
 
     async def start(self) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from thermocline import telemetry
@@ -32,8 +32,10 @@ REPEAT_SECONDS = 1.0
 class Verifier:
     """Looks at hot answers twice, a few at a time, and remembers whom not to trust."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, forget: Callable[[], None]) -> None:
+        """`forget` is called when a copy was wrong: what it answered before may be kept."""
         self._fleet = fleet
+        self._forget = forget
         self._tasks: set[asyncio.Task[None]] = set()
         self._distrusted: dict[str, int | None] = {}
         """Tables whose copies were wrong, and from which epoch on they are new ones."""
@@ -104,6 +106,7 @@ class Verifier:
             rows=[rows.count, other.count],
         )  # fmt: skip
         self._distrusted.update(dict.fromkeys(tables))
+        self._forget()
         while True:
             try:
                 epoch = await self._fleet.rebuild(tables)

@@ -309,6 +309,7 @@ def test_a_wrong_copy_is_found_and_taken_off(serving: Serving, lake: Lake) -> No
         assert serving.rows(f"{RECENT} and 10 > 4") == [[3 * PER_DAY + 1]]  # wrong, as we made it
         serving.run(asyncio.sleep(0.5))
         assert router.verifier.mismatches == 1
+        assert serving.rows(f"{RECENT} and 10 > 4") == [[3 * PER_DAY]]  # the wrong one is forgotten
         assert serving.rows(f"{RECENT} and 11 > 4") == [[3 * PER_DAY]]
         serving.until(lambda: serving.engine(f"{RECENT} and {time.time()} > 4") == "hot")
         assert serving.rows(f"{RECENT} and 12 > 4") == [[3 * PER_DAY]]

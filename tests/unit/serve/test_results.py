@@ -109,6 +109,29 @@ def test_the_least_recently_used_goes_first_and_large_ones_are_not_kept() -> Non
     assert size == 800
 
 
+def test_what_is_forgotten_is_not_kept_when_it_comes() -> None:
+    async def trial() -> None:
+        results = Results[str](1_000, len)
+        go = asyncio.Event()
+
+        async def slow() -> str:
+            await go.wait()
+            return "old"
+
+        async def quick() -> str:
+            return "new"
+
+        waiting = asyncio.create_task(results.of("k", slow))
+        await asyncio.sleep(0)
+        results.clear()
+        assert await results.of("k", quick) == ("new", False)
+        go.set()
+        assert await waiting == ("old", False)
+        assert (results.get("k"), results.bytes) == ("new", 3)
+
+    asyncio.run(trial())
+
+
 def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_try_after_a_pause() -> None:
     now = [0.0]
     breaker = Breaker(failures=2, pause=5, clock=lambda: now[0])
