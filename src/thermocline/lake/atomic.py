@@ -13,7 +13,7 @@ be looked up, CommitUnknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import StagedTable, Table
     from pyiceberg.table.update import TableRequirement, TableUpdate
+    from sqlalchemy.orm import Session
+
+    Alongside = Callable[[Session], None]
 
 PATIENCE = 60.0
 """Seconds that a commit keeps trying while others win."""
@@ -71,7 +74,7 @@ def commit_all(catalog: Catalog, changes: Sequence[TableChange]) -> None:
     if isinstance(catalog, SqlCatalog):
         attempt: Any = _swap_rows
     elif isinstance(catalog, RestCatalog):
-        attempt = _post_transaction
+        attempt = _require_and_post
     else:
         raise Permanent(
             f"A {type(catalog).__name__} cannot change several tables at once.",
@@ -80,6 +83,22 @@ def commit_all(catalog: Catalog, changes: Sequence[TableChange]) -> None:
     for again in retrying(PointerMoved):
         with again:
             attempt(catalog, changes)
+
+
+def swap_loaded(
+    catalog: SqlCatalog, table: Table, change: TableChange, alongside: Alongside
+) -> None:
+    """Change a table, provided that it still is as it was loaded, in one attempt.
+
+    What `alongside` writes is in the same SQL transaction: both land, or neither. It may refuse by
+    raising CommitConflict.
+    """
+    _land(catalog, [_stage(catalog, table, change)], alongside)
+
+
+def post_loaded(catalog: RestCatalog, change: TableChange) -> None:
+    """Change a table of a REST catalog, provided that the requirements hold, in one attempt."""
+    _post(catalog, [change])
 
 
 def load(catalog: Catalog, table: str) -> Table:
@@ -109,11 +128,14 @@ class _Swap:
 
 
 def _swap_rows(catalog: SqlCatalog, changes: Sequence[TableChange]) -> None:
-    swaps = _stage_all(catalog, changes)
+    _land(catalog, _stage_all(catalog, changes))
+
+
+def _land(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongside | None = None) -> None:
     crash_point("publish.staged")
     try:
         with catalog_errors(_kind(catalog)):
-            _update_rows(catalog, swaps)
+            _update_rows(catalog, swaps, alongside)
     except CommitConflict:
         _unstage(swaps)
         raise
@@ -127,7 +149,7 @@ def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swa
     swaps: list[_Swap] = []
     try:
         for change in changes:
-            swaps.append(_stage(catalog, change))
+            swaps.append(_stage(catalog, load(catalog, change.table), change))
             crash_point("publish.staging")
     except ThermoclineError:
         _unstage(swaps)
@@ -135,8 +157,7 @@ def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swa
     return swaps
 
 
-def _stage(catalog: SqlCatalog, change: TableChange) -> _Swap:
-    current = load(catalog, change.table)
+def _stage(catalog: SqlCatalog, current: Table, change: TableChange) -> _Swap:
     _require(current, change)
     staged = catalog._update_and_stage_table(
         current, current.name(), change.requirements, change.updates
@@ -159,12 +180,14 @@ def _require(current: Table, change: TableChange) -> None:
         ) from error
 
 
-def _update_rows(catalog: SqlCatalog, swaps: Sequence[_Swap]) -> None:
+def _update_rows(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongside | None) -> None:
     from pyiceberg.catalog.sql import IcebergTables
     from sqlalchemy import update
     from sqlalchemy.orm import Session
 
     with Session(catalog.engine) as session:
+        if alongside is not None:
+            alongside(session)
         # One order for everybody, so that two transactions never wait for each other.
         for swap in sorted(swaps, key=lambda swap: swap.table):
             namespace, name = swap.table.split(".", 1)
@@ -217,12 +240,16 @@ def _took(current: Table, swap: _Swap) -> bool:
     return swap.staged.metadata_location in {current.metadata_location, *passed}
 
 
-def _post_transaction(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
+def _require_and_post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
+    for change in changes:
+        _require(load(catalog, change.table), change)
+    _post(catalog, changes)
+
+
+def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
     from pyiceberg.table import CommitTableRequest, Namespace, TableIdentifier
     from requests import RequestException
 
-    for change in changes:
-        _require(load(catalog, change.table), change)
     requests = [
         CommitTableRequest(
             identifier=TableIdentifier(

@@ -8,7 +8,7 @@ the newest one on a ref's ancestry counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
@@ -19,6 +19,10 @@ RUN = PREFIX + "run"
 COMMIT = PREFIX + "commit"
 OPERATION = PREFIX + "operation"
 ROWS = PREFIX + "rows"
+KEYS = PREFIX + "keys"
+MORE_KEYS = PREFIX + "more-keys"
+
+_KEYS_ROOM = 4000
 
 Bookmark = Mapping[str, Any]
 
@@ -60,3 +64,23 @@ def find_commit(state: TableState, commit: str) -> Snapshot | None:
     """The snapshot that a commit made, if it landed."""
     found = (s for s in state.snapshots.values() if s.summary.get(COMMIT) == commit)
     return next(found, None)
+
+
+def keys_properties(keys: Iterable[str]) -> dict[str, str]:
+    """The snapshot properties that name the group commit's entries, as far as there is room."""
+    keys = list(keys)
+    named: list[str] = []
+    room = _KEYS_ROOM
+    for key in keys:
+        room -= len(key) + 1
+        if room < 0:
+            break
+        named.append(key)
+    left_out = len(keys) - len(named)
+    return {KEYS: ",".join(named)} | ({MORE_KEYS: str(left_out)} if left_out else {})
+
+
+def keys_of(summary: Mapping[str, str]) -> list[str]:
+    """The keys that a snapshot's summary names."""
+    text = summary.get(KEYS)
+    return text.split(",") if text else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
     from thermocline.contract import Contract
     from thermocline.lake.atomic import TableChange
+    from thermocline.lake.groupcommit import Commits
 
 
 class Lake:
@@ -53,6 +54,11 @@ class Lake:
         """A table's metadata as it is now, read cheaply."""
         return self._reader.state(table_name(table))
 
+    def states(self, tables: Collection[str]) -> dict[str, TableState]:
+        """The metadata of those of the tables that are there, all as they are at one moment."""
+        pointers = self._reader.pointers()
+        return {t: self._reader.state_at(t, pointers[t]) for t in tables if t in pointers}
+
     def iceberg(self, table: str) -> Table:
         """A table as it is now, as PyIceberg's object."""
         return atomic.load(self.catalog, table_name(table))
@@ -70,6 +76,13 @@ class Lake:
     def commit(self, changes: Sequence[TableChange]) -> None:
         """Change refs and metadata of several tables in one catalog transaction."""
         atomic.commit_all(self.catalog, changes)
+
+    @cached_property
+    def commits(self) -> Commits:
+        """Commits that many processes make to one table, without getting in each other's way."""
+        from thermocline.lake.groupcommit import Commits
+
+        return Commits(self.catalog)
 
     def draft(self, run: str, into: str = MAIN) -> Draft:
         """A private branch over the tables that a run will touch."""

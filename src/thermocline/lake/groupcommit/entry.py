@@ -1,0 +1,150 @@
+"""What a writer hands over: finished data files, and what they replace."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from thermocline.errors import BadInput
+from thermocline.lake.bookmark import KEYS, MORE_KEYS
+from thermocline.lake.metadata import MAIN
+from thermocline.lake.names import ref_name, table_name
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
+
+Place = tuple[int, tuple[Any, ...]]
+"""A partition: the number of its partition spec, and its values."""
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """All files of these partitions go, whoever wrote them: partitions are overwritten whole."""
+
+    places: frozenset[Place]
+
+    @classmethod
+    def of(cls, files: Iterable[DataFile]) -> Partitions:
+        """The partitions that these files are in."""
+        return cls(frozenset(place(file) for file in files))
+
+
+@dataclass(frozen=True)
+class Files:
+    """These very files go, each with its partition; if one is gone already, that is a conflict.
+
+    `seen` is the snapshot that they were read at. Rows of theirs that were deleted since would come
+    back to life, so that is a conflict as well.
+    """
+
+    files: frozenset[tuple[Place, str]]
+    seen: int
+
+    @classmethod
+    def of(cls, files: Iterable[DataFile], seen: int) -> Files:
+        """Files as they were found in a snapshot."""
+        return cls(frozenset((place(file), file.file_path) for file in files), seen)
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """The partitions that the files are in."""
+        return frozenset(where for where, _ in self.files)
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Where the files lie."""
+        return frozenset(path for _, path in self.files)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Files for one branch of one table under a key that lands at most once.
+
+    `uuid` and `schema` say which table, and at which schema, the files were written for. Entries
+    whose `properties` differ get snapshots of their own; those without any share one.
+    """
+
+    key: str
+    table: str
+    uuid: str
+    schema: int
+    files: tuple[DataFile, ...]
+    replaces: Partitions | Files | None = None
+    branch: str = MAIN
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        table_name(self.table)
+        ref_name(self.branch)
+        if not _KEY.fullmatch(self.key):
+            raise BadInput(
+                f"{self.key[:60]!r} is not a key for a commit.",
+                "Use up to 128 letters, digits and any of . _ : / - , beginning with one of the "
+                "first two.",
+            )
+        if not self.files and self.replaces is None:
+            raise BadInput(f"The entry {self.key} changes nothing.", "Give it files.")
+        if len(self.paths) != len(self.files):
+            raise BadInput(f"The entry {self.key} has a file twice.", "Give each file once.")
+        if taken := {KEYS, MORE_KEYS}.intersection(self.properties):
+            raise BadInput(
+                f"The entry {self.key} sets {', '.join(sorted(taken))} itself.",
+                "Leave them out: they are filled from the keys.",
+            )
+        if isinstance(self.replaces, Partitions) and self.places - self.replaces.places:
+            raise BadInput(
+                f"The entry {self.key} has files outside the partitions that it replaces.",
+                "Name every partition that it writes to.",
+            )
+
+    @classmethod
+    def of(
+        cls,
+        table: Table,
+        key: str,
+        files: Iterable[DataFile],
+        *,
+        replaces: Partitions | Files | None = None,
+        branch: str = MAIN,
+        properties: Mapping[str, str] | None = None,
+    ) -> Entry:
+        """An entry of files that were written for the table as it was loaded."""
+        return cls(
+            key=key,
+            table=".".join(table.name()),
+            uuid=str(table.metadata.table_uuid),
+            schema=table.metadata.current_schema_id,
+            files=tuple(files),
+            replaces=replaces,
+            branch=branch,
+            properties=dict(properties or {}),
+        )
+
+    @property
+    def paths(self) -> frozenset[str]:
+        """Where the files lie."""
+        return frozenset(file.file_path for file in self.files)
+
+    @property
+    def places(self) -> frozenset[Place]:
+        """The partitions that the files are in."""
+        return frozenset(place(file) for file in self.files)
+
+
+def place(file: DataFile) -> Place:
+    """The partition of a data file, in one spelling whoever read or wrote it."""
+    values = file.partition
+    return file.spec_id, tuple(_exact(values[position]) for position in range(len(values)))
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, float):
+        return struct.pack("<d", value)  # NaN equals itself, and -0.0 is not 0.0
+    return value.bytes if isinstance(value, UUID) else value

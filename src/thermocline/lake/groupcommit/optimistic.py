@@ -1,0 +1,93 @@
+"""Commits on a REST catalog: each writer for itself, again and again until it wins.
+
+The key is in the snapshot's summary. Every attempt looks for it first, in the very state that the
+commit then requires: so an attempt whose answer was lost is found, and never repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from thermocline.errors import (
+    CatalogUnavailable,
+    CommitConflict,
+    CommitUnknown,
+    Permanent,
+    ThermoclineError,
+)
+from thermocline.lake import atomic
+from thermocline.lake.bookmark import keys_of
+from thermocline.lake.faults import crash_point
+from thermocline.lake.groupcommit.combine import combine
+from thermocline.lake.groupcommit.entry import Entry
+from thermocline.lake.groupcommit.live import LiveBranch
+from thermocline.lake.groupcommit.snapshot import Prepared, prepare
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.table import Table
+
+
+class _Again(ThermoclineError):
+    """This attempt did not land, or is not known to have."""
+
+
+def commit(catalog: RestCatalog, entry: Entry, patience: float) -> int:
+    """Commit one entry unless its key has landed; says in which snapshot it is."""
+    try:
+        for again in atomic.retrying(_Again, patience):
+            with again:
+                return _attempt(catalog, entry)
+    except _Again as given_up:
+        reason = given_up.__cause__
+        if isinstance(reason, CommitConflict):
+            raise reason from None
+        raise CommitUnknown(
+            f"It is not known whether the entry {entry.key} for {entry.table} landed: {reason}",
+            "When the catalog is back, submit it again under the same key: it is looked for first.",
+            table=entry.table,
+            key=entry.key,
+        ) from reason
+    raise AssertionError("retrying either returns or raises")
+
+
+def _attempt(catalog: RestCatalog, entry: Entry) -> int:
+    try:
+        table = atomic.load(catalog, entry.table)
+    except CatalogUnavailable as error:
+        raise _Again("The catalog is away.") from error
+    landed = _landed(table, entry.key)
+    if landed is not None:
+        return landed
+    live = LiveBranch(table, entry.branch)
+    found = combine(live, [entry])
+    for _, refusal in found.failing:
+        raise refusal
+    prepared = prepare(table, entry.branch, live, found)
+    try:
+        atomic.post_loaded(catalog, prepared.change)
+    except CatalogUnavailable as error:
+        raise _Again("It is not known whether it landed.") from error
+    except (CommitConflict, Permanent) as error:
+        _overtaken(catalog, table, prepared, error)
+    crash_point("groupcommit.landed")
+    return prepared.id
+
+
+def _overtaken(
+    catalog: RestCatalog, table: Table, prepared: Prepared, error: ThermoclineError
+) -> None:
+    """It was refused: because somebody was faster, or for good."""
+    prepared.discard()
+    now = atomic.load(catalog, ".".join(table.name()))
+    if now.metadata_location == table.metadata_location:
+        raise error
+    raise _Again("Somebody else was faster.") from error
+
+
+def _landed(table: Table, key: str) -> int | None:
+    """The snapshot that a key is in, on whatever branch."""
+    for snapshot in reversed(table.metadata.snapshots):
+        if snapshot.summary is not None and key in keys_of(snapshot.summary):
+            return snapshot.snapshot_id
+    return None

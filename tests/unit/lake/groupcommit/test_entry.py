@@ -1,0 +1,51 @@
+"""Entries that make no sense are refused before anybody waits for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.unit.lake.groupcommit.test_combine import at, file
+
+from thermocline.errors import BadInput
+from thermocline.lake import bookmark
+from thermocline.lake.groupcommit.entry import Entry, Files, Partitions
+
+GOOD: dict[str, Any] = {
+    "key": "k", "table": "silver.t", "uuid": "u", "schema": 1, "files": (file("a", 1),),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"key": ""}, "not a key"),
+        ({"key": "a,b"}, "not a key"),
+        ({"key": "k" * 129}, "not a key"),
+        ({"table": "t"}, "not a table name"),
+        ({"branch": "a b"}, "not a name for a branch"),
+        ({"files": ()}, "changes nothing"),
+        ({"files": (file("a", 1), file("a", 2))}, "a file twice"),
+        ({"replaces": Partitions(frozenset({at(2)}))}, "outside the partitions"),
+        ({"properties": {bookmark.KEYS: "x"}}, "sets thermocline.keys itself"),
+    ],
+)
+def test_what_is_refused(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        Entry(**GOOD | changed)
+
+
+def test_what_is_allowed() -> None:
+    Entry(**GOOD | {"key": "job/7:part-1.2_a", "branch": "run-X"})
+    Entry(**GOOD | {"files": (), "replaces": Partitions(frozenset({at(2)}))})
+    Entry(**GOOD | {"replaces": Files(frozenset({(at(2), "b")}), 5)})
+
+
+def test_a_summary_names_the_keys_that_have_room_and_counts_the_others() -> None:
+    few = bookmark.keys_properties(["a", "b"])
+    assert few == {bookmark.KEYS: "a,b"}
+    assert bookmark.keys_of(few) == ["a", "b"]
+    many = bookmark.keys_properties(f"{n:0100}" for n in range(500))
+    assert len(many[bookmark.KEYS]) < 4000
+    assert len(bookmark.keys_of(many)) + int(many[bookmark.MORE_KEYS]) == 500
+    assert bookmark.keys_of({}) == []
