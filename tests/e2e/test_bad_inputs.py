@@ -274,22 +274,24 @@ def test_a_line_of_a_hundred_megabytes(house: Lakehouse) -> None:
     assert len(kept.raw) < 1_000_000
 
 
-def test_a_full_disk(house: Lakehouse) -> None:
+@pytest.mark.parametrize("lane", ["auto", "spark"])
+def test_a_full_disk(house: Lakehouse, lane: str) -> None:
     """A file-size limit stands in for a disk with no room: the write of a data file fails."""
     project = house.settings.project
+    write(project, "sources/raw.yaml", f"{SOURCE}lane: {lane}\n")
     before = mains(house)
     rows = ({"id": os.urandom(40).hex(), "amount": "1.00"} for _ in range(60_000))
     (project / "landing" / "large.jsonl").write_bytes(jsonl(*rows))
     child = textwrap.dedent(
         """
-        import resource, sys
+        import os, resource, sys
         import thermocline as tc
-        house = tc.open(sys.argv[1])
-        house.lake.spark.session  # the JVM's own files may be as large as they are
-        import os, signal
         from thermocline.errors import ThermoclineError
-        jvm = house.lake.spark.session.sparkContext._gateway.proc.pid
-        resource.prlimit(jvm, resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
+        house = tc.open(sys.argv[1])
+        writer = os.getpid()
+        if sys.argv[2] == "spark":  # the JVM's own files may be as large as they are
+            writer = house.lake.spark.session.sparkContext._gateway.proc.pid
+        resource.prlimit(writer, resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
         try:
             house.ingest()
         except ThermoclineError as error:
@@ -298,8 +300,9 @@ def test_a_full_disk(house: Lakehouse) -> None:
         """
     )
     done = subprocess.run(
-        [sys.executable, "-c", child, str(project)], capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, "-c", child, str(project), lane],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 3, done.stderr
     assert "bronze.raw" in done.stdout
     assert mains(house) == before

@@ -46,12 +46,15 @@ def exact(table: pa.Table) -> list[dict[str, Any]]:
     """Rows to the bit: days and microseconds as numbers, doubles with their sign."""
     plain = normalise(table)
     bits = {pa.date32(): pa.int32(), pa.float64(): pa.int64()}
-    columns = [
-        each.cast(pa.int64())
-        if pa.types.is_timestamp(each.type)
-        else pa.chunked_array([c.view(bits.get(each.type, each.type)) for c in each.chunks])
-        for each in plain.columns
-    ]
+    columns = []
+    for each in plain.columns:
+        if pa.types.is_nested(each.type):
+            each = pa.chunked_array([pa.array(map(repr, each.to_pylist()), pa.string())])
+        elif pa.types.is_timestamp(each.type):
+            each = each.cast(pa.int64())
+        else:
+            each = pa.chunked_array([c.view(bits.get(each.type, each.type)) for c in each.chunks])
+        columns.append(each)
     return pa.table(columns, plain.column_names).to_pylist()
 
 

@@ -6,7 +6,7 @@ and how far the source has been read, in one publish.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed, CommitUnknown, Permanent
-from thermocline.ingest import drift, marks, rows, swift, tally
+from thermocline.ingest import drift, marks, quarantine, rows, swift, tally
 from thermocline.ingest.judge import (
     BAD,
     DRIFTED,
@@ -24,6 +24,7 @@ from thermocline.ingest.judge import (
     UNKNOWN,
 )
 from thermocline.ingest.layout import Layout
+from thermocline.ingest.plain import Declined
 from thermocline.ingest.source import Source
 from thermocline.ingest.tally import Tally
 from thermocline.lake import MainMoved
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from thermocline.ingest.swift import Reading
     from thermocline.lake import Draft, Lake
 
 SHOWN = 3
@@ -68,9 +70,8 @@ class Damaged:
 Read = Callable[[Contract, "frozenset[int] | None"], "DataFrame"]
 """The judged records of a batch; or, to pick out bad ones, of some of its provenances."""
 
-Swift = Callable[[Contract], "pa.Table | None"]
-"""All records of a batch in this process, each of them good, as `swift.bronze` takes them; or
-None, and they are to be read with Spark."""
+Swift = Callable[[Contract], "Reading | None"]
+"""The records of a batch as this process reads them; or None, and Spark is to read them."""
 
 
 def _nothing_to_confirm() -> None:
@@ -165,8 +166,11 @@ def land(batch: Batch) -> Landed:
 
 def _write(batch: Batch, draft: Draft) -> Landed:
     now = datetime.now(UTC)
-    if batch.swift and (records := batch.swift(batch.contract)) is not None:
-        return _write_swiftly(batch, draft, records, now)
+    if batch.swift and (reading := batch.swift(batch.contract)) is not None:
+        try:
+            return _write_swiftly(batch, draft, reading, now)
+        except Declined:
+            pass  # nothing happened; who declined has said why
     frame = batch.read(batch.contract, None)
     crash_point("ingest.read")
     known = [origin.records for origin in batch.origins if origin.records is not None]
@@ -184,10 +188,7 @@ def _write(batch: Batch, draft: Draft) -> Landed:
     _expect_every_record(batch, found)
     if found.drifted:
         _refuse_drift(batch)
-    bad, count = found.bad + batch.before[0], found.rows + batch.before[1]
-    few = batch.few if batch.source.bad_share else 0
-    if found.bad and bad > max(batch.source.bad_share * count, few):
-        raise _too_many_bad(batch, bad, count)
+    _expect_few_bad(batch, found, lambda: _some_bad(batch))
     quarantined = 0
     if found.bad or batch.damaged:
         quarantined = rows.set_aside(batch, draft, found.bad_files, now)
@@ -196,20 +197,40 @@ def _write(batch: Batch, draft: Draft) -> Landed:
     return _landed(batch, found, quarantined, snapshot)
 
 
-def _write_swiftly(batch: Batch, draft: Draft, records: pa.Table, now: datetime) -> Landed:
-    """The same for records that are here and good: no other reading, no quarantine."""
-    crash_point("ingest.read")
-    found = swift.tally_of(records, batch.spans)
-    _expect_every_record(batch, found)
-    snapshot = draft.append(
-        batch.source.target,
-        swift.bronze(batch, records, now),
-        bookmark=_bookmark(batch, draft),
-        operation="ingest",
+def _write_swiftly(batch: Batch, draft: Draft, reading: Reading, now: datetime) -> Landed:
+    """The same for records that this process reads: Spark judges those that are not plain."""
+    found = Tally(0, 0, frozenset())
+    with draft.writing(batch.source.target) as files:
+        for piece in reading.pieces():
+            found = found.plus(_counted(batch, piece))
+            files.add(swift.bronze(batch, piece, now))
+        bad = None
+        if (judged := reading.judged()) is not None:
+            bad, good = swift.bad_and_good(judged)
+            found = found.plus(Tally(judged.num_rows, bad.num_rows, frozenset()))
+            files.add(swift.bronze(batch, good, now))
+        crash_point("ingest.read")
+        _expect_every_record(batch, found)
+        _expect_few_bad(
+            batch, found, lambda: [] if bad is None else bad.slice(0, SHOWN).to_pylist()
+        )
+    snapshot = draft.add(
+        batch.source.target, files, bookmark=_bookmark(batch, draft), operation="ingest"
     )
     crash_point("ingest.committed-bronze")
+    quarantined = found.bad + len(batch.damaged)
+    if quarantined:
+        batch.lake.ensure(quarantine.contract_of(batch.source))
+        aside = swift.quarantined(batch, bad, now)
+        draft.append(batch.source.quarantine, aside, bookmark=None, operation="quarantine")
     crash_point("ingest.committed-quarantine")
-    return _landed(batch, found, 0, snapshot)
+    return _landed(batch, found, quarantined, snapshot)
+
+
+def _counted(batch: Batch, piece: pa.Table) -> Tally:
+    if batch.source.messages:
+        return swift.tally_of(piece, batch.spans)
+    return Tally(piece.num_rows, 0, frozenset())
 
 
 def _bookmark(batch: Batch, draft: Draft) -> Mapping[str, Any]:
@@ -268,14 +289,17 @@ def _refuse_drift(batch: Batch) -> None:
     raise Drifted(fields)
 
 
-def _too_many_bad(batch: Batch, bad: int, rows: int) -> CheckFailed:
-    bad_rows = batch.read(batch.contract, batch.everything).where(BAD)
-    samples = bad_rows.selectExpr(FILE, POSITION, f"{REASONS}[0] as reason").limit(SHOWN)
+def _expect_few_bad(batch: Batch, found: Tally, some: Callable[[], Sequence[Any]]) -> None:
+    """Stop when more records are bad than the source allows; `some` gives a few of them."""
+    bad, rows = found.bad + batch.before[0], found.rows + batch.before[1]
+    few = batch.few if batch.source.bad_share else 0
+    if not found.bad or bad <= max(batch.source.bad_share * rows, few):
+        return
     said = "; ".join(
-        f"{one_line(batch.origins[row[FILE]].name)}:{row[POSITION]} {one_line(row['reason'])}"
-        for row in samples.collect()
+        f"{one_line(batch.origins[row[FILE]].name)}:{row[POSITION]} {one_line(row[REASONS][0])}"
+        for row in some()
     )
-    return CheckFailed(
+    raise CheckFailed(
         f"{bad:,} of {rows:,} rows for {batch.source.target} are bad, more than "
         f"{batch.source.bad_share:.0%}: {said}",
         f"Nothing of the batch landed. Mend the source or the contract, or raise badShare of "
@@ -283,3 +307,8 @@ def _too_many_bad(batch: Batch, bad: int, rows: int) -> CheckFailed:
         bad=bad,
         rows=rows,
     )
+
+
+def _some_bad(batch: Batch) -> list[Any]:
+    bad = batch.read(batch.contract, batch.everything).where(BAD)
+    return bad.select(FILE, POSITION, REASONS).limit(SHOWN).collect()

@@ -7,12 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive, Type
 from thermocline.errors import BadInput, Permanent, Transient
 from thermocline.ingest import drift, ledger
+from thermocline.ingest.arrow.lane import FileLane
 from thermocline.ingest.batch import Batch, Damaged, Drifted, Landed, Provenance, land
 from thermocline.ingest.examine import Examined, examine
 from thermocline.ingest.judge import data_only
@@ -73,31 +76,38 @@ class FileBatch:
     source: Source
     contract: Contract
     folder: Folder
-    files: tuple[Staged, ...]
+    files: tuple[Examined, ...]
     damaged: tuple[Examined, ...]
     run: str
+    scratch: Path
+    lane: FileLane
     grown: bool = False
 
     @property
     def all_files(self) -> list[Examined]:
         """Every file that the commit's bookmark will name."""
-        return [*(file.examined for file in self.files), *self.damaged]
+        return [*self.files, *self.damaged]
+
+    @cached_property
+    def staged(self) -> list[Staged]:
+        """The files as Spark can read them."""
+        return [staged(self.folder, file, self.source, self.scratch) for file in self.files]
 
     def without(self, gone: set[str]) -> FileBatch:
         """The batch without some files, by hash."""
-        kept = tuple(file for file in self.files if file.examined.sha256 not in gone)
+        kept = tuple(file for file in self.files if file.sha256 not in gone)
         return replace(self, files=kept)
 
     def land(self) -> Landed:
         """Land the files, or raise as `batch.land` does."""
-        counted = [file.examined.records for file in self.files]
+        counted = [file.records for file in self.files]
         known = [count for count in counted if count is not None]
         origins = tuple(
             Provenance(
                 file.file.name, file.sha256, Layout.of(file, self.source, self.contract),
                 None if drift.stray_fields(file, self.contract) else file.records,
             )
-            for file in (staged.examined for staged in self.files)
+            for file in self.files
         )  # fmt: skip
         damaged = (
             Damaged(file.file.name, file.sha256, file.flaw or "cannot be read")
@@ -111,13 +121,14 @@ class FileBatch:
                 damaged=tuple(damaged),
                 confirm=self._confirm,
                 grown=self.grown,
+                swift=lambda contract: self.lane.read(self.files, contract, grown=self.grown),
             )
         )  # fmt: skip
 
     def _read(self, contract: Contract, only: frozenset[int] | None) -> DataFrame:
         numbered = [
             (number, file)
-            for number, file in enumerate(self.files)
+            for number, file in enumerate(self.staged)
             if only is None or number in only
         ]
         spark, picking = self.lake.spark.session, only is not None
@@ -188,6 +199,7 @@ class _Work:
         self.report = IngestReport(source.name, source.target)
         self.ledger = read_ledger(lake, source.target, source.quarantine)
         self.scratch = lake.settings.project / ".thermocline" / "staging" / run
+        self.lane = FileLane(lake, source, folder)
 
     def take(self, files: Sequence[Examined]) -> None:
         """Land files, again from the start when somebody else was faster."""
@@ -210,10 +222,9 @@ class _Work:
         if contract.drift is Drift.ADD:
             contract = drift.added(contract, _fields_to_add(sound, contract))
         batch = FileBatch(
-            self.lake, self.source, contract, self.folder,
-            tuple(staged(self.folder, file, self.source, self.scratch) for file in sound),
+            self.lake, self.source, contract, self.folder, tuple(sound),
             tuple(file for file in new if file.flaw is not None),
-            self.run,
+            self.run, self.scratch, self.lane,
         )  # fmt: skip
         landed, batch = self._land(batch, refused)
         taken = len(batch.all_files)
@@ -234,8 +245,8 @@ class _Work:
             except Drifted as found:
                 batch = _after_drift(batch, found.fields, refused)
             except Permanent as error:
-                if type(error) is not Permanent:
-                    raise  # a rule or a contract, not a file
+                if type(error) is not Permanent or isinstance(error.__cause__, OSError):
+                    raise  # a rule, a contract or a disk, not a file
                 broken = _unreadable(batch)
                 if not broken:
                     raise
@@ -308,7 +319,7 @@ def _after_drift(
         names = {name for found in fields.values() for name in found}
         contract = drift.added(batch.contract, dict.fromkeys(names, STRING))
         return replace(batch, contract=contract, grown=True)
-    unfit = {number: batch.files[number].examined for number in fields}
+    unfit = {number: batch.files[number] for number in fields}
     for number, file in unfit.items():
         refused.append(Refusal(file.file.name, drift.refused(fields[number], batch.contract)))
     return batch.without({file.sha256 for file in unfit.values()})
@@ -320,7 +331,7 @@ def _unreadable(batch: FileBatch) -> list[Examined]:
     from pyspark.errors import PySparkException
 
     broken = []
-    for file in batch.files:
+    for file in batch.staged:
         try:
             frame = read(batch.lake.spark.session, [(0, file)], batch.source, batch.contract)
             frame.write.format("noop").mode("overwrite").save()

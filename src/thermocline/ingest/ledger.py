@@ -83,5 +83,9 @@ def _note(ledger: Ledger, bookmark: Mapping[str, Any]) -> None:
 
 
 def _named_in_rows(lake: Lake, table: str, column: str) -> frozenset[str]:
-    rows = lake.spark.session.table(f"lake.{table}").select(column).distinct().collect()
-    return frozenset(row[0] for row in rows if row[0] is not None)
+    import pyarrow.compute as pc
+
+    found: set[str] = set()
+    for batch in lake.iceberg(table).scan(selected_fields=(column,)).to_arrow_batch_reader():
+        found.update(pc.unique(batch.column(0)).drop_null().to_pylist())
+    return frozenset(found)

@@ -46,10 +46,10 @@ def numbered_lines(
         f"case when {too_long} then '{TOO_LONG}'"
         f" when not is_valid_utf8(value) then '{NOT_TEXT}' end"
     )
-    # A line that is not UTF-8 is kept byte by byte, as Latin-1 shows it.
+    # A line that is not UTF-8 is kept byte by byte, as Latin-1 shows it. The byte order mark that
+    # a file may begin with has been taken off by Hadoop's reader.
     text = (
         "case when not is_valid_utf8(value) then decode(cast(value as binary), 'ISO-8859-1')"
-        f" when {POSITION} = 1 and startswith(value, '\ufeff') then substring(value, 2)"
         " else value end"
     )
     filled = f"{POSITION} > 0 and length(trim(both ' \\t\\r' from value)) > 0"

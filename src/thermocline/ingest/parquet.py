@@ -12,6 +12,7 @@ from thermocline.ingest.lines import Numbered, decoded, location_of
 from thermocline.ingest.values import Flaw, literal
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
@@ -20,14 +21,36 @@ def parquet_rows(spark: SparkSession, files: Numbered, contract: Contract) -> Da
     """Records of Parquet files that share one schema, judged."""
     frame = spark.read.parquet(*(file.uri for _, file in files))
     there = {field.name: field.dataType for field in frame.schema.fields}
-    inputs = {name: quoted(f"__tc_in_{i}") for i, name in enumerate(there)}
+    place = "_metadata.file_path as __tc_path", f"_metadata.row_index + 1 as {POSITION}"
+    scanned = _with_file(spark, frame.selectExpr(*_scanned(there), *place), files)
+    return _judged(scanned, there, contract)
+
+
+def picked_rows(spark: SparkSession, rows: pa.Table, contract: Contract) -> DataFrame:
+    """The same for rows of this process, in Arrow's canonical form, with FILE and POSITION."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    # What has no zone in the file has none for Spark's own reader.
+    schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    there = {f.name: f.dataType for f in schema.fields if f.name not in (FILE, POSITION)}
+    frame = spark.createDataFrame(rows, schema)
+    return _judged(frame.selectExpr(*_scanned(there), FILE, POSITION), there, contract)
+
+
+def _scanned(there: dict[str, DataType]) -> list[str]:
+    """A file's columns under names of our own, and the record as JSON."""
     raw = ", ".join(quoted(name) for name in there)
-    scanned = frame.selectExpr(
-        *(f"{quoted(name)} as {alias}" for name, alias in inputs.items()),
-        f"to_json(struct({raw}), {EXACT_JSON}) as {RAW}",
-        "_metadata.file_path as __tc_path",
-        f"_metadata.row_index + 1 as {POSITION}",
-    )
+    inputs = _inputs(there).items()
+    columns = [f"{quoted(name)} as {alias}" for name, alias in inputs]
+    return [*columns, f"to_json(struct({raw}), {EXACT_JSON}) as {RAW}"]
+
+
+def _inputs(there: dict[str, DataType]) -> dict[str, str]:
+    return {name: quoted(f"__tc_in_{i}") for i, name in enumerate(there)}
+
+
+def _judged(scanned: DataFrame, there: dict[str, DataType], contract: Contract) -> DataFrame:
+    inputs = _inputs(there)
     computed: list[str] = []
     flaws: list[Flaw] = []
     for column in contract.columns:
@@ -38,15 +61,13 @@ def parquet_rows(spark: SparkSession, files: Numbered, contract: Contract) -> Da
         else:
             typed = f"cast(null as {values.spark_type(column.type)})"
         computed.append(f"{typed} as {quoted(column.name)}")
-    rows = _with_file(spark, scanned, frame.inputFiles(), files).selectExpr("*", *computed)
+    rows = scanned.selectExpr("*", *computed)
     known = {column.name for column in contract.columns}
     more = {name: there[name] for name in there if name not in known}
     return judged(rows, contract, flaws, _stray(more, inputs))
 
 
-def _with_file(
-    spark: SparkSession, scanned: DataFrame, paths: list[str], files: Numbered
-) -> DataFrame:
+def _with_file(spark: SparkSession, scanned: DataFrame, files: Numbered) -> DataFrame:
     from pyspark.sql import functions as F
 
     if len(files) == 1:

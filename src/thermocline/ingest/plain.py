@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
-from thermocline.check.rows import row_breaks
-from thermocline.check.rules import row_rules
-from thermocline.contract.types import Decimal, Primitive, Type
+from thermocline.contract.types import Decimal, List, Primitive, Struct, Type
+from thermocline.ingest.breaks import Breaks
+from thermocline.ingest.values import EXACT_DIGITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,20 +50,32 @@ class Plain:
         self._options = pj.ParseOptions(
             explicit_schema=pa.schema(written), unexpected_field_behavior="error"
         )
-        rules = row_rules(contract)
-        self._filled = {c.name for c in contract.columns if c.required}
-        self._filled |= {
-            name for rule in rules if rule.kind == "missing" for name in rule.columns
-        } & set(self._types)
-        more = any(rule.kind != "missing" or rule.arguments for rule in rules)
-        self._breaks = row_breaks(contract, "duckdb") if more else None
+        self._contract = contract
+
+    @cached_property
+    def _breaks(self) -> Breaks:
+        return Breaks(self._contract)
 
     def table(self, payloads: Sequence[bytes | None]) -> pa.Table:
-        """The contract's columns, a row for each payload and in their order, or Declined."""
+        """The contract's columns, a row for each payload and in their order, or Declined.
+
+        No row of them breaks a rule.
+        """
+        try:
+            text = b"\n".join(payloads)  # type: ignore[arg-type]
+        except TypeError:
+            raise Declined("a message without a value") from None
+        table = self.lines(text, len(payloads))
+        if len(self._breaks.rows(table)):
+            raise Declined("a row that breaks a rule")
+        return table
+
+    def lines(self, text: bytes, count: int) -> pa.Table:
+        """The same for lines, as many as `count` says, whatever the rules say of them."""
         import pyarrow as pa
         import pyarrow.json as pj
 
-        text = _lines(payloads)
+        _refuse_odd(text, count)
         # One block and one thread: the text is not cut, and no core is taken from the broker.
         whole = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
@@ -71,21 +84,17 @@ class Plain:
             raise Declined(str(error).splitlines()[0][:120]) from error
         # Each line begins an object, no object goes on over a line's end (that would be an object
         # inside a column), and there are as many objects as lines: so each line is one.
-        if found.num_rows != len(payloads):
+        if found.num_rows != count:
             raise Declined("more than one value on a line")
-        columns = {
-            name: _typed(name, type_, found.column(name)) for name, type_ in self._types.items()
-        }
-        for name in self._filled:
-            if columns[name].null_count:
-                raise Declined(f"{name} is missing")
-        table = pa.table(columns)
-        if self._breaks is not None and _any_breaks(table, self._breaks):
-            raise Declined("a row that breaks a rule")
-        return table
+        return pa.table(
+            {
+                name: _typed(name, type_, found.column(name).combine_chunks())
+                for name, type_ in self._types.items()
+            }
+        )
 
 
-def _as_written(name: str, type_: Type) -> pa.DataType:
+def _as_written(name: str, type_: Type, *, inside: bool = False) -> pa.DataType:
     """What Arrow reads a column as; dates and times are texts at first."""
     import pyarrow as pa
 
@@ -94,20 +103,21 @@ def _as_written(name: str, type_: Type) -> pa.DataType:
         "string": pa.string(), **dict.fromkeys(_WRITTEN, pa.string()),
     }  # fmt: skip
     match type_:
-        case Decimal(precision, scale):
+        # Inside a column Spark reads a number through a double.
+        case Decimal(precision, scale) if not inside or precision <= EXACT_DIGITS:
             return pa.decimal128(precision, scale)
         case Primitive(kind) if kind in read:
             return read[kind]
+        case Struct(fields) if fields:
+            return pa.struct([(f.name, _as_written(name, f.type, inside=True)) for f in fields])
+        case List(element):
+            return pa.list_(_as_written(name, element, inside=True))
     raise Declined(f"{name} is of type {type_}")
 
 
-def _lines(payloads: Sequence[bytes | None]) -> bytes:
-    """The payloads as lines that each begin with a brace and are UTF-8."""
-    try:
-        text = b"\n".join(payloads)  # type: ignore[arg-type]
-    except TypeError:
-        raise Declined("a message without a value") from None
-    more = len(payloads) - 1
+def _refuse_odd(text: bytes, count: int) -> None:
+    """Decline lines that do not each begin with a brace, and texts that parsers differ on."""
+    more = count - 1
     if not text.startswith(b"{") or text.count(b"\n{") != more or text.count(b"\n") != more:
         raise Declined("a record that is not one line of an object")
     if b"\0" in text:
@@ -117,16 +127,17 @@ def _lines(payloads: Sequence[bytes | None]) -> bytes:
             text.decode()
         except UnicodeDecodeError:
             raise Declined("not UTF-8") from None
-    if max(map(len, payloads)) > _LONG_NUMBER and _NUMBER.search(text):  # type: ignore[arg-type]
+    if max(map(len, text.split(b"\n"))) > _LONG_NUMBER and _NUMBER.search(text):
         raise Declined(f"a run of {_LONG_NUMBER} digits")
-    return text
 
 
-def _typed(name: str, type_: Type, column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _typed(name: str, type_: Type, column: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    def all_are(good: pa.ChunkedArray) -> None:
+    from thermocline.engine.arrow import list_array, struct_array
+
+    def all_are(good: pa.Array) -> None:
         if pc.all(good).as_py() is False:
             raise Declined(f"{name} has a value that is not plain")
 
@@ -141,22 +152,37 @@ def _typed(name: str, type_: Type, column: pa.ChunkedArray) -> pa.ChunkedArray:
             all_are(pc.is_finite(column))
             all_are(pc.or_(pc.not_equal(column, 0.0), pc.greater(pc.divide(1.0, column), 0.0)))
         case Primitive(kind) if kind in _WRITTEN:
-            all_are(pc.match_substring_regex(column, f"^({_WRITTEN[kind]})$"))
-            into = {"date": pa.date32(), "timestamp": pa.timestamp("us")}
-            try:
-                return column.cast(into.get(kind, pa.timestamp("us", "UTC")))
-            except pa.ArrowInvalid as error:
-                raise Declined(f"{name}: {str(error)[:80]}") from error
+            all_are(written_plainly(kind, column))
+            return moments(name, kind, column)
+        case Struct(fields):
+            members = []
+            for field, member in zip(fields, column.flatten(), strict=True):
+                if field.required and member.null_count > column.null_count:
+                    raise Declined(f"{name}.{field.name} is missing")
+                members.append(_typed(name, field.type, member))
+            kinds = [(f.name, m.type) for f, m in zip(fields, members, strict=True)]
+            return struct_array(members, pa.struct(kinds), column)
+        case List(element, required):
+            elements = column.flatten()
+            if required and elements.null_count:
+                raise Declined(f"{name} has an element that is missing")
+            return list_array(_typed(name, element, elements), column)
     return column
 
 
-def _any_breaks(table: pa.Table, condition: str) -> bool:
-    """Whether any row breaks a rule, by DuckDB, which is shown to agree with Spark on these."""
-    import duckdb
+def written_plainly(kind: str, column: pa.Array) -> pa.Array:
+    """Which texts are a date or a time (by the type's name) that every parser reads alike."""
+    import pyarrow.compute as pc
 
-    with duckdb.connect(config={"threads": 1}) as connection:
-        connection.execute("SET TimeZone = 'UTC'")
-        connection.register("records", table)
-        found = connection.execute(f"SELECT coalesce(bool_or({condition}), false) FROM records")
-        row = found.fetchone()
-    return row is None or bool(row[0])
+    return pc.match_substring_regex(column, f"^({_WRITTEN[kind]})$")
+
+
+def moments(name: str, kind: str, column: pa.Array) -> pa.Array:
+    """Texts that are `written_plainly` as what they say; Declined when there is no such day."""
+    import pyarrow as pa
+
+    into = {"date": pa.date32(), "timestamp": pa.timestamp("us")}
+    try:
+        return column.cast(into.get(kind, pa.timestamp("us", "UTC")))
+    except pa.ArrowInvalid as error:
+        raise Declined(f"{name}: {str(error)[:80]}") from error

@@ -26,7 +26,8 @@ KINDS = {
     "api": "thermocline.ingest.api.source",
 }
 _COMMON = ("name", "kind", "target", "badShare", "batch", "description")
-_FILES = ("path", "pattern", "format", "options", "maxLineBytes", "settle")
+_FILES = ("path", "pattern", "format", "options", "maxLineBytes", "settle", "lane")
+LANES = ("auto", "spark")
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class Source:
     For files that is a landing folder: `path` on local disk (absolute) or on S3. For other kinds
     `reach` holds what the kind's module read. `max_line_bytes` bounds a record; `bad_share` is the
     share of bad rows above which a batch is refused as a whole; a file that changed within the
-    last `settle` seconds is still growing.
+    last `settle` seconds is still growing. `lane` is "spark" where no file is to be read without
+    it.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Source:
     max_line_bytes: int = MAX_LINE_BYTES
     bad_share: float = BAD_SHARE
     settle: float = 0.0
+    lane: str = "auto"
     kind: str = "files"
     limits: Limits = field(default_factory=Limits)
     reach: Any = None
@@ -198,14 +201,15 @@ class Fields:
 
     def number(self, key: str, default: float, least: float, most: float) -> float:
         """A number within bounds, both included."""
-        value = self.data.get(key, default)
+        value: object = self.data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.flaw(key, f"{shown(value)} is not a number")
             return default
         if not least <= value <= most:
             self.flaw(key, f"{value:g} is not between {least:g} and {most:g}")
             return default
-        return value
+        number: float = value
+        return number
 
     def mapping(self, key: str) -> dict[str, Any]:
         """A mapping of names to values."""
@@ -251,6 +255,7 @@ def _read_source(fields: Fields, path: Path, warehouse: str | None) -> Source:
         options=_options(fields),
         max_line_bytes=int(fields.number("maxLineBytes", MAX_LINE_BYTES, 1, 1 << 30)),
         settle=fields.number("settle", 0, 0, 86_400),
+        lane=fields.one_of("lane", "auto", LANES),
     )
 
 

@@ -1,22 +1,36 @@
-"""The swift lane's way of a batch: records that were read in this process, and are all good.
+"""The swift lane's way of a batch: records that are read in this process, around Spark.
 
 It lands what Spark would land, in the same commit with the same bookmark, at the same points where
-a process may be killed. Whoever reads the records (`kafka/swift`) gives all of them or none.
+a process may be killed. Whoever reads the records (`kafka/swift`, `arrow`) gives those that are
+good for certain. Spark judges the few others, and all of them where the lane declines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol
 
-from thermocline.ingest.judge import EVENT_TIME, FILE, MESSAGE, PAYLOAD, POSITION
+from thermocline.ingest.judge import (
+    BAD,
+    EVENT_TIME,
+    FILE,
+    MESSAGE,
+    PAYLOAD,
+    POSITION,
+    RAW,
+    REASONS,
+    RESCUED,
+)
+from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
 from thermocline.ingest.tally import Tally
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from thermocline.ingest.batch import Batch
+    from thermocline.ingest.batch import Batch, Provenance
 
 REST = 64
 """For how many batches, at most, the lane is not tried after it was declined again and again."""
@@ -46,8 +60,34 @@ class Pace:
         self._declined = 0
 
 
+class Reading(Protocol):
+    """The records of a batch, read in this process once. Any of it may raise `plain.Declined`."""
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """Records that are good for certain, as `bronze` takes them."""
+
+    def judged(self) -> pa.Table | None:
+        """The other records, in the form of `judge`, once the pieces have been read."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Records that were read at once and are all good."""
+
+    records: pa.Table
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """The one piece."""
+        yield self.records
+
+    def judged(self) -> pa.Table | None:
+        """None are left."""
+        return None
+
+
 def bronze(batch: Batch, records: pa.Table, now: datetime) -> pa.Table:
-    """Records (FILE, POSITION, MESSAGE's and the contract's columns) as rows of the target."""
+    """Records (FILE, POSITION, MESSAGE's and the contract's columns, RESCUED where there is any)
+    as rows of the target."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -61,10 +101,11 @@ def bronze(batch: Batch, records: pa.Table, now: datetime) -> pa.Table:
         "_position": records.column(POSITION),
         "_ingested_at": pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),
     }
-    filled |= {name: records.column(held) for name, held in MESSAGE.items()}
+    if batch.source.messages:
+        filled |= {name: records.column(held) for name, held in MESSAGE.items()}
     columns = {}
     for column in batch.contract.table_columns:
-        if column.name == "_rescued":
+        if column.name == RESCUED and RESCUED not in records.column_names:
             kind = schema_to_pyarrow(iceberg_type(column.type), include_field_ids=False)
             columns[column.name] = pa.nulls(count, kind)
         elif column.name in filled:
@@ -74,8 +115,49 @@ def bronze(batch: Batch, records: pa.Table, now: datetime) -> pa.Table:
     return pa.table(columns)
 
 
+def quarantined(batch: Batch, bad: pa.Table | None, now: datetime) -> pa.Table:
+    """Bad records, in the form of `judge`, and what is damaged, as rows of the quarantine."""
+    import pyarrow as pa
+
+    rows: list[tuple[Any, ...]] = [
+        (each.name, each.identity, 0, [each.flaw], None, None) for each in batch.damaged
+    ]
+    if bad is not None:
+        for row in bad.select([FILE, POSITION, REASONS, RAW]).to_pylist():
+            origin = batch.origins[row[FILE]]
+            rows.append((origin.name, origin.identity, row[POSITION], row[REASONS], row[RAW],
+                         _layout(origin, row[REASONS])))  # fmt: skip
+    names = ("file", "file_sha256", "position", "reasons", "raw", "layout")
+    columns: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    marks = zip(columns["file_sha256"], columns["position"], strict=True)
+    columns["id"] = [sha256(f"{content}:{at}".encode()).hexdigest() for content, at in marks]
+    for name, said in {
+        "source": batch.source.name, "target": batch.source.target, "run": batch.run,
+        "quarantined_at": now, "replayed_at": None, "replayed_run": None,
+    }.items():  # fmt: skip
+        columns[name] = [said] * len(rows)
+    kinds = {
+        "position": pa.int64(), "reasons": pa.list_(pa.string()),
+        "quarantined_at": pa.timestamp("us", "UTC"), "replayed_at": pa.timestamp("us", "UTC"),
+    }  # fmt: skip
+    return pa.table({n: pa.array(v, kinds.get(n, pa.string())) for n, v in columns.items()})
+
+
+def _layout(origin: Provenance, reasons: Sequence[str]) -> str | None:
+    """How a record is written; of one that was cut or could not be decoded it says nothing."""
+    return None if reasons[0] in {TOO_LONG, NOT_TEXT} else origin.layout.written()
+
+
+def bad_and_good(judged: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Records in the form of `judge`, parted."""
+    import pyarrow.compute as pc
+
+    bad = judged.column(BAD)
+    return judged.filter(bad), judged.filter(pc.invert(bad))
+
+
 def tally_of(records: pa.Table, spans: Sequence[tuple[int, int]]) -> Tally:
-    """What records are, counted exactly: those not in order, or outside their span, are outside."""
+    """What messages are, counted exactly: one not in order, or not in its span, is outside."""
     import pyarrow.compute as pc
 
     times = pc.min_max(records.column(EVENT_TIME).cast("int64")).as_py()

@@ -40,6 +40,23 @@ class Tally:
     oldest: datetime | None = None
     newest: datetime | None = None
 
+    def plus(self, other: Tally) -> Tally:
+        """Both together."""
+        times = [
+            [it for it in each if it is not None]
+            for each in ((self.oldest, other.oldest), (self.newest, other.newest))
+        ]
+        return Tally(
+            self.rows + other.rows,
+            self.bad + other.bad,
+            self.bad_files | other.bad_files,
+            drifted=self.drifted or other.drifted,
+            outside=self.outside + other.outside,
+            bytes=self.bytes + other.bytes,
+            oldest=min(times[0], default=None),
+            newest=max(times[1], default=None),
+        )
+
 
 def observed(batch: Batch, frame: DataFrame) -> tuple[Observation, DataFrame]:
     """The rows, counted while they are written: a second reading is needed only for bad ones.

@@ -8,7 +8,17 @@ from typing import Any
 from hypothesis import strategies as st
 
 from thermocline.contract.definition import Column, Contract, Drift
-from thermocline.contract.types import Decimal, Primitive
+from thermocline.contract.types import Decimal, Field, List, Primitive, Struct
+
+ITEM = Struct(
+    (
+        Field("n", Primitive("int")),
+        Field("price", Decimal(8, 2)),
+        Field("when", Primitive("timestamptz")),
+        Field("tags", List(Primitive("string"))),
+    )
+)
+PLACE = Struct((Field("city", Primitive("string"), required=True), Field("x", Primitive("double"))))
 
 COLUMNS = (
     Column("s", Primitive("string")),
@@ -22,6 +32,9 @@ COLUMNS = (
     Column("day", Primitive("date")),
     Column("at", Primitive("timestamp")),
     Column("ts", Primitive("timestamptz")),
+    Column("o", PLACE),
+    Column("a", List(ITEM)),
+    Column("k", List(Primitive("long"), element_required=True)),
 )
 
 
@@ -70,6 +83,12 @@ WRITTEN = (
     r'"\b\f\n\r\t\"\\"', r'"\x"', r'"\u12"', r'"\u{1}"', '"a\tb"', '"a\x01b"', '"a\x00b"', "'a'",
     '"open', "null", "nul", "true", "false", "True", "{}", "[]", '{"s":1}', "[1]", "[null]",
     '{"a":{"b":1}}', "", "undefined", "/**/1", '"1" "2"', "1 2",
+    '{"city":"a"}', '{"city":null}', '{"x":1}', '{"city":"a","x":-0.0}', '{"city":"a","city":"b"}',
+    '{"city":"a","more":1}', '{"city":1}', '{"city":{"x":1}}', '[{"n":1},null]', '[{"n":1.5}]',
+    '[{"n":1,"n":2}]', '[{"price":1.005}]', '[{"price":"1.5"}]', '[{"price":99999999}]',
+    '[{"when":"2026-03-01T12:30:45Z"}]', '[{"when":"2026-03-01T12:30:45+02:00"}]',
+    '[{"when":"2026-02-30T00:00:00Z"}]', '[{"tags":["a",null]}]', '[{"tags":[1]}]',
+    "[[1]]", "[1,2]", "[1,null]", '["1"]', "[9007199254740993]", "[1.0]", "[[]]", "[1,]", "[,1]",
 )  # fmt: skip
 
 _value = st.one_of(
@@ -98,6 +117,24 @@ _good = {
     "at": st.datetimes().map(lambda at: f'"{at.isoformat()}"'),
     "ts": st.datetimes().map(lambda at: f'"{at.isoformat(" ", "milliseconds")}Z"'),
 }
+_item = st.fixed_dictionaries(
+    {},
+    optional={
+        "n": _good["i"], "price": _good["m"], "when": st.one_of(_good["ts"], st.just("null")),
+        "tags": st.lists(_good["s"], max_size=2).map(lambda each: f"[{','.join(each)}]"),
+        "other": st.just("1"), "n ": st.just("1"),
+    },
+)  # fmt: skip
+_good |= {
+    "o": st.tuples(_good["s"], _good["d"]).map(lambda p: f'{{"city":{p[0]},"x":{p[1]}}}'),
+    "a": st.lists(_item, max_size=3).map(
+        lambda items: "[" + ",".join(
+            "{" + ",".join(f'"{name}":{value}' for name, value in item.items()) + "}"
+            for item in items
+        ) + "]"
+    ),
+    "k": st.lists(_good["l"], max_size=3).map(lambda each: f"[{','.join(each)}]"),
+}  # fmt: skip
 _name = st.one_of(
     st.sampled_from([*(json.dumps(name) for name in _good), r'"\u0073"', '"S"', '"z"', '""', "s"])
 )

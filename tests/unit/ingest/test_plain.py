@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.unit.ingest import json_records
 
 from thermocline.contract.definition import Column, Contract, Rule
-from thermocline.contract.types import Fixed, List, Map, Primitive, Struct
+from thermocline.contract.types import Decimal, Field, Fixed, List, Map, Primitive, Struct
 from thermocline.ingest.plain import Declined, Plain
 
 PLAIN = Plain(json_records.contract())
@@ -44,6 +44,25 @@ def test_plain_records_become_typed_rows() -> None:
     }
 
 
+def test_lists_and_objects_become_typed_rows() -> None:
+    text = (
+        b'{"o":{"city":"a"},"k":[1,9007199254740993],"a":[{"n":1,"price":"2.5","tags":["x",null],'
+        b'"when":"2026-03-01T12:30:45Z"},null,{}]}'
+    )
+    nothing = {"n": None, "price": None, "when": None, "tags": None}
+    first, second = taken(text, b'{"o":null,"a":[],"k":null}') or ()
+    assert (first["o"], first["k"]) == ({"city": "a", "x": None}, [1, 9007199254740993])
+    assert first["a"] == [
+        {
+            "n": 1, "price": Number("2.50"), "tags": ["x", None],
+            "when": datetime(2026, 3, 1, 12, 30, 45, tzinfo=UTC),
+        },
+        None,
+        nothing,
+    ]  # fmt: skip
+    assert (second["o"], second["a"], second["k"]) == (None, [], None)
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -61,7 +80,11 @@ def test_plain_records_become_typed_rows() -> None:
         b'{"at":"2026-03-01T12"}', b'{"at":"2026-03-01T12:30:45Z"}', b'{"ts":"2026-03-01T12Z"}',
         b'{"ts":"2026-03-01T12:30:45"}', b'{"ts":"2026-03-01T12:30:45+01:00"}',
         b'{"ts":"2026-03-01T12:30:45.1234567Z"}', b'{"ts":"2026-03-01T24:00:00Z"}',
-        b'{"ts":1767225600}',
+        b'{"ts":1767225600}', b'{"o":1}', b'{"o":{}}', b'{"o":{"city":null}}',
+        b'{"o":{"city":"a","z":1}}', b'{"o":{"city":"a","city":"a"}}', b'{"o":{"city":1}}',
+        b'{"a":{}}', b'{"a":[1]}', b'{"a":[{"z":1}]}', b'{"a":[{"price":1.005}]}',
+        b'{"a":[{"when":"2026-03-01"}]}', b'{"a":[{"tags":[1]}]}', b'{"k":[1,null]}',
+        b'{"k":[1.0]}', b'{"o":{"city":"a","x":-0.0}}',
     ],
 )  # fmt: skip
 def test_one_record_that_is_not_plain_declines_all(payload: bytes | None) -> None:
@@ -94,7 +117,8 @@ def test_records_are_taken_together_as_each_is_alone(payloads: list[bytes]) -> N
     "kind",
     [
         Primitive("float"), Primitive("uuid"), Primitive("binary"), Primitive("time"), Fixed(4),
-        Struct(()), List(Primitive("int")), Map(Primitive("string"), Primitive("int")),
+        Struct(()), Map(Primitive("string"), Primitive("int")), List(Primitive("float")),
+        Struct((Field("m", Decimal(16, 2)),)),
     ],
     ids=str,
 )  # fmt: skip

@@ -20,6 +20,7 @@ from thermocline.ingest.kafka.values import with_text
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.marks import Position
 from thermocline.ingest.source import Limits, Source
+from thermocline.ingest.swift import Whole
 from thermocline.ingest.values import literal
 
 if TYPE_CHECKING:
@@ -93,7 +94,12 @@ class KafkaFeed:
         lane = self._lane
         if lane is None or not spans or not lane.ready():
             return None
-        return lambda contract: lane.read(spans, contract, limits.bytes)
+
+        def read(contract: Contract) -> Whole | None:
+            records = lane.read(spans, contract, limits.bytes)
+            return None if records is None else Whole(records)
+
+        return read
 
     def landed(self, position: Position) -> None:
         """Nothing to tell: the broker keeps records by its own rules, not by who read them."""

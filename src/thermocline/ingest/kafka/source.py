@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.problems import shown
 from thermocline.ingest import secret
+from thermocline.ingest.source import LANES
 
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
@@ -23,7 +24,6 @@ KEYS = (
 )  # fmt: skip
 FORMATS = ("json", "avro", "protobuf", "debezium")
 STARTS = ("earliest", "latest")
-LANES = ("auto", "spark")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 # What we decide ourselves, or what would have a client run code of somebody else's choice.

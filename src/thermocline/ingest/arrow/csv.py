@@ -1,0 +1,216 @@
+"""CSV lines in blocks: the plain ones as Arrow columns, and where the others are.
+
+A line is plain when its cells are told apart without a doubt: no quote at all, or quotes only
+around whole cells. A cell is plain when every parser reads it alike.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Contract
+from thermocline.contract.types import Decimal, Primitive, Type
+from thermocline.ingest.arrow.rescue import refuse_strays, rescued
+from thermocline.ingest.arrow.text import Block
+from thermocline.ingest.judge import RESCUED
+from thermocline.ingest.layout import Layout
+from thermocline.ingest.plain import Declined, moments, written_plainly
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
+
+_DELIMITERS = ",;|\t"
+_NUMBERS = {
+    "boolean": "true|false",
+    "int": "-?[0-9]{1,9}",
+    "long": "-?[0-9]{1,18}",
+    "double": "-?[0-9]{1,15}([.][0-9]{1,15})?([eE][+-]?[0-9]{1,2})?",
+}
+_MOMENTS = ("date", "timestamp", "timestamptz")
+
+
+class Csv:
+    """How CSV lines of one layout are read. Raises Declined for one that never can be."""
+
+    def __init__(self, layout: Layout, contract: Contract) -> None:
+        ends = {layout.quote, layout.escape}
+        if layout.delimiter not in _DELIMITERS or not all(
+            char.isascii() and char.isprintable() and not char.isalnum() and char not in " -+."
+            for char in ends
+        ):
+            raise Declined("an unusual delimiter or quote")
+        if layout.delimiter in ends or layout.null:
+            raise Declined("an unusual way to write a missing value")
+        if not layout.fields:
+            raise Declined("no columns")
+        self._layout = layout
+        self._types = {column.name: column.type for column in contract.columns}
+        for name, type_ in self._types.items():
+            if name in layout.fields:
+                _pattern(name, type_)
+        self._stray = [name for name in layout.fields if name not in self._types]
+        refuse_strays(self._stray, contract)
+        self._quote, self._delimiter = layout.quote.encode(), layout.delimiter.encode()
+        self._doubled = layout.escape == layout.quote
+        self._escape = b"" if self._doubled else layout.escape.encode()
+        quote = re.escape(self._quote)
+        inner = b"(?:[^%b]|%b%b)*+" % (quote, quote, quote) if self._doubled else b"[^%b]*+" % quote
+        cell = b"(?:%b%b%b|[^%b%b]*+)" % (quote, inner, quote, quote, re.escape(self._delimiter))
+        self._quoted = re.compile(b"%b%b%b" % (quote, inner, quote), re.DOTALL)
+        self._line = re.compile(
+            b"%b(?:%b%b)*+" % (cell, re.escape(self._delimiter), cell), re.DOTALL
+        )
+
+    def read(self, block: Block) -> tuple[pa.Table | None, list[int], list[int]]:
+        """The plain records, their positions, and the positions of the others."""
+        import numpy as np
+        import pyarrow as pa
+
+        positions, lines, odd = [], [], []
+        for position, line in block.filled():
+            text = line.rstrip(b"\r")
+            if self._is_plain(text):
+                positions.append(position)
+                lines.append(text)
+            else:
+                odd.append(position)
+        if not lines:
+            return None, [], odd
+        table, good = self._typed(self._cells(lines))
+        if good.all():
+            return table, positions, odd
+        places = np.asarray(positions)
+        odd += places[~good].tolist()
+        return table.filter(pa.array(good)), places[good].tolist(), odd
+
+    def _is_plain(self, line: bytes) -> bool:
+        """Whether the line has as many cells as there are columns, for every parser."""
+        if b"\r" in line or b"\0" in line or (self._escape and self._escape in line):
+            return False
+        if not line.isascii():
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return False
+        if self._quote in line:
+            if not self._line.fullmatch(line):
+                return False
+            line = self._quoted.sub(b"", line)
+        return line.count(self._delimiter) + 1 == len(self._layout.fields)
+
+    def _cells(self, lines: list[bytes]) -> pa.Table:
+        import pyarrow as pa
+        import pyarrow.csv as pacsv
+
+        text = b"\n".join(lines)
+        fields = list(self._layout.fields)
+        try:
+            table = pacsv.read_csv(
+                pa.BufferReader(text),
+                pacsv.ReadOptions(use_threads=False, block_size=len(text) + 1, column_names=fields),
+                pacsv.ParseOptions(
+                    delimiter=self._layout.delimiter,
+                    quote_char=self._layout.quote,
+                    double_quote=self._doubled,
+                    ignore_empty_lines=False,
+                ),
+                pacsv.ConvertOptions(
+                    column_types=dict.fromkeys(fields, pa.string()),
+                    null_values=[""],
+                    strings_can_be_null=True,
+                ),
+            )
+        except pa.ArrowInvalid as error:
+            raise Declined(str(error).splitlines()[0][:120]) from error
+        if table.num_rows != len(lines):
+            raise Declined("more or fewer records than lines")
+        return table
+
+    def _typed(self, cells: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """The contract's columns, and which rows have only plain cells."""
+        import numpy as np
+        import pyarrow as pa
+
+        from thermocline.ingest.arrow.kinds import arrow_type
+
+        good = np.ones(cells.num_rows, dtype=bool)
+        columns: dict[str, Any] = {}
+        for name, type_ in self._types.items():
+            if name in self._layout.fields:
+                column = cells.column(name).combine_chunks()
+                columns[name], plain = _values(name, type_, column)
+                good &= plain
+            else:
+                columns[name] = pa.nulls(cells.num_rows, arrow_type(type_))
+        if self._stray:
+            texts = {name: cells.column(name).combine_chunks() for name in self._stray}
+            columns[RESCUED] = rescued(texts, cells.num_rows)
+        return pa.table(columns), good
+
+
+def _pattern(name: str, type_: Type) -> str:
+    """What a plain cell of a number's or a flag's type looks like; "" for other plain types."""
+    match type_:
+        case Primitive(kind) if kind in _NUMBERS:
+            return _NUMBERS[kind]
+        case Decimal(precision, scale):
+            whole = f"[0-9]{{1,{precision - scale}}}" if precision > scale else "0"
+            return f"-?{whole}([.][0-9]{{1,{scale}}})?" if scale else f"-?{whole}"
+        case Primitive(kind) if kind in _MOMENTS or kind == "string":
+            return ""
+    raise Declined(f"{name} is of type {type_}")
+
+
+def _values(name: str, type_: Type, cells: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """A column's values, and in which rows the cell is plain or missing."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from thermocline.ingest.arrow.kinds import arrow_type
+
+    if type_ == Primitive("string"):
+        return cells, np.ones(len(cells), dtype=bool)
+    # An empty cell is no number: who quotes all cells writes a missing one like this.
+    texts = pc.utf8_trim(cells, " ")
+    texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+    kind = str(type_)
+    if kind in _MOMENTS:
+        plain = _real_moments(kind, texts)
+    else:
+        plain = pc.match_substring_regex(texts, f"^({_pattern(name, type_)})$")
+    texts = pc.if_else(plain, texts, pa.scalar(None, pa.string()))
+    if kind in _MOMENTS:
+        values = moments(name, kind, texts)
+    else:
+        values = texts.cast(arrow_type(type_))
+    if kind == "double":  # where the sign of a zero is kept
+        negative = pc.and_(pc.equal(values, 0.0), pc.starts_with(texts, "-"))
+        plain = pc.and_(plain, pc.invert(negative))
+    return values, pc.fill_null(plain, True).to_numpy(zero_copy_only=False)
+
+
+def _real_moments(kind: str, texts: pa.Array) -> pa.Array:
+    """Which texts are plain and name a day and time that there is; null where there is none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    plain = written_plainly(kind, texts)
+    try:
+        moments("", kind, pc.if_else(plain, texts, pa.scalar(None, pa.string())))
+    except Declined:
+        pairs = zip(texts.to_pylist(), plain.to_pylist(), strict=True)
+        return pa.array([None if text is None else good and _is_real(text) for text, good in pairs])
+    return plain
+
+
+def _is_real(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

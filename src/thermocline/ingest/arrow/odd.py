@@ -1,0 +1,101 @@
+"""Records that are not plain, kept as they were written until Spark has judged them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Contract, Drift
+from thermocline.errors import Permanent
+from thermocline.ingest.arrow.text import Block, as_read
+from thermocline.ingest.judge import DRIFTED, FILE, POSITION, RAW
+from thermocline.ingest.layout import Layout
+from thermocline.ingest.lines import FLAW
+from thermocline.ingest.plain import Declined
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+MOST, MOST_BYTES = 50_000, 64 << 20
+"""How many odd records of a batch, and how large ones, are kept here; more are Spark's at once."""
+
+_LINES = f"{FILE} int, {POSITION} long, {RAW} string, {FLAW} string"
+
+
+class Odd:
+    """The odd records of a batch, by how they are written."""
+
+    def __init__(self) -> None:
+        self._lines: dict[Layout, list[tuple[int, int, str, str | None]]] = {}
+        self._rows: dict[pa.Schema, list[pa.Table]] = {}
+        self._count = 0
+        self._bytes = 0
+
+    def add_lines(
+        self, layout: Layout, number: int, block: Block, positions: Sequence[int]
+    ) -> None:
+        """Keep lines of a file."""
+        for position in positions:
+            line = block.line(position)
+            self._grow(1, len(line))
+            held = self._lines.setdefault(layout, [])
+            held.append((number, position, *as_read(line)))
+
+    def add_rows(self, number: int, rows: pa.Table, positions: Any) -> None:
+        """Keep rows of a Parquet file."""
+        import pyarrow as pa
+
+        self._grow(rows.num_rows, rows.nbytes)
+        places = {
+            FILE: pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
+            POSITION: pa.array(positions, pa.int64()),
+        }
+        for name, column in places.items():
+            rows = rows.append_column(name, column)
+        self._rows.setdefault(rows.schema, []).append(rows)
+
+    def judged(self, spark: SparkSession, contract: Contract, *, grown: bool) -> pa.Table:
+        """All of them in the form of `judge`; Declined when they are not for this lane."""
+        import pyarrow.compute as pc
+
+        from thermocline.engine.arrow import normalise
+
+        frames = [*self._judged_lines(spark, contract), *self._judged_rows(spark, contract)]
+        found = normalise(reduce(lambda one, other: one.unionByName(other), frames).toArrow())
+        if found.num_rows != self._count:
+            raise Permanent(
+                f"{found.num_rows:,} of {self._count:,} records of {contract.table} were judged.",
+                "Nothing of the batch landed. This is a bug; please report it.",
+            )
+        drifted = pc.any(found.column(DRIFTED)).as_py()
+        if drifted and contract.drift is not Drift.RESCUE and not grown:
+            raise Declined("fields that the contract does not name")
+        return found
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def _grow(self, count: int, size: int) -> None:
+        self._count += count
+        self._bytes += size
+        if self._count > MOST or self._bytes > MOST_BYTES:
+            raise Declined("too many records that are not plain")
+
+    def _judged_lines(self, spark: SparkSession, contract: Contract) -> list[DataFrame]:
+        from thermocline.ingest.read import records, typed
+
+        return [
+            typed(records(spark.createDataFrame(lines, _LINES), layout, contract), contract)
+            for layout, lines in self._lines.items()
+        ]
+
+    def _judged_rows(self, spark: SparkSession, contract: Contract) -> list[DataFrame]:
+        import pyarrow as pa
+
+        from thermocline.ingest.parquet import picked_rows
+
+        return [
+            picked_rows(spark, pa.concat_tables(tables), contract) for tables in self._rows.values()
+        ]

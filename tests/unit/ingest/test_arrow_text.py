@@ -1,0 +1,145 @@
+"""Text files in blocks of lines, and which of their lines are plain."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal as Number
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.types import Decimal, List, Primitive
+from thermocline.ingest.arrow import text
+from thermocline.ingest.arrow.csv import Csv
+from thermocline.ingest.arrow.jsonl import JsonLines
+from thermocline.ingest.arrow.text import Block, as_read, blocks
+from thermocline.ingest.layout import Layout
+from thermocline.ingest.plain import Declined
+
+CONTRACT = Contract(
+    "bronze.t",
+    (
+        Column("s", Primitive("string")),
+        Column("i", Primitive("int")),
+        Column("m", Decimal(5, 2)),
+        Column("day", Primitive("date")),
+    ),
+    drift=Drift.RESCUE,
+)
+LAYOUT = Layout("csv", ("i", "s", "m", "day"))
+
+
+@given(st.lists(st.text("ab\n", max_size=6).map(str.encode)), st.integers(1, 8), st.integers(0, 1))
+def test_blocks_hold_the_lines_of_a_text_at_their_places(
+    pieces: list[bytes], size: int, first: int
+) -> None:
+    whole = b"".join(pieces)
+    lines = whole.removesuffix(b"\n").split(b"\n") if whole else []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK_BYTES", size)
+        found = list(blocks(iter(pieces), first))
+    assert [line for block in found for line in block.lines] == lines
+    places = [block.first + n for block in found for n in range(block.count)]
+    assert places == list(range(first, first + len(lines)))
+    assert [block.line(block.first) for block in found] == [block.lines[0] for block in found]
+
+
+@given(st.lists(st.integers(0, 20), max_size=6), st.integers(1, 8))
+def test_a_byte_order_mark_is_no_part_of_the_text(cuts: list[int], size: int) -> None:
+    whole = b"\xef\xbb\xbf\xef\xbb\xbfa\n\xef\xbb\xbfb\nc"
+    places = [0, *sorted(cuts), len(whole)]
+    pieces = [whole[start:end] for start, end in pairwise(places)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK_BYTES", size)
+        lines = [line for block in blocks(iter(pieces), 1) for line in block.lines]
+    assert lines == [b"\xef\xbb\xbfa", b"\xef\xbb\xbfb", b"c"]
+
+
+def test_a_line_is_read_as_spark_reads_it() -> None:
+    assert as_read(b"a\r\r") == ("a", None)
+    assert as_read(b"\xef\xbb\xbfa") == ("\ufeffa", None)
+    assert as_read(b"\xef\xbb\xbf\xff\r") == ("ï»¿ÿ", "not valid text in its encoding")
+
+
+def test_json_lines_that_are_not_plain_are_found_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines = [b'{"i":%d}' % n for n in range(700)]
+    odd = {0: b"x", 3: b'{"i":"1"}', 4: b'{"i":1,"i":2}', 300: b' {"i":1}', 699: b'{"day":1}'}
+    for at, line in odd.items():
+        lines[at] = line
+    lines[5] = b" \r"
+    table, positions, found = JsonLines(CONTRACT).read(Block(b"\n".join(lines), 11))
+    assert table is not None
+    assert sorted(found) == [11 + at for at in odd]
+    assert positions == [11 + n for n in range(700) if n not in odd and n != 5]
+    assert table["i"].to_pylist() == [at - 11 for at in positions]
+
+
+def read(*lines: bytes, layout: Layout = LAYOUT) -> tuple[list[tuple[object, ...]], list[int]]:
+    table, positions, odd = Csv(layout, CONTRACT).read(Block(b"\n".join(lines), 1))
+    rows = [] if table is None else [tuple(row.values()) for row in table.to_pylist()]
+    assert len(rows) == len(positions)
+    return rows, odd
+
+
+def test_plain_csv_becomes_typed_rows() -> None:
+    rows, odd = read(
+        b"1,a b ,1.5,2026-03-01",
+        b'"2","x, ""y"" ",-999.99,"2024-02-29"\r',
+        b",,,",
+        b' 3 ,"",   ,2199-12-31 ',
+    )
+    assert (rows, odd) == (
+        [
+            ("a b ", 1, Number("1.50"), date(2026, 3, 1)),
+            ('x, "y" ', 2, Number("-999.99"), date(2024, 2, 29)),
+            (None, None, None, None),
+            (None, 3, None, date(2199, 12, 31)),
+        ],
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"1,a,2", b"1,a,2,,", b'1,"a,2,', b'1, "a",2,', b'1,"a" ,2,', b'1,a"b,2,', b'1,"a"b,2,',
+        b"1,\xff,2,", b"1,a\x00,2,", b"1,a\rb,2,", b"x,a,2,", b"1.0,a,2,", b"+1,a,2,", b"1e1,a,2,",
+        b"1,a,1000,", b"1,a,1.005,", b"1,a,1e2,", b"1,a,.5,", b"1,a,2,2026-02-30",
+        b"1,a,2,2026-03-01Z", b"1,a,2,1899-12-31", b"9999999999,a,2,",
+    ],
+)  # fmt: skip
+def test_a_line_of_which_a_parser_might_think_otherwise_is_odd(line: bytes) -> None:
+    rows, odd = read(b"7,good,1,", line, b"8,good,2,")
+    assert ([row[1] for row in rows], odd) == ([7, 8], [2])
+
+
+def test_an_escape_of_its_own_makes_a_line_odd() -> None:
+    escaped = Layout("csv", ("i", "s", "m", "day"), escape="\\")
+    assert read(b'1,"a,b",2,', b'1,"a\\"",2,', b'1,"a""b",2,', layout=escaped)[1] == [2, 3]
+
+
+def test_what_the_contract_does_not_name_is_rescued() -> None:
+    [row, other], _ = read(b"1,x,", b'2,,"y"', layout=Layout("csv", ("i", "more", "even more")))
+    assert (row[1], row[-1]) == (1, [("more", "x"), ("even more", None)])
+    assert (other[1], other[-1]) == (2, [("more", None), ("even more", "y")])
+
+
+@pytest.mark.parametrize(
+    ("layout", "contract"),
+    [
+        (Layout("csv", ("i",), delimiter=" "), CONTRACT),
+        (Layout("csv", ("i",), quote="x", escape="x"), CONTRACT),
+        (Layout("csv", ("i",), null="NA"), CONTRACT),
+        (Layout("csv", ("i", "more")), Contract("bronze.t", CONTRACT.columns, drift=Drift.ADD)),
+        (Layout("csv", ("i",)), Contract("bronze.t", (Column("i", List(Primitive("int"))),))),
+        (Layout("csv", ("i",)), Contract("bronze.t", (Column("i", Primitive("uuid")),))),
+    ],
+)
+def test_a_layout_that_is_left_to_spark(layout: Layout, contract: Contract) -> None:
+    with pytest.raises(Declined):
+        Csv(layout, contract)
