@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-ingest bench-freshness bench-serve torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ unit: java
 bench-pipeline: java  ## 5 million orders: incremental, full, and plain PySpark side by side
 	@$(BIN)/python -m benchmarks.pipeline
 
+bench-files: java  ## landing files into bronze, with Spark and without, source by source
+	@$(BIN)/python -m benchmarks.files
+
 bench-ingest: java  ## 5 million JSON events from Kafka, beside Structured Streaming and Iceberg's sink
 	@$(BIN)/python -m benchmarks.ingest
 
@@ -53,8 +56,13 @@ bench-freshness: java  ## event to queryable from Kafka and Postgres, ten minute
 
 # SERVE="--rows 1000000 --minutes 1" makes it a short one.
 SERVE ?=
-bench-serve: java  ## dashboards on 10 million rows: hot nodes beside Spark and DuckDB
+bench-serve: java  ## dashboards on 10 million rows while nodes die, beside Spark, Trino, DataFusion
 	@$(BIN)/python -m benchmarks.serving $(SERVE)
+
+# COMMITS="--writers 10 --kills 4 --budget 10" makes it a short one.
+COMMITS ?=
+bench-commits: setup  ## 50 writer processes on one table: group commit beside PyIceberg's appends
+	@$(BIN)/python -m benchmarks.commits $(COMMITS)
 
 # TORTURE="--kills 20 --events 100000" makes it a short one.
 TORTURE ?=
@@ -64,7 +72,8 @@ torture: java  ## kill pipeline and servers 200 times over 2 million events a la
 lock:  ## pin the newest allowed dependencies anew (needs uv)
 	@command -v uv >/dev/null || { echo "make lock needs uv."; echo "  Install it: python3 -m pip install uv"; exit 1; }
 	uv pip compile pyproject.toml --output-file requirements.lock --quiet --upgrade --all-extras \
-		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+		--universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--no-strip-extras
 
 clean:  ## remove all that make has made: .venv, demo/ and caches
 	rm -rf .venv demo dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

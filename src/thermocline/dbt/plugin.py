@@ -1,0 +1,30 @@
+"""What dbt-duckdb loads by its name from our profile: the way from DuckDB to the lake's files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dbt.adapters.duckdb.plugins import BasePlugin
+
+from thermocline import config
+from thermocline.engine import duck
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+class Plugin(BasePlugin):  # type: ignore[misc]
+    """Prepares every database that dbt-duckdb opens, so that views of Iceberg tables answer.
+
+    Only the project's place is in the profile: secrets are read from the settings here, and are
+    never written down for dbt.
+    """
+
+    def initialize(self, plugin_config: dict[str, Any]) -> None:
+        """Read the lake's settings."""
+        self._settings = config.load(Path(plugin_config["project"]), plugin_config["profile"])
+
+    def configure_connection(self, conn: duckdb.DuckDBPyConnection) -> None:
+        """Load extensions from their wheels, and the lake's credentials."""
+        duck.prepare(conn, self._settings)

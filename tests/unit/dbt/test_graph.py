@@ -1,0 +1,50 @@
+"""Who reads what in a dbt project."""
+
+from __future__ import annotations
+
+from thermocline.dbt.graph import Graph, Node
+
+
+def model(name: str, materialized: str, *parents: str) -> Node:
+    return Node(
+        name, "model", name, name, f"shop.{name}", materialized=materialized, parents=parents
+    )
+
+
+GRAPH = Graph(
+    [
+        Node("raw", "source", "raw", "raw", "bronze.raw", materialized="source"),
+        model("staged", "view", "raw"),
+        model("joined", "view", "staged", "other"),
+        model("other", "table", "raw"),
+        model("inlined", "ephemeral", "joined"),
+        model("mart", "table", "inlined", "inlined"),
+        Node("test", "test", "test", "test", parents=("mart", "joined")),
+    ]
+)
+
+
+def names(nodes: list[Node]) -> list[str]:
+    return sorted(node.id for node in nodes)
+
+
+def test_views_that_a_selection_reads_are_live_however_far_up() -> None:
+    assert names(GRAPH.live_views(["mart"])) == ["joined", "staged"]
+    assert names(GRAPH.live_views(["test"])) == ["joined", "staged"]
+
+
+def test_a_view_above_a_table_is_not_needed_and_a_selected_one_is_made_by_dbt() -> None:
+    assert names(GRAPH.live_views(["other"])) == []
+    assert names(GRAPH.live_views(["mart", "joined"])) == ["staged"]
+
+
+def test_reads_look_through_what_holds_no_rows() -> None:
+    assert names(GRAPH.reads("mart")) == ["joined"]
+    assert names(GRAPH.reads("mart", through=["joined", "staged"])) == ["other", "raw"]
+
+
+def test_a_nodes_own_setting_decides_whether_it_is_made_from_nothing() -> None:
+    kept = Node("kept", "model", "kept", "kept", full_refresh=False)
+    history = Node("history", "snapshot", "history", "history", materialized="snapshot")
+    assert [n.rebuilt(True) for n in (GRAPH.nodes["mart"], kept, history)] == [True, False, False]
+    assert not GRAPH.nodes["mart"].rebuilt(False)
