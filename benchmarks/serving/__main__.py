@@ -2,8 +2,9 @@
 
 One run: a server with two hot nodes; a commit every five seconds; a node killed every minute; first
 as many questions as a few people can ask (closed loop), then a fixed rate (open loop); every
-answer compared with what the rows of its snapshot say. Beside it the same questions one by one on
-Spark and on DuckDB reading the files.
+answer compared with what the rows of its snapshot say. Then 500 people at once, the same with no
+answer kept, and the hot questions one by one on engines that read the files. At the end, what was
+to be reached and what was.
 """
 
 from __future__ import annotations
@@ -18,27 +19,25 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
-import pyarrow as pa
 
 from benchmarks.measure import machine, measured
 from benchmarks.serving import lake as lakes
+from benchmarks.serving import peers
+from benchmarks.serving.disturb import disturbed, processes
 from benchmarks.serving.load import Client, Heard, Mix, ask, closed_loop, open_loop
+from benchmarks.serving.report import HEADINGS, Goal, Loop, at_least, at_most, printed, quantile
 from benchmarks.serving.truth import wrong
-from thermocline.api.answer import answer
-from thermocline.lake import Lake
 
-COMMIT_SECONDS = 5.0
-KILL_SECONDS = 60.0
-ADDED = 500
+PEOPLE = 8
+MANY_SECONDS = 10.0
 
 
 def main() -> None:
@@ -46,10 +45,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--minutes", type=float, default=10.0, help="of the open loop")
-    parser.add_argument("--closed", type=float, default=1.0, help="minutes of the closed loop")
+    parser.add_argument("--closed", type=float, default=1.0, help="minutes of the closed loops")
     parser.add_argument("--rate", type=float, default=250.0, help="questions a second")
+    parser.add_argument("--kill", type=float, default=60.0, help="seconds between two killed nodes")
     parser.add_argument("--readers", type=int, default=500, help="at once, at the end")
-    parser.add_argument("--no-spark", action="store_true", help="leave out the peer that is slow")
+    parser.add_argument(
+        "--without", nargs="*", default=[], help="peers to leave out: datafusion, spark, trino"
+    )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-serve-"))
     try:
@@ -58,164 +60,141 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@dataclass(frozen=True)
+class Own:
+    """Milliseconds that an answer takes which is kept, and a handler that does nothing."""
+
+    kept: list[float]
+    trivial: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """How much longer a kept answer takes."""
+        return statistics.median(self.kept) / statistics.median(self.trivial)
+
+
 def _bench(project: Path, options: argparse.Namespace) -> None:
     lake = lakes.build(project, options.rows)
     first = (str(lake.state(lakes.TABLE).head()), lake.iceberg(lakes.TABLE).scan().to_arrow())
     mix = Mix(lakes.hot_questions(), lakes.cold_questions())
+    hot = Mix(lakes.hot_questions(), [])
+    seconds, brief = options.minutes * 60, options.closed * 60
     print(f"{options.rows:,} rows, {len(mix.questions)} questions, {machine()}", file=sys.stderr)
     with _served(project) as (url, server):
         _until_hot(url, mix)
         own = asyncio.run(_own_time(url, mix))
         alone = asyncio.run(_one_by_one(url, mix))
-        with _disturbed(lake, server) as commits, measured(server.pid) as cost:
-            closed = asyncio.run(closed_loop(url, mix, options.closed * 60, clients=8))
-            opened = asyncio.run(open_loop(url, mix, options.minutes * 60, options.rate))
-        many = asyncio.run(closed_loop(url, mix, 10.0, clients=options.readers))
-        router = psutil.Process(server.pid).memory_full_info().pss
-    mistakes, compared = wrong([*closed, *opened, *many], mix.questions, first, commits)
-    lines = [
-        _row("closed loop, 8 people", closed, options.closed * 60),
-        _row(f"open loop, {options.rate:g}/s", opened, options.minutes * 60),
-        _row(f"{options.readers} people at once", many, 10.0),
-    ]
-    print("| | answers | per second | failed | p50 ms | p95 ms | p99 ms | hot p95 ms | engines |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---|")
-    print("\n".join(lines))
-    print(f"\nwrong answers: {mistakes} of {compared:,} compared; {len(commits)} commits")
-    print(f"server: {cost}; the router alone {router / 1e6:.0f} MB")
-    print(
-        f"a kept answer {own[0]:.2f} ms, a trivial handler {own[1]:.2f} ms: {own[0] / own[1]:.2f}×"
-    )
-    _peers(lake, mix, alone, options)
+        kept = _loop("kept, 8 people", brief, closed_loop(url, hot, brief, PEOPLE))
+        with disturbed(project, server, options.kill) as happened, measured(server) as cost:
+            closed = _loop("closed loop, 8 people", brief, closed_loop(url, mix, brief, PEOPLE))
+            asking = open_loop(url, mix, seconds, options.rate)
+            opened = _loop(f"open loop, {options.rate:g}/s", seconds, asking)
+        asking = closed_loop(url, mix, MANY_SECONDS, options.readers)
+        many = _loop(f"{options.readers} people at once", MANY_SECONDS, asking)
+        memory = _memory(server)
+    with _served(project, THERMOCLINE_SERVE__CACHE_MEMORY="0") as (url, _):
+        _until_hot(url, mix)
+        executed = _loop("executed, 8 people", brief, closed_loop(url, hot, brief, PEOPLE))
+    loops = [closed, opened, many, kept, executed]
+    heard = [each for loop in loops for each in loop.heard]
+    mistakes, compared = wrong(heard, mix.questions, first, happened.commits)
+    times = peers.medians(lake, mix.hot[:18], options.without)
+    print(HEADINGS, *(loop.row() for loop in loops), sep="\n")
+    print(f"\n{len(happened.commits)} commits, {happened.kills} nodes killed; server: {cost}")
+    print("memory:", ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in memory.items()))
+    print(f"\n| the hot questions one by one | median ms | hot is faster |\n|---|---:|---:|\n"
+          f"| hot node, over HTTP | {alone:.1f} | |")  # fmt: skip
+    for name, each in times.items():
+        print(f"| {name}, reading the files | {each:.1f} | {each / alone:.1f}× |")
+    goals = [
+        at_least("answers a second in the open loop", opened.rate, options.rate * 0.995, ""),
+        at_least("answered in the open loop", opened.success * 100, 99.9, "%"),
+        Goal("wrong answers: 0", f"{mistakes} of {compared:,}", mistakes == 0),
+        at_most("hot p95 in the open loop", opened.hot_p95, 12, "ms"),
+        at_most("a kept answer beside a handler that does nothing", own.ratio, 2, "×"),
+        at_most("p95 of a kept answer", quantile(own.kept, 0.95), 5, "ms"),
+        at_least("kept answers beside executing each time", kept.rate / executed.rate, 10, "×"),
+        Goal(f"{options.readers} people at once are answered", f"{many.success:.2%}",
+             many.success == 1),
+        *(
+            at_least(f"hot beside {name}", times[name] / alone, 20, "×")
+            for name in ("spark", "trino")
+            if name in times
+        ),
+    ]  # fmt: skip
+    print(f"\n{printed(goals)}")
+
+
+def _loop(name: str, seconds: float, asking: Coroutine[Any, Any, list[Heard]]) -> Loop:
+    return Loop(name, asyncio.run(asking), seconds)
 
 
 @contextmanager
-def _served(project: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+def _served(project: Path, **environment: str) -> Iterator[tuple[str, int]]:
+    """A server on the project: its address and its process."""
     command = [sys.executable, "-m", "thermocline.cli.main", "--project", str(project), "serve"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
     try:
         note = project / ".thermocline" / "serve.json"
         while not note.exists():
             assert server.poll() is None, "the server ended"
             time.sleep(0.1)
-        yield json.loads(note.read_text())["url"], server
+        yield json.loads(note.read_text())["url"], server.pid
     finally:
         server.send_signal(signal.SIGINT)
         server.wait(30)
 
 
 def _until_hot(url: str, mix: Mix) -> None:
-    """Wait until the nodes hold the table."""
+    """Wait until all nodes hold the table."""
 
-    async def engine() -> str:
+    async def hot() -> bool:
         client = Client(url)
+        _, body = await client.get("/nodes")
         heard = await ask(client, 0, f"{mix.hot[0]} and {time.time()} > 0")
         client.close()
-        return heard.engine
+        return heard.engine == "hot" and all(each["tables"] for each in json.loads(body)["nodes"])
 
     ends = time.monotonic() + 120
-    while asyncio.run(engine()) != "hot":
-        assert time.monotonic() < ends, "no node holds the table"
+    while not asyncio.run(hot()):
+        assert time.monotonic() < ends, "the nodes do not hold the table"
         time.sleep(0.5)
 
 
-async def _own_time(url: str, mix: Mix) -> tuple[float, float]:
-    """Milliseconds of an answer that is kept, and of a handler that does nothing."""
+async def _own_time(url: str, mix: Mix) -> Own:
+    """An answer that is kept and a handler that does nothing, in turn."""
     client = Client(url)
-    kept, trivial = [], []
+    own = Own([], [])
     body = json.dumps({"sql": mix.hot[0]}).encode()
-    for _ in range(400):
+    for _ in range(1000):
         began = time.perf_counter()
         await client.post("/query", body)
         between = time.perf_counter()
         await client.get("/health")
-        kept.append((between - began) * 1000)
-        trivial.append((time.perf_counter() - between) * 1000)
+        own.kept.append((between - began) * 1000)
+        own.trivial.append((time.perf_counter() - between) * 1000)
     client.close()
-    return statistics.median(kept[100:]), statistics.median(trivial[100:])
+    return Own(own.kept[100:], own.trivial[100:])
 
 
-async def _one_by_one(url: str, mix: Mix) -> list[float]:
-    """Milliseconds of each hot question when nothing else is asked and nothing is kept."""
+async def _one_by_one(url: str, mix: Mix) -> float:
+    """Milliseconds of a hot question, in the middle, when nothing else is asked or kept."""
     client = Client(url)
     found = []
-    for number, sql in enumerate(mix.hot):
+    for number, sql in enumerate(mix.hot[:18]):
         tries = []
         for attempt in range(3):
             changed = sql.replace("where", f"where {attempt + 1} = {attempt + 1} and", 1)
             tries.append((await ask(client, number, changed)).seconds * 1000)
         found.append(min(tries))
     client.close()
-    return found
+    return statistics.median(found)
 
 
-@contextmanager
-def _disturbed(lake: Lake, server: subprocess.Popen[bytes]) -> Iterator[dict[str, pa.Table]]:
-    """Commit every few seconds, and kill a node every minute, until the block ends."""
-    commits: dict[str, pa.Table] = {}
-    ended = threading.Event()
-
-    def commit() -> None:
-        number = 1 << 40
-        while not ended.wait(COMMIT_SECONDS):
-            start = datetime.now(UTC) - timedelta(seconds=COMMIT_SECONDS)
-            rows = lakes.views(number, ADDED, start, timedelta(seconds=COMMIT_SECONDS))
-            lake.iceberg(lakes.TABLE).append(rows)
-            commits[str(lake.state(lakes.TABLE).head())] = rows
-            number += ADDED
-
-    def kill() -> None:
-        while not ended.wait(KILL_SECONDS):
-            children = psutil.Process(server.pid).children()
-            nodes = [c for c in children if "thermocline.serve.node" in " ".join(c.cmdline())]
-            if nodes:
-                os.kill(nodes[int(time.time()) % len(nodes)].pid, signal.SIGKILL)
-
-    threads = [threading.Thread(target=each, daemon=True) for each in (commit, kill)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield commits
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join()
-
-
-def _row(name: str, heard: list[Heard], seconds: float) -> str:
-    good = [each for each in heard if each.status == 200]
-    times = sorted(each.seconds * 1000 for each in good)
-    hot = sorted(each.seconds * 1000 for each in good if each.engine in ("hot", "cache"))
-    engines = Counter(each.engine for each in good)
-    told = ", ".join(f"{engine} {count:,}" for engine, count in engines.most_common())
-    failed = len(heard) - len(good)
-    quantiles = " | ".join(f"{_at(times, q):.1f}" for q in (0.5, 0.95, 0.99))
-    return (
-        f"| {name} | {len(good):,} | {len(good) / seconds:.0f} | {failed} | {quantiles} "
-        f"| {_at(hot, 0.95):.1f} | {told} |"
-    )
-
-
-def _at(sorted_: list[float], share: float) -> float:
-    return sorted_[min(len(sorted_) - 1, int(len(sorted_) * share))] if sorted_ else float("nan")
-
-
-def _peers(lake: Lake, mix: Mix, alone: list[float], options: argparse.Namespace) -> None:
-    """The hot questions one by one on the engines that read the files."""
-    print("\n| the hot questions one by one | median ms | hot is faster |")
-    print("|---|---:|---:|")
-    hot = statistics.median(alone)
-    print(f"| hot node, over HTTP | {hot:.1f} | |")
-    engines = ["duckdb"] if options.no_spark else ["duckdb", "spark"]
-    for engine in engines:
-        times = []
-        for sql in mix.hot[:18]:
-            answer(lake, sql, engine=engine)
-            began = time.perf_counter()
-            answer(lake, sql, engine=engine)
-            times.append((time.perf_counter() - began) * 1000)
-        middle = statistics.median(times)
-        print(f"| {engine}, reading the files | {middle:.1f} | {middle / hot:.0f}× |")
+def _memory(server: int) -> dict[str, int]:
+    """Bytes of the router and of each process behind it, shared pages by their share."""
+    everybody = {"router": psutil.Process(server), **processes(server)}
+    return {name: each.memory_full_info().pss for name, each in everybody.items()}
 
 
 if __name__ == "__main__":

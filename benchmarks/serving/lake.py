@@ -37,6 +37,7 @@ memory = "2g"
 [serve]
 nodes = 2
 node_memory = "900MB"
+replicas = 2
 port = 0
 verify_share = 0.0
 """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.config import Settings
-from thermocline.serve import trino
+from thermocline.serve import readers, trino
 from thermocline.serve.fleet.fleet import Elsewhere, Fleet, Plan
 from thermocline.serve.http.app import create_app
 from thermocline.serve.http.metrics import Metrics
@@ -48,10 +48,12 @@ def assemble(settings: Settings) -> Assembled:
         rows=serve.max_rows,
         bytes=serve.result_bytes,
         seconds=serve.max_seconds,
+        cache_bytes=serve.cache_bytes,
         verify_share=serve.verify_share,
     )
     guard("select 1")  # loads the parser: the first question should not wait for that
-    router = Router(Fleet(plan, _trino(settings), settings.trino.catalog), limits)
+    fleet = Fleet(plan, _trino(settings), settings.trino.catalog)
+    router = Router(fleet, limits, readers.of_project(settings.project))
     metrics = Metrics(mismatches=lambda: router.verifier.mismatches)
     app = create_app(router, who, metrics, serve, protocols=[trino.routes])
     return Assembled(app, router, who)

@@ -20,6 +20,8 @@ from thermocline.serve.terms import Ask, Head
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from thermocline.serve.routed import Routed
+
 KEPT = 2_000
 LONGEST_KEPT = 10_000
 """Texts and their trees take memory: of longer ones, which nobody types again, none is kept."""
@@ -30,7 +32,7 @@ class Prepared:
     """A question that may be asked, and what follows from its text alone.
 
     `text` is its canonical spelling: two spellings of one question have the same. `sql` keeps its
-    translations by engine.
+    translations by engine, and `routed` is where it went last.
     """
 
     question: Question
@@ -39,6 +41,7 @@ class Prepared:
     day: date
     now: datetime
     sql: dict[tuple[str, ...], str] = field(default_factory=dict)
+    routed: Routed | None = None
     _spans: dict[tuple[tuple[str, str], ...], dict[str, Span]] = field(default_factory=dict)
 
     @property

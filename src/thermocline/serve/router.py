@@ -24,8 +24,10 @@ from thermocline.serve.question.clock import Clock
 from thermocline.serve.question.guard import Bounds
 from thermocline.serve.question.span import EVERYTHING
 from thermocline.serve.question.translate import Engine, Unfaithful, translate
+from thermocline.serve.readers import Readers
 from thermocline.serve.results import Results
-from thermocline.serve.route import Route, Wanted, Way, decide
+from thermocline.serve.route import Engines, Route, Wanted, Way, decide
+from thermocline.serve.routed import Routed, in_order, is_newest
 from thermocline.serve.terms import Answer, Ask, Caller, EngineName, Lookout, Rows
 from thermocline.serve.verify import Verifier
 
@@ -60,8 +62,11 @@ class Limits:
 class Router:
     """Answers questions from whichever engine is right for them."""
 
-    def __init__(self, fleet: Fleet, limits: Limits | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet, limits: Limits | None = None, readers: Readers | None = None
+    ) -> None:
         self.fleet = fleet
+        self.readers = readers or Readers()
         self.limits = limits or Limits()
         self._preparing = Preparing(self.limits.bounds)
         self._results = Results[Given](self.limits.cache_bytes, lambda it: len(it.rows.body) + 500)
@@ -77,18 +82,19 @@ class Router:
         await self.verifier.stop()
         await self.fleet.stop()
 
-    def lookout(self) -> Lookout:
-        """What is known of the lake."""
-        return self.fleet.lookout
+    def lookout(self, caller: Caller | None = None) -> Lookout:
+        """What is known of the lake: all of it, or what a caller may know."""
+        whole = self.fleet.lookout
+        return whole if caller is None else self.readers.seen(whole, caller)
 
     def ready(self) -> bool:
         """Whether questions can be answered: the lake is known, and somebody can read it."""
         engines = self.fleet.engines()
         return self.fleet.lookout.epoch > 0 and (engines.direct or bool(engines.cold))
 
-    def nodes(self) -> list[dict[str, Any]]:
-        """The hot nodes, and what each holds."""
-        held = self.fleet.lookout.held
+    def nodes(self, caller: Caller | None = None) -> list[dict[str, Any]]:
+        """The hot nodes, and what each holds that a caller may know of."""
+        held = self.lookout(caller).held
         return [
             {
                 "name": node.name,
@@ -128,7 +134,7 @@ class Router:
     async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
         """Where a question would go and why, without asking anybody."""
         prepared = await self._prepared(ask)
-        lookout = await self._fresh(prepared, ask)
+        lookout = await self._fresh(prepared, ask, caller)
         _, route = self._route(prepared, ask, lookout)
         spans = prepared.spans(lookout.heads)
         return {
@@ -157,7 +163,7 @@ class Router:
         seconds = min(ask.timeout or self.limits.seconds, self.limits.seconds)
         deadline = began + seconds
         parsed = time.perf_counter()
-        lookout = await self._fresh(prepared, ask)
+        lookout = await self._fresh(prepared, ask, caller)
         self.fleet.asked(prepared.tables)
         wanted, route = self._route(prepared, ask, lookout)
         if wanted.at_least and route.ways and route.ways[0].engine != "hot":
@@ -179,11 +185,16 @@ class Router:
         )
         return Answer(given.rows, ask.format, told)
 
-    async def _fresh(self, prepared: Prepared, ask: Ask) -> Lookout:
-        """A lookout that is new enough for the request and has all its tables."""
+    async def _fresh(self, prepared: Prepared, ask: Ask, caller: Caller) -> Lookout:
+        """A lookout that is new enough for the request and has all its tables.
+
+        A table that the caller may not read is looked for as long as one that is not there.
+        """
+        tables = prepared.tables
+        hidden = {table for table in tables if not self.readers.may(caller, table)}
         lookout = self.fleet.lookout
         age = (datetime.now(UTC) - lookout.looked_at).total_seconds()
-        unknown = [table for table in prepared.tables if table not in lookout.heads]
+        unknown = [table for table in tables if table in hidden or table not in lookout.heads]
         asked = [each for each in (ask.snapshot, ask.min_snapshot) if each is not None]
         table = self._pinned(prepared, ask) if asked else None
         head = lookout.heads.get(table) if table else None
@@ -191,8 +202,8 @@ class Router:
         too_old = ask.max_staleness is not None and age > ask.max_staleness
         if unknown or unseen or too_old:
             lookout = await self.fleet.look(LOOK_SECONDS)
-        for table in prepared.tables:
-            if table not in lookout.heads:
+        for table in tables:
+            if table in hidden or table not in lookout.heads:
                 raise NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
         return lookout
 
@@ -216,22 +227,44 @@ class Router:
                         f"`thermo history {table}` lists them.",
                     )
                 into[table] = snapshot
-        tolerance = self.limits.tolerance
-        if ask.max_staleness is not None:
-            tolerance = min(tolerance, ask.max_staleness)
-        wanted = Wanted(exactly, at_least, tolerance, self.fleet.left)
-        # An older snapshot may have had other columns: nothing is concluded from today's.
-        found = prepared.spans(lookout.heads)
-        spans = {t: EVERYTHING if t in exactly else span for t, span in found.items()}
-        now = datetime.now(UTC)
+        wanted = Wanted(exactly, at_least, self._tolerance(ask), self.fleet.left)
         distrusted = self.verifier.distrusted(lookout)
         engines = self.fleet.engines()
         if ask.format == "arrow":  # Trino gives JSON, and nobody here could turn it into Arrow
             cold = tuple(name for name in engines.cold if name != "trino")
             engines = replace(engines, cold=cold)
-        return wanted, decide(
-            spans, lookout, wanted, engines, now=now, distrusted=distrusted
-        )  # fmt: skip
+        if exactly or at_least:
+            return wanted, self._decided(prepared, lookout, wanted, engines, distrusted)
+        who = (*engines.nodes, engines.direct, engines.cold, wanted.tolerance, distrusted)
+        known = prepared.routed
+        if known is not None and known.holds(lookout, who):
+            return wanted, known.route
+        route = self._decided(prepared, lookout, wanted, engines, distrusted)
+        prepared.routed = Routed(lookout.heads, lookout.held, who, route) if (
+            is_newest(route, lookout)
+        ) else None  # fmt: skip
+        return wanted, route
+
+    def _decided(
+        self,
+        prepared: Prepared,
+        lookout: Lookout,
+        wanted: Wanted,
+        engines: Engines,
+        distrusted: frozenset[str],
+    ) -> Route:
+        # An older snapshot may have had other columns: nothing is concluded from today's.
+        found = prepared.spans(lookout.heads)
+        spans = {t: EVERYTHING if t in wanted.exactly else span for t, span in found.items()}
+        now = datetime.now(UTC)
+        route = decide(spans, lookout, wanted, engines, now=now, distrusted=distrusted)
+        return replace(route, ways=in_order(route.ways, lookout.heads, self.fleet.busy))
+
+    def _tolerance(self, ask: Ask) -> float:
+        """How many seconds ago a copy or an answer may have stopped being the newest."""
+        if ask.max_staleness is None:
+            return self.limits.tolerance
+        return min(self.limits.tolerance, ask.max_staleness)
 
     async def _given(
         self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
@@ -241,15 +274,33 @@ class Router:
             raise BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
         if prepared.clock is Clock.INSTANT or not prepared.tables:
             return await self._tried(prepared, ask, route, deadline), False
+        question = (prepared.text, ask.dialect, ask.format, caller.policy)
         snapshots = tuple(sorted(route.ways[0].snapshots.items()))
-        key = (prepared.text, ask.dialect, snapshots, ask.format, caller.policy)
         try:
-            return await self._results.of(key, lambda: self._tried(prepared, ask, route, deadline))
+            return await self._results.of(
+                question,
+                snapshots,
+                lambda: self._tried(prepared, ask, route, deadline),
+                lambda given: self._still_good(given, ask),
+            )
         except TooLate:
             if time.perf_counter() >= deadline - 0.01:
                 raise
             # Somebody with less time asked the same first: their deadline is not ours.
             return await self._tried(prepared, ask, route, deadline), False
+
+    def _still_good(self, given: Given, ask: Ask) -> bool:
+        """Whether an answer that was right until a moment ago will do while a new one is made."""
+        if ask.snapshot is not None or ask.min_snapshot is not None:
+            return False
+        heads, left, now = self.fleet.lookout.heads, self.fleet.left, datetime.now(UTC)
+        for table, snapshot in given.way.snapshots.items():
+            if table in heads and heads[table].snapshot == snapshot:
+                continue
+            ended = left.get((table, snapshot))
+            if ended is None or (now - ended).total_seconds() > self._tolerance(ask):
+                return False
+        return True
 
     async def _tried(self, prepared: Prepared, ask: Ask, route: Route, deadline: float) -> Given:
         """Ask along the route until somebody answers."""
@@ -280,9 +331,10 @@ class Router:
         Raises Moved, when what is held where must be looked at again.
         """
         unfaithful: Unfaithful | None = None
-        for way in route.ways:
+        ways = in_order(route.ways, self.fleet.lookout.heads, self.fleet.busy)
+        for way in ways:
             try:
-                last = way is route.ways[-1]
+                last = way is ways[-1]
                 return way, await self._asked(prepared, ask, way, deadline, last=last)
             except Moved:
                 raise

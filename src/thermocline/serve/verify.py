@@ -32,7 +32,7 @@ REPEAT_SECONDS = 1.0
 class Verifier:
     """Looks at hot answers twice, a few at a time, and remembers whom not to trust."""
 
-    def __init__(self, fleet: Fleet, forget: Callable[[], None]) -> None:
+    def __init__(self, fleet: Fleet, forget: Callable[[], None] = lambda: None) -> None:
         """`forget` is called when a copy was wrong: what it answered before may be kept."""
         self._fleet = fleet
         self._forget = forget

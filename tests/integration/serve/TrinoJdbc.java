@@ -1,5 +1,6 @@
 import java.math.BigDecimal;
 import java.sql.Connection;
+import java.sql.Date;
 import java.sql.DatabaseMetaData;
 import java.sql.DriverManager;
 import java.sql.PreparedStatement;
@@ -8,10 +9,15 @@ import java.sql.ResultSetMetaData;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.sql.Timestamp;
+import java.time.LocalDate;
+import java.time.ZoneOffset;
 import java.util.Properties;
 
 /** What a BI tool does with the driver. Prints a line for each thing, which the test compares. */
 public class TrinoJdbc {
+    static final String ENDLESS = "SELECT count(*) FROM orders a, orders b, orders c, orders d "
+            + "WHERE a.order_id + b.order_id + c.order_id + d.order_id = -1";
+
     public static void main(String[] arguments) throws Exception {
         Properties properties = new Properties();
         properties.setProperty("user", "ann");
@@ -50,13 +56,17 @@ public class TrinoJdbc {
 
     static void queries(Connection connection) throws SQLException {
         try (Statement statement = connection.createStatement()) {
-            list("rows", statement.executeQuery("SELECT id, customer, total, paid FROM orders ORDER BY id"),
-                    "id", "customer", "total", "paid");
-            ResultSet moment = statement.executeQuery("SELECT at FROM orders WHERE id = 1");
+            list("rows", statement.executeQuery("SELECT order_id, amount, note FROM orders "
+                    + "WHERE ordered_at >= current_date AND order_id < 3 ORDER BY order_id"),
+                    "order_id", "amount", "note");
+            ResultSet moment = statement.executeQuery("SELECT ordered_at FROM orders "
+                    + "WHERE ordered_at >= current_date AND order_id = 1");
             moment.next();
             say("moment", moment.getTimestamp(1).toInstant());
             list("unnamed", statement.executeQuery("SELECT count(*) FROM orders"), "_col0");
-            ResultSet all = statement.executeQuery("SELECT n FROM wide");
+            ResultSet all = statement.executeQuery("SELECT a.order_id, b.note FROM orders a, orders b "
+                    + "WHERE a.ordered_at >= current_date - INTERVAL '6' DAY "
+                    + "AND b.ordered_at >= current_date - INTERVAL '6' DAY");
             long sum = 0;
             while (all.next()) {
                 sum += all.getLong(1);
@@ -68,15 +78,16 @@ public class TrinoJdbc {
                 say("error", error.getErrorCode());
             }
         }
-        String sql = "SELECT id, total AS t FROM orders WHERE customer = ? AND total > ? AND paid = ?";
+        String sql = "SELECT customer_id, amount AS t FROM orders JOIN customers USING (customer_id) "
+                + "WHERE city = ? AND amount > ? AND ordered_at >= ? AND order_id < 10";
         try (PreparedStatement statement = connection.prepareStatement(sql)) {
             ResultSetMetaData described = statement.getMetaData();
             say("described", described.getColumnName(1) + " " + described.getColumnTypeName(2));
             say("parameters", statement.getParameterMetaData().getParameterCount());
-            statement.setString(1, "bo'b");
-            statement.setBigDecimal(2, new BigDecimal("7.2"));
-            statement.setBoolean(3, false);
-            list("prepared", statement.executeQuery(), "id", "t");
+            statement.setString(1, "Zürich");
+            statement.setBigDecimal(2, new BigDecimal("0.03"));
+            statement.setDate(3, Date.valueOf(LocalDate.now(ZoneOffset.UTC)));
+            list("prepared", statement.executeQuery(), "customer_id", "t");
         }
         try (PreparedStatement statement = connection.prepareStatement("SELECT ? AS moment")) {
             statement.setTimestamp(1, Timestamp.valueOf("2030-01-01 00:00:00.123"));
@@ -84,9 +95,10 @@ public class TrinoJdbc {
         }
         connection.setSchema("gold");
         try (Statement statement = connection.createStatement()) {
-            list("daily", statement.executeQuery("SELECT day, revenue FROM daily"), "day", "revenue");
+            list("revenue", statement.executeQuery("SELECT day, revenue FROM revenue "
+                    + "WHERE day >= current_date"), "day", "revenue");
             say("use", statement.execute("USE lake.silver"));
-            list("orders", statement.executeQuery("SELECT max(id) AS id FROM orders"), "id");
+            list("orders", statement.executeQuery("SELECT max(order_id) AS top FROM orders"), "top");
             statement.execute("SET SESSION query_max_run_time = '9s'");
             list("session", statement.executeQuery("SHOW SESSION LIKE 'query_max_run_time'"), "Value");
         }
@@ -110,7 +122,7 @@ public class TrinoJdbc {
         });
         thread.start();
         try {
-            statement.executeQuery("SELECT * FROM slow").next();
+            statement.executeQuery(ENDLESS).next();
             say("cancel", "was not cancelled");
         } catch (SQLException error) {
             say("cancel", "cancelled");
@@ -123,10 +135,14 @@ public class TrinoJdbc {
         while (rows.next()) {
             text.append(text.length() == 0 ? "" : "; ");
             for (int at = 0; at < columns.length; at++) {
-                text.append(at == 0 ? "" : " ").append(rows.getString(columns[at]));
+                text.append(at == 0 ? "" : " ").append(line(rows.getString(columns[at])));
             }
         }
         say(title, text);
+    }
+
+    static String line(String text) {
+        return text == null ? "null" : text.replace('\n', '⏎');
     }
 
     static void say(String title, Object text) {

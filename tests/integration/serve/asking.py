@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from tests.servers import trino
 
 from thermocline.errors import BadInput
 from thermocline.lake.schema import shape_of
-from thermocline.serve.engines.trino_client import TrinoEngine
+from thermocline.serve.engines.trino_client import TrinoEngine, TrinoFailed
 from thermocline.serve.question.guard import guard
 from thermocline.serve.question.translate import translate
 from thermocline.serve.terms import Rows
@@ -76,9 +77,13 @@ def asked(
         for n, table in enumerate(question.tables)
     }
     said = translate(question, engine, views, columns(lake, views))
-    request = {"do": "query", "sql": said, "tables": tables(lake, views), "format": "json",
-               "rows": 100_000, "bytes": 64 << 20, "seconds": 60, **more}  # fmt: skip
-    return line.ask(request)
+    return line.ask(request(said, tables(lake, views), **more))
+
+
+def request(sql: str, tables: Mapping[str, Any], **more: Any) -> dict[str, Any]:
+    """A query as workers are told it."""
+    return {"do": "query", "sql": sql, "tables": tables, "format": "json", "rows": 100_000,
+            "bytes": 64 << 20, "seconds": 60, **more}  # fmt: skip
 
 
 def columns(lake: Lake, names: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -107,7 +112,9 @@ def other(lake: Lake, project: Path, engine: str, dialect: str = "duckdb") -> It
         tempfile.TemporaryDirectory() as folder,
         trino.serve(Path(folder), lake.settings) as server,
     ):
-        yield trino_asker(server, lake, dialect)
+        asker = trino_asker(server, lake, dialect)
+        until_it_scans(asker, "silver.facts")
+        yield asker
 
 
 def trino_asker(server: trino.Trino, lake: Lake, dialect: str = "duckdb") -> Asker:
@@ -128,6 +135,18 @@ def trino_asker(server: trino.Trino, lake: Lake, dialect: str = "duckdb") -> Ask
         return Frame({"ok": True, "columns": told, "count": rows.count}, rows.body)
 
     return ask
+
+
+def until_it_scans(ask: Asker, table: str) -> None:
+    """Wait for a Trino, which for a while after its start knows of no node that could read."""
+    until = time.monotonic() + 240
+    while True:
+        try:
+            ask(f"select count(*) from {table}")
+            return
+        except (TrinoFailed, TimeoutError):
+            assert time.monotonic() < until
+            time.sleep(0.5)
 
 
 async def _queried(server: trino.Trino, sql: str) -> Rows:

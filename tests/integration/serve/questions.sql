@@ -23,9 +23,9 @@ select id, lag(k) over (order by id) as p, lead(k, 1, 0) over (order by id) as q
 select percent_rank() over (order by id) as p, cume_dist() over (order by id) as c, id from silver.facts
 select id, last_value(k) over (partition by flag order by id rows between unbounded preceding and unbounded following) as l from silver.facts
 select k, grouping_id from (select k, 1 as grouping_id from silver.facts)
-select k, flag, count(*) as n from silver.facts group by rollup (k, flag)
-select k, flag, count(*) as n from silver.facts group by cube (k, flag)
-select k, flag, count(*) as n from silver.facts group by grouping sets ((k), (flag), ())
+select k, flag, count(*) as n from silver.facts group by k, rollup (flag)
+select k, flag, count(*) as n from silver.facts group by k, cube (flag)
+select k, flag, count(*) as n from silver.facts group by grouping sets ((k), (flag), (k, flag))
 select name from silver.facts where name ilike 'A%' or name ilike '%ü%'
 select name, lower(name), length(name), trim(name), replace(name, '\', '/') from silver.facts
 select name from silver.facts where regexp_matches(name, '[0-9]+') or name ~ '^a'
@@ -71,3 +71,20 @@ select avg(distinct k), sum(distinct amount), count(distinct name), count(distin
 select count(*) as n from silver.facts where name < 'b' and name >= 'A'
 select id from silver.facts where big > 2147483647 order by id
 select id, big // 7, big % 7, big * 1.0, big / 3 from silver.facts
+select contains(name, 'b'), contains(name, ''), ends_with(name, 'b'), ends_with(name, ''), ends_with(name, 'ü') from silver.facts
+select regexp_replace(name, '[a-c]+', '-', 'g'), regexp_replace(name, '(a|b)', 'é', 'g') from silver.facts
+select k, string_agg(name, '|' order by id), string_agg(name, '' order by amount desc, id) filter (where flag) from silver.facts group by k
+select string_agg(name, ',' order by id) from silver.facts where k > 1000
+select quantile_cont(k, 0.25), quantile_cont(big, 0.9), quantile_cont(k, 0) from silver.facts
+select f.id from silver.facts f semi join silver.dims d on f.k = d.k and d.weight > f.amount where f.id > 3 or f.flag
+select f.id from silver.facts f join gold.days g on g.day = f.day anti join silver.dims d on f.k = d.k
+select upper(name), upper(name || 'ß'), lower(name || 'İΣ'), upper(lower(name)) from silver.facts
+select letter, upper(letter) as u, lower(letter) as l, upper('a' || letter || '🏔b') as v, lower('A' || letter || ' B') as m from silver.letters
+select max(ratio) as m, min(ratio) as l, count(*) as n from silver.dims
+select max(ratio) as m, count(ratio) as n from silver.dims where ratio > 1 or ratio >= 0e0 or ratio = 0
+select k, label from silver.dims where ratio > 1
+select k, label from silver.dims where ratio in (0e0, 7e0)
+select k, label from silver.dims where ratio >= 0e0 and ratio <= 2.5e0
+select f.id, (select count(*) from silver.facts g where g.k = f.k) as n from silver.facts f
+select id from silver.facts where not (k in (select k from silver.dims where k is not null) and flag) or amount > 99
+select id, case when k not in (select k from silver.dims where k is not null) then 'a' else 'b' end as w from silver.facts

@@ -1,47 +1,104 @@
-"""Random questions, asked of DuckDB and of Spark, must have the same answer.
+"""Random questions have the same answer hot, direct, on Spark and on Trino, at the same snapshots.
 
-    python -m tests.integration.serve.same_answer --count 10000 --seed 1
+    python -m tests.integration.serve.same_answer --count 10000 --seed 1 --folder /tmp/same
+    python -m tests.integration.serve.same_answer --count 300 --engines spark,trino …
 
 Every question is made so that there is one right answer: windows and LIMIT stand on a total order.
 Rows are compared as multisets, in their order where one is asked for; decimals by their digits,
-fractions up to the last ones, in which the order of adding shows.
+fractions up to the last ones, in which the order of adding shows. Questions are asked until
+`--count` of them were answered by everybody.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import math
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.integration.serve import asking, awkward
+from tests.integration.serve import asking, awkward, lean_spark, served
 from tests.integration.serve.maker import Maker
 
+from thermocline.serve.question.guard import Refused
 from thermocline.serve.question.translate import Unfaithful
 from thermocline.serve.wire.wire import Frame
 
-Asker = Callable[[str], Frame]
-
-
-# Comparing ---------------------------------------------------------------------------------------
+Asker = Callable[[str], Frame | None]
+"""Gives None when the question is not for it: a hot copy does not hold all that is asked for."""
+Askers = Mapping[str, Asker]
+THREADS = 3
+CHUNK = 200
+MOST_ASKED = 2
+"""So many times the count is asked at most: a translation that refuses everything ends, too."""
 
 
 @dataclass
 class Tally:
     """What came of the questions."""
 
+    asked: int = 0
     same: int = 0
+    """Answered by everybody, with the same rows."""
+    partly: int = 0
+    """The same rows from everybody it was for: not hot, as more is asked for than is held."""
+    empty: int = 0
+    """Of those: without any row."""
+    answered: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
-    unanswered: list[str] = field(default_factory=list)
-    """Which only DuckDB could answer."""
+    """Questions that have no answer for anybody, by what each said."""
+    unanswered: list[tuple[str, str]] = field(default_factory=list)
+    """Questions that some could answer and others not."""
     different: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, sql: str, answers: Mapping[str, Frame | None] | Refused) -> str | None:
+        """Count what the engines said to a question; gives what is wrong with that, if it is."""
+        self.asked += 1
+        if isinstance(answers, Refused):
+            self.refused[answers.cause] += 1
+            return None
+        given = {name: frame for name, frame in answers.items() if frame is not None}
+        errors = {name: frame.error for name, frame in given.items() if frame.error is not None}
+        self.answered.update(name for name in given if name not in errors)
+        if errors:
+            causes = " | ".join(
+                f"{who}: {error.get('cause')}"[:140] for who, error in errors.items()
+            )
+            if len(errors) == len(given):
+                self.failed[causes] += 1
+                return None
+            self.unanswered.append((sql, causes))
+            return causes
+        found = _differences(given, ordered=_ORDERED.search(sql) is not None)
+        if found is not None:
+            self.different.append((sql, found))
+            return found
+        self.empty += not any(frame.header["count"] for frame in given.values())
+        self.same += len(given) == len(answers)
+        self.partly += len(given) < len(answers)
+        return None
+
+
+# Comparing ---------------------------------------------------------------------------------------
+
+
+def _differences(given: Mapping[str, Frame], ordered: bool) -> str | None:
+    """Who differs from the first, and how; None when nobody does."""
+    (first, one), *others = given.items()
+    for name, other in others:
+        found = difference(one, other, ordered)
+        if found is not None:
+            return f"{first}, {name}: {found}"
+    return None
 
 
 def difference(one: Frame, other: Frame, ordered: bool) -> str | None:
@@ -87,67 +144,94 @@ def _sortable(row: list[Any]) -> list[tuple[str, str]]:
     return exact + rough
 
 
-def compare(questions: Iterable[str], duck: Asker, other: Asker) -> Tally:
-    """Ask both, question after question."""
+# Asking ------------------------------------------------------------------------------------------
+
+
+def asked(sql: str, askers: Askers) -> dict[str, Frame | None] | Refused:
+    """What everybody says to a question; or why it cannot be asked of them all."""
+    try:
+        return {name: ask(sql) for name, ask in askers.items()}
+    except Unfaithful as error:
+        return error
+
+
+def compare(questions: Iterable[str], askers: Askers) -> Tally:
+    """Ask everybody, question after question."""
     tally = Tally()
     for sql in questions:
-        try:
-            theirs, ours = other(sql), duck(sql)
-        except Unfaithful as error:
-            tally.refused[error.cause] += 1
-            continue
-        if ours.error is not None or theirs.error is not None:
-            # Both must fail; the one that answers may only answer what the other cannot.
-            causes = [str((f.error or {}).get("cause", "answered"))[:140] for f in (ours, theirs)]
-            tally.failed[" | ".join(causes)] += 1
-            if ours.error is None:
-                tally.unanswered.append(sql)
-            continue
-        found = difference(ours, theirs, ordered=_ORDERED.search(sql) is not None)
-        if found is None:
-            tally.same += 1
-        else:
-            tally.different.append((sql, found))
+        tally.add(sql, asked(sql, askers))
     return tally
 
 
+def compare_many(questions: Iterator[str], askers: Askers, count: int) -> Tally:
+    """Ask several questions at a time, until `count` of them were answered by everybody."""
+    tally = Tally()
+    with ThreadPoolExecutor(THREADS) as pool:
+        while tally.same < count and tally.asked < MOST_ASKED * count:
+            chunk = list(itertools.islice(questions, CHUNK))
+            for sql, answers in zip(chunk, pool.map(lambda sql: asked(sql, askers), chunk)):
+                wrong = tally.add(sql, answers) if tally.same < count else None
+                if wrong:
+                    print(f"  {sql}\n      {wrong[:400]}", file=sys.stderr, flush=True)
+            if not chunk:
+                break
+            print(f"{tally.same} the same of {tally.asked}", file=sys.stderr, flush=True)
+    return tally
+
+
+def endless(seed: int) -> Iterator[str]:
+    """Questions by chance, always the same ones from a seed."""
+    maker = Maker(seed)
+    while True:
+        yield maker.question()
+
+
 def main() -> int:
-    """Make a lake, start both workers, and compare."""
+    """Make a lake, start everybody, change the lake under them, and compare."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument(
+        "--engines", default="spark", help="beside hot and direct: spark, trino, both or none"
+    )
     parser.add_argument("--questions", type=Path, help="a file of questions instead, one a line")
-    parser.add_argument("--engine", choices=("spark", "trino"), default="spark")
-    parser.add_argument("--dialect", choices=("duckdb", "trino"), default="duckdb")
     given = parser.parse_args()
-    lake = awkward.build(given.folder)
-    maker = Maker(given.seed)
-    questions = [maker.question() for _ in range(given.count)]
+    lake = awkward.build(given.folder, lean_spark.SETTINGS)
+    questions = endless(given.seed)
     if given.questions:
-        questions = [line for line in given.questions.read_text().splitlines() if line.strip()]
+        questions = iter(given.questions.read_text(encoding="utf-8").splitlines())
     began = time.monotonic()
-    with (
-        asking.duckdb(lake, given.folder, given.dialect) as duck,
-        asking.other(lake, given.folder, given.engine, given.dialect) as other,
-    ):
-        tally = compare(questions, duck, other)
-    report(tally, time.monotonic() - began)
-    return 1 if tally.different else 0
+    with contextlib.ExitStack() as stack:
+        router = stack.enter_context(served.serving(lake))
+        awkward.stir(lake)
+        router.settled()
+        askers: dict[str, Asker] = {"hot": router.hot, "direct": router.direct}
+        for engine in filter(None, given.engines.split(",")):
+            cold = lean_spark.lean(lake) if engine == "spark" else asking.other(
+                lake, given.folder, engine)  # fmt: skip
+            askers[engine] = stack.enter_context(cold)
+        ready = time.monotonic()
+        tally = compare_many(questions, askers, given.count)
+    report(tally, time.monotonic() - ready, ready - began)
+    return 1 if tally.different or tally.unanswered or tally.same < given.count else 0
 
 
-def report(tally: Tally, seconds: float) -> None:
+def report(tally: Tally, seconds: float, start: float) -> None:
     """Say what came of it."""
-    print(f"{tally.same} the same in {seconds:.0f} s")
-    for name, found in (("refused", tally.refused), ("failed", tally.failed)):
+    each = seconds / max(tally.asked, 1)
+    print(f"{tally.asked} asked in {seconds:.0f} s after {start:.0f} s, {each:.3f} s each")
+    print(f"{tally.same} the same everywhere, {tally.partly} more where they are held; "
+          f"{tally.empty} of them without rows")  # fmt: skip
+    print(", ".join(f"{count} answered {name}" for name, count in tally.answered.items()))
+    for name, found in (("refused", tally.refused), ("failed everywhere", tally.failed)):
         print(f"{sum(found.values())} {name}")
-        for cause, count in found.most_common(40):
+        for cause, count in found.most_common(60):
             print(f"  {count:5} {cause}")
-    for sql in tally.unanswered[:20]:
-        print(f"  only DuckDB: {sql}")
-    print(f"{len(tally.different)} DIFFERENT")
-    for sql, found in tally.different[:40]:
-        print(f"  {sql}\n      {found[:400]}")
+    for name, listed in (("UNANSWERED", tally.unanswered), ("DIFFERENT", tally.different)):
+        print(f"{len(listed)} {name}")
+        for sql, why in listed[:60]:
+            print(f"  {sql}\n      {why[:400]}")
 
 
 if __name__ == "__main__":

@@ -255,20 +255,8 @@ live = pytest.mark.skipif(trino.missing() is not None, reason=str(trino.missing(
 @pytest.fixture(scope="module")
 def server(lake: Lake, tmp_path_factory: pytest.TempPathFactory) -> Iterator[trino.Trino]:
     with trino.serve(tmp_path_factory.mktemp("trino"), lake.settings) as started:
-        _until_it_scans(asking.trino_asker(started, lake, "trino"))
+        asking.until_it_scans(asking.trino_asker(started, lake, "trino"), "silver.facts")
         yield started
-
-
-def _until_it_scans(ask: Callable[[str], Any]) -> None:
-    """For a while after its start the server knows of no node that could read a table."""
-    until = time.monotonic() + 60
-    while True:
-        try:
-            ask("select count(*) from silver.facts")
-            return
-        except TrinoFailed:
-            assert time.monotonic() < until
-            time.sleep(0.5)
 
 
 @live
@@ -279,6 +267,6 @@ def test_live_trino_gives_the_same_answers(
     questions = [line for line in file.read_text().splitlines() if line.strip()]
     other: Callable[[str], Any] = asking.trino_asker(server, lake, dialect)
     with asking.duckdb(lake, lake.settings.project, dialect) as duck:
-        tally = same_answer.compare(questions, duck, other)
+        tally = same_answer.compare(questions, {"direct": duck, "trino": other})
     assert tally.different == []
     assert tally.same > 0.8 * len(questions), (tally.refused, tally.failed)

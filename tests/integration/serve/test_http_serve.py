@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from tests.conftest import clean_environment
+from tests.integration.serve.serving import Serving, children, gone, started, thermo
 from tests.unit.cli.test_commands import TABLE, lake_with_two_versions
 
 import thermocline
@@ -27,57 +23,16 @@ from thermocline.serve.question.guard import Refused
 CANARY = "c4nary-of-the-lake"
 
 
-@dataclass
-class Server:
-    process: subprocess.Popen[str]
-    told: dict[str, Any]
-    project: Path
-    snapshots: list[int]
-
-    @property
-    def url(self) -> str:
-        return str(self.told["url"])
-
-
-def thermo(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "thermocline.cli.main", *arguments],
-        cwd=cwd,
-        env={**clean_environment(), **environ},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@contextmanager
-def started(project: Path, *arguments: str, **environ: str) -> Iterator[tuple[Any, dict[str, Any]]]:
-    command = [sys.executable, "-m", "thermocline.cli.main", "serve", "--port", "0", "--json"]
-    process = subprocess.Popen(
-        [*command, *arguments], cwd=project, env={**clean_environment(), **environ},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        text = ""
-        while not text.rstrip().endswith("}"):
-            line = process.stdout.readline()
-            assert line, process.stderr.read() if process.stderr else ""
-            text += line
-            if text.startswith("{") and text.count("{") == text.count("}"):
-                break
-        yield process, json.loads(text)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    return lake_with_two_versions(tmp_path_factory.mktemp("shop"))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    project, snapshots = lake_with_two_versions(tmp_path_factory.mktemp("shop"))
-    with started(project, "--nodes", "1", THERMOCLINE_LAKE__CATALOG__TOKEN=CANARY) as running:
-        yield Server(running[0], running[1], project, snapshots)
+def server(versions: tuple[Path, list[int]]) -> Iterator[Serving]:
+    canary = {"THERMOCLINE_LAKE__CATALOG__TOKEN": CANARY}
+    with started(versions[0], "--nodes", "1", **canary) as running:
+        yield running
 
 
 def hot(client: Any, sql: str) -> Any:
@@ -89,7 +44,7 @@ def hot(client: Any, sql: str) -> Any:
     return client.query(sql)
 
 
-def test_it_says_where_it_is_and_what_is_hot(server: Server) -> None:
+def test_it_says_where_it_is_and_what_is_hot(server: Serving) -> None:
     assert server.told["ready"]
     assert server.told["open"]
     assert (server.told["tables"], server.told["hot"]) == ([TABLE], [TABLE])
@@ -97,9 +52,11 @@ def test_it_says_where_it_is_and_what_is_hot(server: Server) -> None:
     assert (note["url"], note["pid"]) == (server.url, server.process.pid)
 
 
-def test_answers_hot_and_as_of_an_older_snapshot(server: Server) -> None:
+def test_answers_hot_and_as_of_an_older_snapshot(
+    server: Serving, versions: tuple[Path, list[int]]
+) -> None:
     sql = f"select id, net from {TABLE} order by id"
-    first, last = server.snapshots
+    first, last = versions[1]
     with thermocline.connect(server.url) as client:
         result = hot(client, sql)
         assert [str(row[0]) for row in result.rows] == ["[red]new", "a", "b"]
@@ -115,7 +72,7 @@ def test_answers_hot_and_as_of_an_older_snapshot(server: Server) -> None:
             client.query("select * from read_text('/etc/passwd')")
 
 
-def test_the_formats_agree(server: Server) -> None:
+def test_the_formats_agree(server: Serving) -> None:
     sql = f"select id, net from {TABLE} order by id"
     replies = {
         kind: httpx.post(f"{server.url}/query", json={"sql": sql, "format": kind}, timeout=30)
@@ -126,7 +83,7 @@ def test_the_formats_agree(server: Server) -> None:
     assert len(replies["csv"].text.splitlines()) == 4
 
 
-def test_thermo_query_uses_it(server: Server) -> None:
+def test_thermo_query_uses_it(server: Serving) -> None:
     with thermocline.connect(server.url) as client:
         hot(client, f"select count(*) from {TABLE}")
     sql = f"select count(*) as n from {TABLE}"
@@ -137,7 +94,7 @@ def test_thermo_query_uses_it(server: Server) -> None:
     assert (here["rows"], here["provenance"]["engine"]) == ([[3]], "duckdb")
 
 
-def test_metrics_and_secrets(server: Server) -> None:
+def test_metrics_and_secrets(server: Serving) -> None:
     text = httpx.get(f"{server.url}/metrics").text
     assert f'iceberg_metadata_version{{table="{TABLE}"}}' in text
     assert 'thermocline_node_memory_bytes{node="node-0"}' in text
@@ -152,7 +109,7 @@ def test_metrics_and_secrets(server: Server) -> None:
         assert CANARY not in Path(f"/proc/{child}/cmdline").read_text()
 
 
-def test_the_same_door_speaks_trino(server: Server) -> None:
+def test_the_same_door_speaks_trino(server: Serving) -> None:
     headers = {"X-Trino-User": "ann", "X-Trino-Catalog": "lake", "X-Trino-Schema": "silver"}
     page = httpx.post(
         f"{server.url}/v1/statement", content="select count(*) from orders", headers=headers
@@ -167,23 +124,11 @@ def test_the_same_door_speaks_trino(server: Server) -> None:
     assert rows == [[3]], page.get("error")
 
 
-def children(pid: int) -> list[int]:
-    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in listed]
-
-
-def gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
-
-
 @pytest.mark.parametrize("ending", ["ctrl-c", "term"])
 def test_it_ends_with_all_its_children(tmp_path: Path, ending: str) -> None:
     project, _ = lake_with_two_versions(tmp_path)
-    with started(project, "--nodes", "1") as (process, told):
+    with started(project, "--nodes", "1") as running:
+        process = running.process
         family = children(process.pid)
         assert len(family) >= 3
         if ending == "ctrl-c":
@@ -196,10 +141,10 @@ def test_it_ends_with_all_its_children(tmp_path: Path, ending: str) -> None:
         assert not (project / ".thermocline" / "serve.json").exists()
         assert [pid for pid in family if not gone(pid)] == []
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{told['url']}/health")
+            httpx.get(f"{running.url}/health")
 
 
-def test_a_port_that_is_taken_is_said(server: Server) -> None:
+def test_a_port_that_is_taken_is_said(server: Serving) -> None:
     port = server.url.rpartition(":")[2]
     done = thermo("serve", "--port", port, cwd=server.project)
     assert done.returncode == 2
@@ -210,16 +155,15 @@ def test_a_port_that_is_taken_is_said(server: Server) -> None:
 def test_with_tokens_required(tmp_path: Path) -> None:
     project, _ = lake_with_two_versions(tmp_path)
     token = json.loads(thermo("token", "create", "ann", "--json", cwd=project).stdout)["token"]
-    with started(project, "--nodes", "1", THERMOCLINE_SERVE__TOKENS_REQUIRED="true") as (
-        process,
-        told,
-    ):
-        assert not told["open"]
-        with thermocline.connect(told["url"]) as client, pytest.raises(Unauthenticated):
+    required = {"THERMOCLINE_SERVE__TOKENS_REQUIRED": "true"}
+    with started(project, "--nodes", "1", **required) as running:
+        url = running.url
+        assert not running.told["open"]
+        with thermocline.connect(url) as client, pytest.raises(Unauthenticated):
             client.query("select 1")
-        with thermocline.connect(told["url"], token) as client:
+        with thermocline.connect(url, token) as client:
             assert client.query("select 1 as one").rows == [(1,)]
             assert thermo("token", "revoke", "ann", cwd=project).returncode == 0
             with pytest.raises(Unauthenticated):
                 client.query("select 1")
-        assert process.poll() is None
+        assert running.process.poll() is None

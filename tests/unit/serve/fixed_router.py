@@ -135,10 +135,10 @@ class FixedRouter:
         self.seen.append((ask, caller))
         return {"ways": [{"engine": "hot", "node": "node-0", "because": ["it is fixed"]}]}
 
-    def lookout(self) -> Lookout:
+    def lookout(self, caller: Caller | None = None) -> Lookout:
         return lookout()
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self, caller: Caller | None = None) -> list[dict[str, Any]]:
         return [{"name": "node-0", "up": True, "restarts": 0, "memory_bytes": 1234, "tables": {}}]
 
     def ready(self) -> bool:

@@ -152,6 +152,7 @@ PROBES = [
     'select * from silver."a\'; DROP TABLE t--"',
     f"select * from silver.{'x' * 10_000}",
     "select * from silver.ord\u0435rs",
+    "select {'a': 1, 'b',: 2} as s",  # on which the parser stumbles
 ]
 
 

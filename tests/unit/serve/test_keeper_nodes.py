@@ -28,8 +28,10 @@ from thermocline.lake import Lake, refs
 from thermocline.lake.metadata import local_path
 from thermocline.serve.fleet import lookout as lookouts
 from thermocline.serve.keeper import keeper as keeping
+from thermocline.serve.keeper import reading
 from thermocline.serve.keeper.keeper import Keeper
 from thermocline.serve.keeper.placing import place
+from thermocline.serve.keeper.reading import Difference
 from thermocline.serve.wire.wire import Line
 
 
@@ -132,6 +134,46 @@ def test_a_damaged_table_does_not_keep_others_from_moving_on(
     bad.refresh().delete("id = 2")
     caught_up(keeper, "node-0", "gold.bad")
     assert held_rows(node, "bad", head(bad)) == scanned(bad)
+
+
+def test_a_copy_that_takes_long_does_not_hold_up_other_tables(
+    lake: Lake, node: Process, keepers: Keepers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy of one table never ends: the other one is brought to its newest commit meanwhile."""
+    quick, long = make_table(lake, "gold.quick"), make_table(lake, "gold.long")
+    put(quick, [row(1)])
+    keeper = keepers(lake, node)
+    caught_up(keeper, "node-0", "gold.quick")
+    put(long, [row(number) for number in range(10)])
+    sent, enough = threading.Event(), threading.Event()
+    batches = Difference.rows
+
+    def slowly(difference: Difference) -> Iterator[pa.RecordBatch]:
+        yield from batches(difference)
+        of_long = all(path.startswith(long.location()) for path in difference.files)
+        while of_long and not enough.wait(0.01):
+            sent.set()
+            yield empty(long)
+
+    monkeypatch.setattr(Difference, "rows", slowly)
+    keeper.look()
+    assert sent.wait(20)
+    for number in range(2, 5):
+        put(quick, [row(number)])
+        caught_up(keeper, "node-0", "gold.quick")
+        assert held_rows(node, "quick", head(quick)) == scanned(quick)
+    assert "gold.long" not in keeper.lookout().held["node-0"]
+    put(long, [row(11)])
+    enough.set()
+    caught_up(keeper, "node-0", "gold.quick", "gold.long")
+    assert held_rows(node, "long", head(long)) == scanned(long)
+
+
+def empty(table: Table) -> pa.RecordBatch:
+    """No rows, as a copy of the table takes them."""
+    columns = [*table.schema().as_arrow(), *reading.PLACES]
+    nothing = [pa.array([], field.type) for field in columns]
+    return pa.RecordBatch.from_arrays(nothing, [field.name for field in columns])
 
 
 def test_a_damaged_metadata_file_hides_that_table_only(
@@ -245,8 +287,7 @@ def test_what_is_asked_for_stays_when_room_is_short(
     keeper = keepers(lake, node, budget=6 * size)
     caught_up(keeper, "node-0", "gold.a")
     assert "gold.b" not in keeper.lookout().held["node-0"]
-    for _ in range(3):
-        keeper.verbs()["asked"]({"tables": ["gold.b", "no.such"]}, b"")
+    keeper.verbs()["asked"]({"questions": [[["gold.b", "no.such"], 3]]}, b"")
     keeper.told()
     caught_up(keeper, "node-0", "gold.b")
     until(lambda: "gold.a" not in keeper.lookout().held["node-0"])

@@ -21,6 +21,8 @@ from hypothesis import strategies as st
 from tests.unit.serve.running import Running, code, ok
 
 from thermocline.serve.node import staging
+from thermocline.serve.node.limits import BULK_NICE
+from thermocline.serve.node.store import MOST_CHANGES
 from thermocline.serve.wire.wire import Frame, Line, Lost
 
 NODE = ("-m", "thermocline.serve.node", "--memory", str(512 << 20), "--threads", "4")
@@ -241,17 +243,65 @@ def test_staging_that_makes_no_sense_is_refused_and_harms_nothing(line: Line) ->
 
 
 def test_an_abandoned_change_leaves_no_trace(line: Line) -> None:
-    for ending in ("abandon", "begin"):
+    for ending in (staging.abandon("left"), staging.begin("left"), staging.reset()):
         ok(line.ask(staging.begin("left")))
         ok(line.ask(staging.new("left", "silver.left", COLUMNS, 1, sort="at")))
         ok(line.ask(staging.rows("left", "silver.left"), staging.body(arrow([(1, 1, 1)]))))
-        again = staging.abandon("left") if ending == "abandon" else staging.begin("next")
-        ok(line.ask(again))
+        ok(line.ask(ending))
+        if ending == staging.begin("left"):
+            ok(line.ask(staging.apply("left")))
         assert code(line.ask(staging.apply("left"))) == "staging"
     assert "silver.left" not in ok(line.ask({"do": "held"}))["tables"]
     copies = rows_of(ask(line, "SELECT count(*) FROM duckdb_tables() WHERE schema_name = 'copies'"))
     held = len(ok(line.ask({"do": "held"}))["tables"])
     assert copies == [[held]]
+
+
+def test_a_copy_in_the_making_leaves_others_free_to_move(line: Line) -> None:
+    load(line, "silver.free", [(1, 1, 1)], 1)
+    ok(line.ask(staging.begin("long")))
+    ok(line.ask(staging.new("long", "silver.long", COLUMNS, 7, sort="at")))
+    ok(line.ask(staging.rows("long", "silver.long"), staging.body(arrow([(1, 1, 1)]))))
+    for snapshot in (2, 3):
+        ok(line.ask(staging.begin("step")))
+        ok(line.ask(staging.advance("step", "silver.free", snapshot - 1, snapshot)))
+        added = staging.body(arrow([(snapshot, 2, snapshot)]))
+        ok(line.ask(staging.rows("step", "silver.free"), added))
+        assert "silver.long" not in ok(line.ask(staging.apply("step")))["tables"]
+    ok(line.ask(staging.rows("long", "silver.long"), staging.body(arrow([(2, 1, 2)]))))
+    ok(line.ask(staging.apply("long")))
+    both = {"silver.free": 3, "silver.long": 7}
+    counted = 'SELECT (SELECT count(*) FROM "silver.free"), (SELECT count(*) FROM "silver.long")'
+    assert rows_of(ask(line, counted, both)) == [[3, 2]]
+
+
+def test_a_step_from_a_copy_that_another_changed_is_refused(line: Line) -> None:
+    load(line, "silver.twice", [(1, 1, 1)], 1)
+    for change, row in (("one", (2, 2, 1)), ("two", (3, 3, 1))):
+        ok(line.ask(staging.begin(change)))
+        ok(line.ask(staging.advance(change, "silver.twice", 1, 2)))
+        ok(line.ask(staging.rows(change, "silver.twice"), staging.body(arrow([row]))))
+    ok(line.ask(staging.apply("one")))
+    assert code(line.ask(staging.apply("two"))) == "moved"
+    found = ask(line, 'SELECT id FROM "silver.twice" ORDER BY 1', {"silver.twice": 2})
+    assert rows_of(found) == [[1], [2]]
+
+
+def test_so_many_changes_and_no_more(line: Line) -> None:
+    for number in range(MOST_CHANGES):
+        ok(line.ask(staging.begin(f"of many {number}")))
+    assert code(line.ask(staging.begin("one too many"))) == "staging"
+    ok(line.ask(staging.reset()))
+    ok(line.ask(staging.begin("one too many")))
+    ok(line.ask(staging.abandon("one too many")))
+
+
+def test_new_copies_step_back_for_queries(line: Line, node: Running) -> None:
+    load(line, "silver.bulk", [(1, 1, 1)], 1)
+    threads = Path(f"/proc/{node.process.pid}/task").iterdir()
+    nice = {os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads}
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert nice == {own, min(19, own + BULK_NICE)}
 
 
 # Queries that must not do harm -------------------------------------------------------------------

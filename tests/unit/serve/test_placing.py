@@ -114,9 +114,11 @@ def sight(name: str, size: int) -> Any:
     return Sight(head, table=None, schema=None, time_id=None)  # type: ignore[arg-type]
 
 
-def wanted(rooms: Mapping[str, Room], asked: Asked, **sizes: int) -> dict[str, set[str]]:
+def wanted(
+    rooms: Mapping[str, Room], asked: Asked, replicas: int = 1, **sizes: int
+) -> dict[str, set[str]]:
     sights = {f"gold.{name}": sight(f"gold.{name}", size) for name, size in sizes.items()}
-    policy = Policy(budget=1000, whole_bytes=20)
+    policy = Policy(budget=1000, whole_bytes=20, replicas=replicas)
     found = goals(1, sights, rooms, set(rooms), asked, policy, datetime(2026, 11, 16, tzinfo=UTC))
     return {node: set(goal.wants) for node, goal in found.items()}
 
@@ -133,6 +135,20 @@ def test_a_node_that_found_itself_full_keeps_what_is_worth_most() -> None:
     for _ in range(2):
         asked.note(["gold.a"])
     assert wanted(full, asked, a=20, b=20) == {"n": {"gold.a"}}
+
+
+def test_second_copies_take_only_what_the_first_ones_leave() -> None:
+    rooms = {"node-0": Room({}), "node-1": Room({})}
+    sizes = dict.fromkeys((f"t{number}" for number in range(8)), 50)  # 200 bytes in memory each
+    names = {f"gold.{name}" for name in sizes}
+    first = place(alone(names), rooms)
+    asked = Asked()
+    asked.note(first["node-1"], times=5)
+    found = wanted(rooms, asked, replicas=2, **sizes)
+    for node, tables in found.items():
+        assert len(tables) == 5 and len(tables & first[node]) == min(5, len(first[node]))
+    few = wanted(rooms, Asked(), replicas=2, a=50, b=50)
+    assert few == {node: {"gold.a", "gold.b"} for node in rooms}
 
 
 def test_a_table_that_moves_stays_until_it_has_arrived() -> None:

@@ -14,7 +14,7 @@ import pytest
 from starlette.testclient import TestClient
 from tests.unit.serve.trino_lake import SmallRouter, application, open_to_all, with_tokens
 
-from thermocline.serve.failures import Busy
+from thermocline.serve.failures import BothFailed, Busy
 
 ANN = {"X-Trino-User": "ann"}
 
@@ -180,6 +180,17 @@ def test_errors_have_trinos_shape_and_no_insides(client: Client) -> None:
         assert (error["errorName"], error["errorCode"], error["errorType"]) == (name, code, kind)
         assert error["failureInfo"]["stack"] == []
         assert "\n" not in error["message"] and "Traceback" not in error["message"]
+
+
+def test_an_engine_that_is_away_is_no_fault_of_ours(router: SmallRouter) -> None:
+    class Away(SmallRouter):
+        async def answer(self, ask: Any, caller: Any) -> Any:
+            raise BothFailed("node-0: it died; direct: it died", "Ask again.")
+
+    with TestClient(application(Away())) as http:
+        error = Client(http).fault("SELECT 1")
+    assert (error["errorName"], error["errorCode"]) == ("NO_NODES_AVAILABLE", 65541)
+    assert error["message"].startswith("node-0: it died")
 
 
 def test_a_failure_that_nobody_foresaw_tells_nothing(router: SmallRouter) -> None:
@@ -544,7 +555,7 @@ def test_results_that_nobody_fetches_do_not_fill_the_memory(router: SmallRouter)
 
 
 def test_large_texts_and_headers_are_refused_quickly(client: Client) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     long = "SELECT " + "1+" * 500_000 + "1"
     assert client.fault(long)["errorName"] == "QUERY_TEXT_TOO_LARGE"
     assert client.fault("SELECT '" + "x" * 10_000_000 + "'")["errorName"] == "QUERY_TEXT_TOO_LARGE"
@@ -557,20 +568,20 @@ def test_large_texts_and_headers_are_refused_quickly(client: Client) -> None:
     assert client.fault(f"SHOW FUNCTIONS LIKE '{pattern}'")["errorType"] == "USER_ERROR"
     listed = f"SELECT table_name FROM information_schema.tables WHERE table_name LIKE '{pattern}'"
     assert client.fault(listed)["errorType"] == "USER_ERROR"
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < 10
 
 
 @pytest.mark.parametrize("word", ["ARRAY[", "row(", "date(", "varchar(", "timestamp(", "struct("])
 def test_a_short_line_cannot_keep_the_parser_for_ever(client: Client, word: str) -> None:
     """Each of these levels doubles the parser's work: twenty would take it minutes."""
     close = "]" if word.endswith("[") else ")"
-    began = time.monotonic()
+    began = time.process_time()
     for sql in (f"SELECT {word * 40}1{close * 40}",
                 "SELECT " + ", ".join([f"{word * 9}1{close * 9}"] * 100)):  # fmt: skip
         assert client.fault(sql)["errorName"] == "QUERY_TEXT_TOO_LARGE"
         text = sql.replace("'", "''")
         assert client.fault(f"EXECUTE IMMEDIATE '{text}'")["errorName"] == "QUERY_TEXT_TOO_LARGE"
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
     assert client.post(f"SELECT {word * 5}1{close * 5}").status_code == 200
 
 

@@ -97,7 +97,7 @@ class SmallRouter:
         tables = list(guard(ask.sql, ask.dialect).tables)
         return {"ways": [{"engine": "hot", "because": ["it is held"]}], "tables": tables}
 
-    def lookout(self) -> Lookout:
+    def lookout(self, caller: Caller | None = None) -> Lookout:
         """The tables."""
         now = datetime(2026, 11, 15, tzinfo=UTC)
         heads = {

@@ -13,7 +13,7 @@ import posixpath
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ import duckdb
 import pyarrow as pa
 
 from thermocline import config, telemetry
-from thermocline.engine.duck import DuckEngine, scan
+from thermocline.engine.duck import DuckEngine, all_rows
 from thermocline.serve.node.engine import one_select, reported
 from thermocline.serve.rows.bounded import BATCH_ROWS, fetched, narrowed
 from thermocline.serve.rows.reply import as_asked, checked, reply
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 THREADS = 4
 """How many queries run side by side; each uses as many of DuckDB's threads as it can get."""
+KNOWN = 1000
+"""Of so many snapshots it is known how they are read."""
 RETRIES = 5
 RETRY_SECONDS = 0.2
 _OF_THE_TEXT = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
@@ -50,15 +52,16 @@ class Direct:
         self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
         self._connection.execute("SET lock_configuration = true")
         self._running: dict[str, duckdb.DuckDBPyConnection] = {}
+        self._read: dict[tuple[str, int], str] = {}
         self._lock = threading.Lock()
 
     def query(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Answer a query at the snapshots that it names, or say why not."""
         sql, format_, rows, size = checked(request)
-        views = {name: self._reading(name, of) for name, of in request["tables"].items()}
         began = time.perf_counter()
         for attempt in range(RETRIES + 1):
             try:
+                views = [self._reading(name, of) for name, of in request["tables"].items()]
                 table = self._run(request["id"], sql, views, rows, size)
                 break
             except (duckdb.Error, pa.ArrowException, MemoryError, OSError) as error:
@@ -88,17 +91,27 @@ class Direct:
         if not path.startswith(self._warehouse) or posixpath.normpath(path) != _plain(path):
             raise Failed("query", f"{view[:100]} is not inside the warehouse.")
         name = view.replace('"', '""')
-        return f'CREATE TEMP VIEW "{name}" AS SELECT * FROM {scan(location, int(snapshot))}'
+        return f'CREATE TEMP VIEW "{name}" AS {self._rows(location, int(snapshot))}'
 
-    def _run(
-        self, query: str, sql: str, views: Mapping[str, str], rows: int, size: int
-    ) -> pa.Table:
+    def _rows(self, location: str, snapshot: int) -> str:
+        """The query that reads a table; what it says of a snapshot never changes."""
+        with self._lock:
+            known = self._read.get((location, snapshot))
+        if known is None:
+            known = all_rows(self._connection.cursor(), location, snapshot)
+            with self._lock:
+                while len(self._read) >= KNOWN:
+                    del self._read[next(iter(self._read))]
+                self._read[location, snapshot] = known
+        return known
+
+    def _run(self, query: str, sql: str, views: Sequence[str], rows: int, size: int) -> pa.Table:
         cursor = self._connection.cursor()
         with self._lock:
             self._running[query] = cursor
         try:
             statement = one_select(cursor, sql)
-            for made in views.values():
+            for made in views:
                 cursor.execute(made)
             cursor.execute(statement)
             description = cursor.description or []

@@ -28,7 +28,7 @@ from thermocline.serve.wire.jobs import Failed, too_many_rows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from thermocline.config import Settings
 
@@ -77,20 +77,24 @@ class Spark:
         """End the session and its JVM."""
         self._engine.stop()
 
-    def _run(
-        self, query: str, sql: str, tables: Mapping[str, Any], rows: int, size: int
-    ) -> pa.Table:
+    def reading(self, tables: Mapping[str, Any]) -> SparkSession:
+        """A session in which names mean tables at their snapshots, and SQL what it should."""
         # Temporary views are a session's own: two queries cannot see each other's.
         session = self._session.newSession()
         for key, value in MEANING.items():
             session.conf.set(key, value)
+        for view, of in tables.items():
+            read = session.read.option("versionAsOf", str(int(of["snapshot"])))
+            read.table(f"lake.{_table(of)}").createOrReplaceTempView(f"`{view}`")
+        return session
+
+    def _run(
+        self, query: str, sql: str, tables: Mapping[str, Any], rows: int, size: int
+    ) -> pa.Table:
         self._running.add(query)
         try:
-            context = session.sparkContext
-            context.setJobGroup(query, "a query", interruptOnCancel=True)
-            for view, of in tables.items():
-                read = session.read.option("versionAsOf", str(int(of["snapshot"])))
-                read.table(f"lake.{_table(of)}").createOrReplaceTempView(f"`{view}`")
+            self._session.sparkContext.setJobGroup(query, "a query", interruptOnCancel=True)
+            session = self.reading(tables)
             # One more than may be: so that too many are noticed, and no more than that are made.
             frame = session.sql(sql).limit(rows + 1)
             table = _arrow(frame)

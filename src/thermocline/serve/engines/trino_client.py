@@ -75,7 +75,7 @@ class TrinoEngine:
         self._url = url.rstrip("/")
         if password is not None and not self._url.startswith("https://"):
             raise ConfigError("Trino's password would go over a connection that anybody can read.",
-                              "Let engine.trino.url begin with https://.")  # fmt: skip
+                              "Let serve.trino.url begin with https://.")  # fmt: skip
         self._password = password
         self._headers = {
             "X-Trino-User": user,
@@ -137,7 +137,7 @@ class TrinoEngine:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if answer.status_code in (401, 403):
-                raise TrinoFailed("Trino does not take our user.", "Look at engine.trino.user.")
+                raise TrinoFailed("Trino does not take our user.", "Look at serve.trino.user.")
             if answer.status_code != 200:
                 raise TrinoFailed(f"Trino answered with status {answer.status_code}.")
             try:

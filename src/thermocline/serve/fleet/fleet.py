@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,7 +35,10 @@ LONG_POLL = 1.0
 """The keeper looks more often; when nothing changed it says so this often."""
 REBUILD_SECONDS = 10.0
 LEFT_KEPT = 10_000
+MOST_TOLD = 1_000
 SPARK_START = 60.0
+BEHIND_NODES = 5
+"""How far those who read many files step back, so that a hot answer does not wait for them."""
 _NOTHING = Lookout(0, datetime.fromtimestamp(0, UTC), {}, {})
 
 
@@ -105,14 +109,21 @@ class Fleet:
         }
         self.direct = [
             Child(
-                Program(f"direct-{n}", "thermocline.serve.engines.direct", plan.of_project, True),
+                Program(
+                    f"direct-{n}",
+                    "thermocline.serve.engines.direct",
+                    plan.of_project,
+                    trusted=True,
+                    nice=BEHIND_NODES,
+                ),
                 folder,
             )
             for n in range(plan.direct)
         ]
         self.keeper = Child(
             Program(
-                "keeper", "thermocline.serve.keeper", (*plan.of_project, *plan.keeper), True
+                "keeper", "thermocline.serve.keeper", (*plan.of_project, *plan.keeper), True,
+                nice=BEHIND_NODES,
             ),
             folder,
             self._heard,
@@ -122,6 +133,7 @@ class Fleet:
         )
         self.memory: dict[str, int] = {}
         self._loads: dict[str, _Load] = {}
+        self._asked: Counter[tuple[str, ...]] = Counter()
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -179,10 +191,16 @@ class Fleet:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 
-    def asked(self, tables: Sequence[str]) -> None:
-        """Tell the keeper what is asked for: it decides by that what is worth holding."""
-        if self.keeper.up:
-            self.keeper.channel.tell({"do": "asked", "tables": list(tables)})
+    def asked(self, tables: tuple[str, ...]) -> None:
+        """Note what is asked for: the keeper decides by that what is worth holding."""
+        self._asked[tables] += 1
+
+    def _tell_asked(self) -> None:
+        """Tell the keeper what was asked for since it was told last."""
+        if self._asked and self.keeper.up:
+            told = [[list(tables), times] for tables, times in self._asked.most_common(MOST_TOLD)]
+            self.keeper.channel.tell({"do": "asked", "questions": told})
+            self._asked.clear()
 
     async def rebuild(self, tables: Sequence[str]) -> int:
         """Have copies made anew; says from which epoch on the copies are new ones."""
@@ -236,6 +254,11 @@ class Fleet:
             cold.append("spark")
         direct = any(each.up for each in self.direct)
         return Engines(nodes, direct, tuple(cold), self.plan.direct_bytes)
+
+    def busy(self, name: str) -> int:
+        """How many queries somebody is answering."""
+        load = self._loads.get(name)
+        return 0 if load is None else load.running
 
     @property
     def running(self) -> int:
@@ -329,6 +352,7 @@ class Fleet:
         """End whoever takes more memory than it may, or does not answer at all."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
+            self._tell_asked()
             everybody = (*self.nodes.values(), *self.direct, self.spark)
             await asyncio.gather(*(self._examine(kept) for kept in everybody if kept.up))
 

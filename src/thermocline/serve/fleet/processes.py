@@ -21,7 +21,7 @@ from thermocline import telemetry
 from thermocline.errors import Transient
 from thermocline.serve.wire.wire import Channel
 
-START_SECONDS = 60.0
+START_SECONDS = 240.0  # Spark on a busy machine; who is ended too soon never comes up
 END_SECONDS = 3.0
 REACH_SECONDS = 0.5
 PAUSES = (0.05, 0.2, 1.0, 3.0, 10.0)
@@ -41,7 +41,7 @@ class Program:
     """What a child runs: a module and its arguments. Only the trusted see our whole environment.
 
     `memory` is how much resident memory it may have before it is ended; None when that is left
-    to it.
+    to it. `nice` is how far it steps back for the others when there is too much to do.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Program:
     arguments: Sequence[str] = ()
     trusted: bool = False
     memory: int | None = None
+    nice: int = 0
 
 
 Heard = Callable[["Kept"], None]
@@ -163,7 +164,7 @@ class Child(Kept):
                 await self._run()
             except (OSError, Transient) as error:  # a TimeoutError is an OSError
                 telemetry.log(
-                    "serve", "not started", level="ERROR", child=self.name, error=str(error)
+                    "serve", "not started", level="ERROR", child=self.name, error=repr(error)
                 )
             quick = 0 if loop.time() - began > STEADY_SECONDS else quick + 1
             await asyncio.sleep(PAUSES[min(quick, len(PAUSES)) - 1] if quick else 0)
@@ -180,6 +181,8 @@ class Child(Kept):
         )  # fmt: skip
         try:
             assert process.stdin is not None and process.stdout is not None
+            if program.nice:  # before it has threads: those it starts later are like it
+                os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + program.nice)
             process.stdin.write(f"{self.token}\n".encode())
             said = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
             if said.strip() != b"ready":

@@ -181,21 +181,21 @@ class Pages:
 
     async def tables(self, request: Request) -> Response:
         """The tables of the lake as they are now, and what is hot of them."""
-        self._identity(request)
-        lookout = self._entrance.lookout()
+        lookout = self._entrance.lookout(self._identity(request))
         tables = [_table(head, lookout) for _, head in sorted(lookout.heads.items())]
         return replies.document({"looked_at": lookout.looked_at.isoformat(), "tables": tables})
 
     async def nodes(self, request: Request) -> Response:
         """The hot nodes."""
-        self._identity(request)
-        return replies.document({"nodes": self._entrance.nodes()})
+        nodes = self._entrance.nodes(self._identity(request))
+        return replies.document({"nodes": nodes})
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
-        self._identity(request)
+        caller = self._identity(request)
         _measure(self._entrance, self._metrics)
-        return Response(self._metrics.exposition(), media_type=CONTENT_TYPE)
+        known = self._entrance.lookout(caller).heads.keys()
+        return Response(self._metrics.exposition(known), media_type=CONTENT_TYPE)
 
     async def health(self, _: Request) -> Response:
         """The process is there."""

@@ -8,7 +8,7 @@ and tables of the lake; nothing that a caller writes becomes one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -165,12 +165,16 @@ class Metrics:
             _forget(self._memory, gone)
         self._nodes = set(sizes)
 
-    def exposition(self) -> bytes:
-        """All of it in Prometheus' text format."""
+    def exposition(self, tables: Collection[str] | None = None) -> bytes:
+        """All of it in Prometheus' text format, or without tables other than these."""
         total = self._found_wrong()
         self._mismatches.inc(max(0, total - self._counted_wrong))
         self._counted_wrong = max(total, self._counted_wrong)
-        return generate_latest(self.registry)
+        text = generate_latest(self.registry)
+        hidden = () if tables is None else self._tables - set(tables)
+        labels = [f'table="{table}"'.encode() for table in hidden]
+        lines = text.splitlines(keepends=True) if labels else [text]
+        return b"".join(line for line in lines if not any(label in line for label in labels))
 
 
 class Lags:

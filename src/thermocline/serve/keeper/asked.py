@@ -26,15 +26,15 @@ class Asked:
         self._pairs: dict[tuple[str, str], float] = {}
         self._together: set[tuple[str, str]] = set()
 
-    def note(self, tables: Iterable[str]) -> None:
-        """One question read these tables."""
+    def note(self, tables: Iterable[str], times: int = 1) -> None:
+        """So many questions read these tables."""
         self._fade()
         # A question over very many tables says nothing about which belong together.
         names = sorted(set(tables))[:_MOST_TABLES]
         for table in names:
-            self._hits[table] = self._hits.get(table, 0.0) + 1.0
+            self._hits[table] = self._hits.get(table, 0.0) + times
         for pair in combinations(names, 2):
-            self._pairs[pair] = self._pairs.get(pair, 0.0) + 1.0
+            self._pairs[pair] = self._pairs.get(pair, 0.0) + times
             if self._pairs[pair] >= TOGETHER:
                 self._together.add(pair)
 

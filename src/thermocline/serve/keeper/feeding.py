@@ -2,8 +2,8 @@
 
 One thread tends a node. After each look it stages the differences of all copies and applies them
 in one step, so that the copies of a node are always of one look. Copies that are not there yet are
-built beside what is served; a new one joins the others at their next step. Only copies that are at
-the node's look are told of.
+built beside what is served, a batch at a time between the looks; a new one joins the others at
+their next step. Only copies that are at the node's look are told of.
 """
 
 from __future__ import annotations
@@ -105,6 +105,7 @@ class Feeder:
 
     def _tend(self, link: Link) -> None:
         """Keep the node at its goal until the connection is lost."""
+        link.reset()
         found = link.held()
         with self._changed:
             self._copies = {
@@ -121,9 +122,8 @@ class Feeder:
             if goal is None:
                 link.ping()
                 continue
-            # A node takes one change set at a time, so a copy that is begun is finished first.
-            looks = goal is not reached and self._building is None
-            if looks or self._build(link, goal):
+            # A look is followed between two batches of a copy that is in the making.
+            if goal is not reached or self._build(link, goal):
                 self._follow(link, goal)
                 reached = goal
 

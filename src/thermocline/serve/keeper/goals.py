@@ -71,9 +71,12 @@ def goals(
     small = [table for table, sight in hot.items() if policies.is_small(sight.head, policy)]
     large = {table: size for table, size in sizes.items() if table not in set(small)}
     keys = asked.groups(large, policy.budget)
+    first = place(keys, places, everywhere=small)
     placed = place(keys, places, replicas=policy.replicas, everywhere=small)
     wanted = {
-        node: _affordable(tables, sizes, nodes.get(node, Room({})), asked, policy.budget)
+        node: _affordable(
+            tables, first[node], sizes, nodes.get(node, Room({})), asked, policy.budget
+        )
         for node, tables in placed.items()
     }
     found = {}
@@ -90,15 +93,26 @@ def goals(
 
 
 def _affordable(
-    tables: Collection[str], sizes: Mapping[str, int], room: Room, asked: Asked, budget: int
+    tables: frozenset[str],
+    first: frozenset[str],
+    sizes: Mapping[str, int],
+    room: Room,
+    asked: Asked,
+    budget: int,
 ) -> frozenset[str]:
-    """The tables that a node has room for; of those that it holds, the real size counts."""
+    """The tables that a node has room for; of those that it holds, the real size counts.
+
+    Further copies have what the first ones of other tables leave: better all once than some twice.
+    """
 
     def value(table: str) -> float:
         return asked.value(table) * (STAYING if table in room.held else 1.0)
 
     real = {t: room.held[t].bytes if t in room.held else sizes[t] for t in tables}
-    return fitting(tables, real, value, min(budget, room.bytes))
+    budget = min(budget, room.bytes)
+    chosen = fitting(first, real, value, budget)
+    left = budget - sum(real[table] for table in chosen)
+    return chosen | fitting(tables - first, real, value, left)
 
 
 def _awaited(

@@ -147,7 +147,8 @@ class Keeper:
 
     def _take_asked(self, request: Mapping[str, Any], _: Any) -> None:
         with self._changed:
-            self._asked.note([str(t) for t in request.get("tables", ()) if t in self._sights])
+            for tables, times in request.get("questions", ()):
+                self._asked.note([t for t in tables if t in self._sights], int(times))
 
     def _answer_rebuild(self, request: Mapping[str, Any], _: Any) -> dict[str, Any]:
         """Copies of these tables are out of sight from the epoch that is told; new ones come."""

@@ -52,6 +52,10 @@ class Link:
         """Find out whether the node is still there."""
         self._ask({"do": "ping"})
 
+    def reset(self) -> None:
+        """Have the node forget what a keeper before us began."""
+        self._ask(staging.reset())
+
     def held(self) -> dict[str, Held]:
         """What the node holds."""
         return _held(self._ask({"do": "held"}))

@@ -63,6 +63,8 @@ class Staged:
 
     kind: Literal["new", "advance", "drop"]
     copy: Copy | None = None
+    base: Copy | None = None
+    """Of an advance: the copy that it is a step from."""
     place: str = ""
     files: list[int] = field(default_factory=list)
     positions: list[str] = field(default_factory=list)

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -30,6 +31,9 @@ UNSEEN = 512 << 20
 """Memory beyond the budget that is reserved rather than used: stacks, what allocators keep."""
 HEADROOM = 128 << 20
 """With less than this left to reserve, threads can no longer be started."""
+
+BULK_NICE = 10
+"""How much less of the processor bulk work gets than queries, in the words of `nice`."""
 
 _RESIDENT, _DATA = 1, 5  # columns of /proc/self/statm
 _SET_DUMPABLE = 4
@@ -58,6 +62,12 @@ def confine(memory: int) -> None:
         # Not dumpable: others of the same user can neither trace it nor read its memory.
         system.prctl(_SET_DUMPABLE, 0, 0, 0, 0)
         system.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+
+
+def yield_to_others() -> None:
+    """Have the thread that calls this run after all others of this machine that want to run."""
+    with contextlib.suppress(OSError, AttributeError):  # Linux only: elsewhere it is a process'
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + BULK_NICE)
 
 
 class Shortage:

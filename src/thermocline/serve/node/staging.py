@@ -2,11 +2,13 @@
 
 A keeper brings a node from one look at the lake to the next with one change set: it begins one,
 stages what each table needs, and applies it. Queries see all of a change or nothing of it, and go
-on meanwhile. Each of these is a request of its own; wait for its reply before the next.
+on meanwhile. A new copy takes longer: it has a change set of its own beside that. Each of these is
+a request of its own; wait for its reply before the next.
 
 | say               | body                | what it does                                          |
 |-------------------|---------------------|-------------------------------------------------------|
-| `begin(c)`        |                     | start change set `c`; an unfinished one is abandoned  |
+| `reset()`         |                     | forget all change sets: those of a keeper before      |
+| `begin(c)`        |                     | start change set `c`, one of at most eight            |
 | `new(c, t, …)`    |                     | a copy of `t` beside the one that serves, if any      |
 | `advance(c, t, …)`|                     | take the copy of `t` on from the snapshot it is at    |
 | `rows(c, t)`      | `body(table)`       | add rows: the real columns, `__file` and `__pos`      |
@@ -42,8 +44,13 @@ POSITION = "__pos"
 IcebergType = str | dict[str, Any]
 
 
+def reset() -> dict[str, Any]:
+    """Forget all change sets that were not finished."""
+    return {"do": "stage", "kind": "reset"}
+
+
 def begin(change: str) -> dict[str, Any]:
-    """Start a change set; one that was not finished is abandoned."""
+    """Start a change set; one of the same name is abandoned."""
     return _stage("begin", change)
 
 

@@ -6,7 +6,8 @@ are exact without a key. Queries see a view of the real columns, named as the ta
 `__held` says at which snapshot each copy is. `staging` says how changes are told.
 
 A change set is staged beside what is served and applied in one transaction, with `__held`: so
-several tables are always of one look, and what a query reads in `__held` is true of its rows. One
+several tables are always of one look, and what a query reads in `__held` is true of its rows.
+Several can be in the making: a copy that takes long does not hold up the steps of the others. One
 thread at a time changes anything, so that a transaction never meets another.
 """
 
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 
 from thermocline import telemetry
+from thermocline.serve.node import limits
 from thermocline.serve.node.change import Change, Copy, Staged, utc
 from thermocline.serve.node.engine import broken
 from thermocline.serve.node.room import Room
@@ -32,6 +35,8 @@ REBUILD_SHARE = 0.3
 REBUILD_ROWS = 100_000
 """A copy with so many deleted rows in it is written anew: DuckDB keeps them in memory."""
 
+MOST_CHANGES = 8
+
 _HIDDEN = f'"{FILE}" INTEGER, "{POSITION}" BIGINT'
 
 
@@ -42,9 +47,11 @@ class Store:
         self._writer = connection.cursor()
         self._room = Room(self._writer, memory)
         self._copies: dict[str, Copy] = {}
-        self._change: Change | None = None
+        self._changes: dict[str, Change] = {}
         self._number = 0
         self._lock = threading.Lock()
+        # New copies are large, and nobody waits for one as for an answer: queries come first.
+        self._bulk = ThreadPoolExecutor(1, "bulk", initializer=limits.yield_to_others)
         self._writer.execute("CREATE SCHEMA copies")
         self._writer.execute(
             'CREATE TABLE __held ("table" VARCHAR, snapshot VARCHAR, since VARCHAR)'
@@ -52,20 +59,24 @@ class Store:
 
     def stage(self, said: dict[str, Any], body: Body) -> dict[str, Any]:
         """Do what `staging` describes. An error leaves the change set without that table."""
-        kind, name = said.get("kind"), said.get("change")
+        kind, name = said.get("kind"), str(said.get("change"))
         with self._lock:
-            if kind == "begin":
-                self._abandon()
-                self._change = Change(str(name))
-                return {}
-            change = self._change
-            if change is None or change.name != name:
-                raise Failed("staging", f"The change set {str(name)[:100]} was not begun.")
+            match kind:
+                case "begin":
+                    self._begin(name)
+                    return {}
+                case "reset":
+                    for each in list(self._changes.values()):
+                        self._abandon(each)
+                    return {}
+            change = self._changes.get(name)
+            if change is None:
+                raise Failed("staging", f"The change set {name[:100]} was not begun.")
             match kind:
                 case "apply":
                     return self._apply(change)
                 case "abandon":
-                    self._abandon()
+                    self._abandon(change)
                     return {}
             table = said.get("table")
             if not isinstance(table, str) or not table:
@@ -101,6 +112,13 @@ class Store:
         return {"tables": tables, "memory": self._room.used()}
 
     # Staging -------------------------------------------------------------------------------------
+
+    def _begin(self, name: str) -> None:
+        if name in self._changes:
+            self._abandon(self._changes[name])
+        if len(self._changes) >= MOST_CHANGES:
+            raise Failed("staging", f"{MOST_CHANGES} change sets are in the making already.")
+        self._changes[name] = Change(name)
 
     def _stage(self, change: Change, table: str, said: dict[str, Any], body: Body) -> None:
         if said["kind"] in ("new", "advance", "drop"):
@@ -147,7 +165,7 @@ class Store:
         if since is not None and (copy.since is None or utc(since) < utc(copy.since)):
             raise Failed("staging", f"A copy of {table} cannot begin where it does not reach.")
         ahead = copy.at(said["snapshot"], since or copy.since)
-        return Staged("advance", ahead, place=f"copies.{quoted(self._name())}")
+        return Staged("advance", ahead, copy, place=f"copies.{quoted(self._name())}")
 
     def _rows(self, staged: Staged, body: Body) -> None:
         rows = _read(body)
@@ -159,6 +177,12 @@ class Store:
         self._room.require(rows.nbytes)
         if staged.kind == "advance" and not staged.bodies:
             self._writer.execute(f"CREATE TABLE {staged.place} AS FROM {copy.place} LIMIT 0")
+        if staged.kind == "new":
+            self._bulk.submit(self._add, staged, copy, rows).result()
+        else:
+            self._add(staged, copy, rows)
+
+    def _add(self, staged: Staged, copy: Copy, rows: pa.Table) -> None:
         columns = ", ".join(quoted(name) for name in (*copy.columns, FILE, POSITION))
         order = f"ORDER BY {quoted(copy.sort)}" if copy.sort else ""
         self._insert(staged.place, f"SELECT {columns} FROM staged_rows {order}", rows)
@@ -183,10 +207,14 @@ class Store:
 
     def _apply(self, change: Change) -> dict[str, Any]:
         copies = dict(self._copies)
+        for table, staged in change.tables.items():
+            if staged.base is not None and copies.get(table) is not staged.base:
+                self._abandon(change)
+                raise Failed("moved", f"The copy of {table} was changed by others meanwhile.")
         try:
             for staged in change.tables.values():
                 if staged.kind == "new":
-                    self._sort(staged)
+                    self._bulk.submit(self._sort, staged).result()
             self._writer.execute("BEGIN")
             for table, staged in change.tables.items():
                 self._change_one(table, staged, copies)
@@ -194,12 +222,13 @@ class Store:
         except (duckdb.Error, MemoryError) as error:
             with contextlib.suppress(duckdb.Error):
                 self._writer.execute("ROLLBACK")
-            self._abandon()
+            self._abandon(change)
             raise _refused("the change set", error) from error
         grown = any(staged.kind == "new" for staged in change.tables.values())
         kept = {copy.place for copy in copies.values()}
         left = {copy.place for copy in self._copies.values()} - kept
-        self._copies, self._change = copies, None
+        self._copies = copies
+        del self._changes[change.name]
         self._drop(left | {place for place in change.places() if place not in kept})
         try:
             if grown or left:
@@ -297,10 +326,9 @@ class Store:
         if staged is not None:
             self._drop(staged.places())
 
-    def _abandon(self) -> None:
-        if self._change is not None:
-            self._drop(self._change.places())
-            self._change = None
+    def _abandon(self, change: Change) -> None:
+        del self._changes[change.name]
+        self._drop(change.places())
 
     def _drop(self, places: set[str]) -> None:
         for place in sorted(places):

@@ -30,6 +30,11 @@ _CLOSING = {"R_PAREN", "R_BRACKET", "R_BRACE"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
+CONFUSED = (RecursionError, LookupError, ValueError, AttributeError, TypeError, AssertionError,
+            ArithmeticError)  # fmt: skip
+"""What sqlglot raises, beside its own errors, on texts that its authors did not think of."""
+
+
 class Refused(BadInput):
     """A question that no engine is asked."""
 
@@ -107,7 +112,7 @@ def _measure(sql: str, dialect: str, bounds: Bounds) -> None:
         raise Refused("The query holds a NUL character.", "Remove it.")
     try:
         tokens = tokenize(sql, read=dialect)
-    except errors.TokenError as error:
+    except (errors.SqlglotError, *CONFUSED) as error:
         raise _unreadable(error) from error
     if len(tokens) > bounds.tokens:
         raise Refused(
@@ -155,7 +160,7 @@ def _parsed(sql: str, dialect: str) -> exp.Expr:
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
     try:
         found = sqlglot.parse(sql, read=dialect, error_level=sqlglot.ErrorLevel.IMMEDIATE)
-    except (errors.ParseError, errors.TokenError, RecursionError, LookupError, ValueError) as error:
+    except (errors.SqlglotError, *CONFUSED) as error:
         raise _unreadable(error) from error
     statements = [each for each in found if each is not None and type(each) is not exp.Semicolon]
     if len(statements) != 1:
@@ -166,8 +171,18 @@ def _parsed(sql: str, dialect: str) -> exp.Expr:
 
 
 def _unreadable(error: Exception) -> Refused:
-    said = next((line for line in str(error).splitlines() if line.strip()), "it is too deep")
-    return Refused(f"The query cannot be read: {_shown(said)}", "Mend the SQL.")
+    return Refused(f"The query cannot be read: {_shown(said_of(error))}", "Mend the SQL.")
+
+
+def said_of(error: Exception) -> str:
+    """What the parser says of a text that it cannot read, in one line."""
+    from sqlglot import errors
+
+    if isinstance(error, RecursionError):
+        return "it is too deep"
+    lines = str(error).splitlines() if isinstance(error, errors.SqlglotError) else ()
+    # Its other errors tell of the parser, not of the query.
+    return next((line for line in lines if line.strip()), "it is not as SQL should be")
 
 
 def _judge(node: exp.Expr, bounds: Bounds) -> None:
@@ -239,7 +254,7 @@ def _mentions(tree: exp.Query) -> Iterator[exp.Table]:
 
     try:
         scopes = traverse_scope(tree)
-    except errors.OptimizeError as error:
+    except (errors.SqlglotError, *CONFUSED) as error:
         raise _unreadable(error) from error
     seen: set[int] = set()
     for scope in scopes:

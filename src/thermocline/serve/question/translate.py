@@ -16,7 +16,7 @@ from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from thermocline.serve.question.dialect.types import Columns
+    from thermocline.engine.query_types import Columns
     from thermocline.serve.question.guard import Question
 
 __all__ = ["Engine", "Unfaithful", "translate", "undetermined"]
@@ -130,7 +130,7 @@ def _spell_results(tree: exp.Query, spelt: Mapping[str, str]) -> None:
 
     for node in _results(tree):
         if isinstance(node, exp.Alias):
-            name = spelt.get(node.alias, node.alias)
+            name = spelt.get(node.alias.lower(), node.alias)
             node.set("alias", exp.to_identifier(name, quoted=True))
 
 
@@ -201,9 +201,9 @@ def _alias_tables(tree: exp.Query) -> None:
 
 def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Query:
     """The tree in the dialect of another engine, by way of DuckDB's meaning."""
+    from thermocline.engine.query_types import annotate, schema
     from thermocline.serve.question.dialect import from_trino, plain, to_spark, to_trino
     from thermocline.serve.question.dialect.rules import say
-    from thermocline.serve.question.dialect.types import annotate, schema
 
     if source == "spark":
         unfaithful("Spark's dialect", "only Spark answers it")
@@ -214,6 +214,7 @@ def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Que
         tree = say(tree, from_trino.RULES, from_trino.SAME)
     if to == "duckdb":
         return tree
+    plain.told_apart(tree, columns)
     if source == "trino":
         annotate(tree, known)
     if to == "spark":

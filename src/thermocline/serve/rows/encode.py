@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from itertools import repeat
 from json.encoder import encode_basestring
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from thermocline.engine.arrow import json_rows, normalise
+from thermocline.engine.arrow import canonical, json_rows, normalise
 from thermocline.serve.rows.cell import cell
 from thermocline.serve.rows.trino_values import trino_type, trino_values
 from thermocline.serve.terms import Format
@@ -40,8 +41,9 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 def encode(table: pa.Table, format: Format) -> tuple[list[list[str]], bytes]:
     """The columns and the encoded rows of a table."""
-    table = normalise(table)
-    columns = [[field.name, str(field.type), trino_type(field.type)] for field in table.schema]
+    if format == "arrow" or not all(_is_canonical(field.type) for field in table.schema):
+        table = normalise(table)
+    columns = [[field.name, *_words(field.type)] for field in table.schema]
     match format:
         case "arrow":
             return columns, _arrow(table)
@@ -95,25 +97,51 @@ def _unquoted(text: str) -> str:
 def _json(column: pa.ChunkedArray) -> Texts:
     """Each value of a column as JSON text."""
     kind = column.type
-    if pt.is_string(kind):
-        return _texts(column.to_pylist(), encode_basestring)
-    if pt.is_integer(kind):
-        return _texts(column.to_pylist(), repr)
-    if pt.is_boolean(kind):
-        return _texts(column.to_pylist(), lambda value: "true" if value else "false")
-    if pt.is_float64(kind) or pt.is_float32(kind):
-        return _texts(column.to_pylist(), _json_float)
+    write = _json_writer(kind)
+    if write is None:
+        rows = json_rows(pa.Table.from_arrays([column], names=["value"]))
+        return _texts([row["value"] for row in rows], _dumps)
     if pt.is_timestamp(kind):
-        write = _nanos if kind.unit == "ns" else _micros
-        return _texts(column.cast(pa.int64()).to_pylist(), write(bool(kind.tz)))
+        column = column.cast(pa.int64())
+    elif pt.is_date32(kind):
+        column = column.cast(pa.int32())
+    return _texts(column.to_pylist(), write)
+
+
+# What follows from a type alone is found out once: results are small, and there are few types.
+
+
+@lru_cache(1024)
+def _is_canonical(kind: pa.DataType) -> bool:
+    return bool(kind.equals(canonical(kind), check_metadata=True))
+
+
+@lru_cache(1024)
+def _words(kind: pa.DataType) -> tuple[str, str]:
+    """A type in the words of Arrow and of Trino."""
+    return str(kind), trino_type(kind)
+
+
+@lru_cache(1024)
+def _json_writer(kind: pa.DataType) -> Callable[[Any], str] | None:
+    """What writes a value of a plain type; None for the others, which are written row by row."""
+    if pt.is_string(kind):
+        return encode_basestring
+    if pt.is_integer(kind):
+        return repr
+    if pt.is_boolean(kind):
+        return lambda value: "true" if value else "false"
+    if pt.is_float64(kind) or pt.is_float32(kind):
+        return _json_float
+    if pt.is_timestamp(kind):
+        return _nanos(bool(kind.tz)) if kind.unit == "ns" else _micros(bool(kind.tz))
     if pt.is_date32(kind):
-        return _texts(column.cast(pa.int32()).to_pylist(), _json_date)
+        return _json_date
     if pt.is_decimal(kind):
-        return _texts(column.to_pylist(), lambda value: f'"{value}"')
+        return lambda value: f'"{value}"'
     if pt.is_interval(kind):
-        return _texts(column.to_pylist(), lambda value: f'"{interval_text(value)}"')
-    rows = json_rows(pa.Table.from_arrays([column], names=["value"]))
-    return _texts([row["value"] for row in rows], _dumps)
+        return lambda value: f'"{interval_text(value)}"'
+    return None
 
 
 def _trino(column: pa.ChunkedArray) -> Texts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from thermocline.errors import BadInput, NotFound, ThermoclineError
+from thermocline.errors import BadInput, NotFound, ThermoclineError, Transient
 from thermocline.serve.failures import Busy, Forbidden, TooLate, TooMuch, Unauthenticated
 from thermocline.serve.question.guard import Refused
 
@@ -28,6 +28,7 @@ CODES = {
     "EXPRESSION_NOT_CONSTANT": (75, USER),
     "INVALID_PARAMETER_USAGE": (80, USER),
     "GENERIC_INTERNAL_ERROR": (65536, INTERNAL),
+    "NO_NODES_AVAILABLE": (65541, INTERNAL),
     "GENERIC_INSUFFICIENT_RESOURCES": (131072, RESOURCES),
     "QUERY_QUEUE_FULL": (131074, RESOURCES),
     "EXCEEDED_TIME_LIMIT": (131075, RESOURCES),
@@ -43,6 +44,7 @@ _BY_CLASS: tuple[tuple[type[ThermoclineError], str], ...] = (
     (Unauthenticated, "PERMISSION_DENIED"),
     (Forbidden, "PERMISSION_DENIED"),
     (BadInput, "GENERIC_USER_ERROR"),
+    (Transient, "NO_NODES_AVAILABLE"),
 )
 
 

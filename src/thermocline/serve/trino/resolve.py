@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import LAKE, Bounds, guard
+from thermocline.serve.question.guard import CONFUSED, LAKE, Bounds, guard
 from thermocline.serve.trino import literal
 from thermocline.serve.trino.catalog_tables import CATALOGS, LISTS, SYSTEM, VERSION, Lake
 from thermocline.serve.trino.faults import Faulty, shown
@@ -129,7 +129,7 @@ def _tables(tree: exp.Query, session: Session, lake: Lake) -> tuple[bool, bool]:
 
     try:
         scopes = traverse_scope(tree)
-    except errors.OptimizeError:
+    except (errors.SqlglotError, *CONFUSED):
         return False, False  # the guard says what is wrong with it
     lists: list[tuple[exp.Table, str, tuple[str, str]]] = []
     changed = stored = False

@@ -60,8 +60,8 @@ class Router(Protocol):
     async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
         """Where a question would go, and why."""
 
-    def lookout(self) -> Lookout:
-        """What is known of the lake."""
+    def lookout(self, caller: Caller | None = None) -> Lookout:
+        """What is known of the lake, or what a caller may know of it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Asking:
 
 async def run(text: str, session: Session, caller: Caller, router: Router) -> Outcome:
     """Do what a statement says. Raises what is wrong with it, as a ThermoclineError."""
-    lake = Lake(router.lookout().heads)
+    lake = Lake(router.lookout(caller).heads)
     if len(text) > _AT_ONCE:
         found = await asyncio.to_thread(read, text, session, lake)
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import Bounds, readable
+from thermocline.serve.question.guard import CONFUSED, Bounds, readable, said_of
 from thermocline.serve.trino.faults import Faulty, shown
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def tokens(sql: str) -> list[Token]:
         raise Faulty("SYNTAX_ERROR", "The statement holds a NUL character.", "Remove it.")
     try:
         found = tokenize(sql, read="trino")
-    except (errors.TokenError, ValueError) as error:
+    except (errors.SqlglotError, *CONFUSED) as error:
         raise unreadable(error) from error
     if len(found) > BOUNDS.tokens or not readable(found, BOUNDS):
         raise Faulty(
@@ -68,7 +68,7 @@ def parsed(words: list[Token], sql: str) -> exp.Query:
     parser = Dialect.get_or_raise("trino").parser(error_level=sqlglot.ErrorLevel.IMMEDIATE)
     try:
         found = parser.parse(words, sql)
-    except (errors.ParseError, errors.TokenError, RecursionError, ValueError, LookupError) as error:
+    except (errors.SqlglotError, *CONFUSED) as error:
         raise unreadable(error) from error
     statements = [each for each in found if each is not None and type(each) is not exp.Semicolon]
     if len(statements) != 1:
@@ -98,8 +98,8 @@ def _selected(values: exp.Values) -> exp.Select:
 
 def unreadable(error: Exception) -> Faulty:
     """What the parser said, in one line."""
-    said = next((line for line in str(error).splitlines() if line.strip()), "it is too deep")
-    return Faulty("SYNTAX_ERROR", f"The query cannot be read: {shown(said)}", "Mend the SQL.")
+    said = shown(said_of(error))
+    return Faulty("SYNTAX_ERROR", f"The query cannot be read: {said}", "Mend the SQL.")
 
 
 class Words:

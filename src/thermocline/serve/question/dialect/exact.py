@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from thermocline.engine.query_types import T, decimal, scale
 from thermocline.serve.question.dialect.rules import call, cast, unfaithful
-from thermocline.serve.question.dialect.types import T, decimal, scale
 
 _MOST_DIGITS = 18
 

@@ -10,6 +10,15 @@ import re
 
 from sqlglot import exp
 
+from thermocline.engine.query_types import (
+    NUMBERS,
+    TIMES,
+    T,
+    decimal,
+    family,
+    scale,
+    typed,
+)
 from thermocline.serve.question.dialect import nan, shared, texts
 from thermocline.serve.question.dialect.exact import quotient
 from thermocline.serve.question.dialect.rules import (
@@ -27,15 +36,6 @@ from thermocline.serve.question.dialect.rules import (
 )
 from thermocline.serve.question.dialect.shared import need
 from thermocline.serve.question.dialect.texts import text
-from thermocline.serve.question.dialect.types import (
-    NUMBERS,
-    TIMES,
-    T,
-    decimal,
-    family,
-    scale,
-    typed,
-)
 
 SAME = shared.SAME | {
     "PercentRank", "CumeDist", "Ntile", "Year", "Month", "Day", "Hour", "Minute", "Second",

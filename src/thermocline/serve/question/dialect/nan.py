@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from sqlglot import exp
 
+from thermocline.engine.query_types import family
 from thermocline.serve.question.dialect.rules import compared, unfaithful
-from thermocline.serve.question.dialect.types import family
 
 FRACTIONS = frozenset({"double", "real"})
 IsNan = Callable[[exp.Expr], exp.Expr]

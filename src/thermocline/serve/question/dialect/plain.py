@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from sqlglot import errors, exp
 
+from thermocline.engine.query_types import Columns, annotate
 from thermocline.serve.question.dialect.rules import unfaithful
-from thermocline.serve.question.dialect.types import annotate
+from thermocline.serve.question.guard import CONFUSED
 
 if TYPE_CHECKING:
     from sqlglot.schema import MappingSchema
@@ -35,6 +37,8 @@ def made(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Query:
         )
     except errors.SqlglotError as error:
         unfaithful("a name in it", str(error).splitlines()[0][:120])
+    except CONFUSED:
+        unfaithful("a name in it")
     for select in tree.find_all(exp.Select):
         _group_by_all(select)
         _no_twins(select, outermost=select is _first(tree))
@@ -72,3 +76,27 @@ def _first(tree: exp.Query) -> exp.Expr:
     while isinstance(node, exp.SetOperation | exp.Subquery):
         node = node.this
     return node
+
+
+def told_apart(tree: exp.Query, columns: Columns) -> None:
+    """Give no source the name of a column: `f.k` could else be the member `k` of a column `f`.
+
+    In a subquery, other engines look for a column of its own tables before they look outside.
+    """
+    names = {name.lower() for table in columns.values() for name in table}
+    names |= {each.alias.lower() for each in tree.find_all(exp.Alias)}
+    sources = [
+        alias.this
+        for alias in tree.find_all(exp.TableAlias)
+        if alias.this is not None and not isinstance(alias.parent, exp.CTE)
+    ]
+    taken = names | {each.name for each in sources}
+    renamed: dict[str, str] = {}
+    for name in sorted({each.name for each in sources} & names):
+        renamed[name] = next(
+            other for n in itertools.count(1) if (other := f"{name}_{n}") not in taken
+        )
+        taken.add(renamed[name])
+    mentions = [column.args["table"] for column in tree.find_all(exp.Column) if column.table]
+    for each in (*sources, *mentions):
+        each.set("this", renamed.get(each.name, each.name))

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from sqlglot import exp
 
-from thermocline.serve.question.dialect.types import NUMBERS, TIMES, T, family, typed
+from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
 from thermocline.serve.question.guard import Refused
 
 Rule = Callable[[exp.Expr], exp.Expr]

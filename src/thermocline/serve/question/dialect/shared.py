@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from thermocline.engine.query_types import NUMBERS, TIMES, T, family
 from thermocline.serve.question.dialect.rules import (
     Rule,
     alike,
@@ -16,7 +17,6 @@ from thermocline.serve.question.dialect.rules import (
     unfaithful,
     within,
 )
-from thermocline.serve.question.dialect.types import NUMBERS, TIMES, T, family
 
 SAME = frozenset({
     "Subquery", "CTE", "From", "Where", "Having", "Qualify", "Ordered", "Values", "Tuple",

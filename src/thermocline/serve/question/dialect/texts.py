@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 from sqlglot import exp
 
-from thermocline.serve.question.dialect.rules import named, number, plain_pattern, unfaithful
+from thermocline.engine.query_types import T, typed
+from thermocline.serve.question.dialect.rules import (
+    call,
+    named,
+    number,
+    plain_pattern,
+    unfaithful,
+)
 from thermocline.serve.question.dialect.shared import need
-from thermocline.serve.question.dialect.types import T, typed
 
 
 def text(value: str) -> exp.Expr:
@@ -83,4 +91,40 @@ def position(node: exp.Expr) -> exp.Expr:
         unfaithful("a position from somewhere on")
     need(node.this, "text", of=node)
     need(node.args["substr"], "text", of=node)
+    return node
+
+
+def found_in(node: exp.Expr) -> exp.Expr:
+    """Whether a text is in another, or at its end."""
+    need(node.this, "text", of=node)
+    need(node.expression, "text", of=node)
+    return node
+
+
+def pattern_replaced(node: exp.Expr) -> exp.Expr:
+    """REGEXP_REPLACE of all that a pattern finds, by a constant that refers to nothing in it.
+
+    A pattern that finds nothing at all between two letters is found there differently often.
+    """
+    need(node.this, "text", of=node)
+    if node.text("modifiers") != "g" or node.args.get("position"):
+        unfaithful("REGEXP_REPLACE without the option 'g' alone")
+    found, by = node.expression, node.args["replacement"]
+    if not plain_pattern(found) or re.search(found.name, "") is not None:
+        unfaithful("REGEXP_REPLACE of a pattern beyond letters, digits, classes and groups")
+    if not (isinstance(by, exp.Literal) and by.is_string) or set(by.name) & set("\\$"):
+        unfaithful("REGEXP_REPLACE by something that is no plain constant")
+    return call("REGEXP_REPLACE", node.this, found, by, kind=T.TEXT)
+
+
+def joined(node: exp.Expr) -> exp.Expr:
+    """STRING_AGG of texts in an order: all engines pass nulls over, and of nothing make null."""
+    order, separator = node.this, node.args.get("separator")
+    if not isinstance(order, exp.Order) or isinstance(order.this, exp.Distinct):
+        unfaithful("STRING_AGG without ORDER BY, or of DISTINCT values")
+    if not (isinstance(separator, exp.Literal) and separator.is_string):
+        unfaithful("STRING_AGG by something that is no constant")
+    need(order.this, "text", of=node)
+    if isinstance(node.find_ancestor(exp.Window, exp.Select), exp.Window):
+        unfaithful("STRING_AGG over a window")
     return node

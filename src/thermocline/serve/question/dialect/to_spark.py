@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
 from thermocline.serve.question.dialect import shared, texts
+from thermocline.serve.question.dialect.letters import spark_lower, spark_upper
 from thermocline.serve.question.dialect.rules import (
     Rule,
     alike,
@@ -23,7 +25,6 @@ from thermocline.serve.question.dialect.rules import (
 )
 from thermocline.serve.question.dialect.shared import need
 from thermocline.serve.question.dialect.texts import text
-from thermocline.serve.question.dialect.types import NUMBERS, TIMES, T, family, typed
 
 SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
 
@@ -60,6 +61,46 @@ def _remainder(node: exp.Expr) -> exp.Expr:
     need(node.right, "integer", "decimal", of=node)
     zero = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
     return exp.Mod(this=wrapped(node.left), expression=zero)
+
+
+_COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ", "Between", "In")
+
+
+def _compared(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.In) and node.args.get("query") and not _is_condition(node):
+        unfaithful("IN of a query as a value", "where it is null Spark has false")
+    node = shared.RULES[type(node).__name__](node)
+    for side in (node.this, node.args.get("expression")):
+        if side is not None:
+            side.replace(_read(side))
+    return node
+
+
+def _is_condition(node: exp.Expr) -> bool:
+    """Whether a value only decides what happens when it is true, so that null is as good as false.
+
+    A NOT around it is moved down to it by Spark.
+    """
+    held: exp.Expr | None = node
+    while held is not None and isinstance(held.parent, exp.Connector | exp.Not | exp.Paren):
+        held = held.parent
+    if held is None or isinstance(held.parent, exp.If):
+        return held is not None and held.arg_key == "this"
+    return isinstance(held.parent, exp.Where | exp.Having | exp.Join | exp.Qualify)
+
+
+def _read(node: exp.Expr) -> exp.Expr:
+    """A value that Spark reads itself, rather than leave what is asked of it to Iceberg.
+
+    Iceberg's notes of a file's least and greatest fraction leave NaN out, and for it -0.0 is less
+    than 0.0: by them it passes over rows, and tells a MAX. Of a sum it knows nothing, and a sum
+    with 0.0 is never -0.0.
+    """
+    if family(node) not in {"double", "real"} or not isinstance(node, exp.Column | exp.Dot):
+        return node
+    kind = T.DOUBLE if family(node) == "double" else T.FLOAT
+    zero = cast(exp.Literal.number(0), kind)
+    return typed(exp.Add(this=node.copy(), expression=zero), kind)
 
 
 def _moved(node: exp.Expr) -> exp.Expr:
@@ -138,12 +179,6 @@ def _length(node: exp.Expr) -> exp.Expr:
     return cast(call("CHAR_LENGTH", node.this), T.BIGINT)
 
 
-def _lower(node: exp.Expr) -> exp.Expr:
-    """Java knows a final sigma, and takes İ apart; DuckDB maps each character by itself."""
-    need(node.this, "text", of=node)
-    return call("LOWER", call("TRANSLATE", node.this, text("İΣ"), text("iσ")), kind=T.TEXT)
-
-
 def _like(node: exp.Expr) -> exp.Expr:
     """Without ESCAPE, Spark takes a backslash for one; DuckDB takes none."""
     need(node.this, "text", of=node)
@@ -156,7 +191,7 @@ def _like(node: exp.Expr) -> exp.Expr:
             unfaithful("ILIKE with such letters")
         pattern, negate = pattern.lower(), node.args.get("negate")
         node = exp.Like(
-            this=_lower(exp.Lower(this=node.this)), expression=text(pattern), negate=negate
+            this=spark_lower(exp.Lower(this=node.this)), expression=text(pattern), negate=negate
         )
     if "\\" not in pattern or escaped:
         return node
@@ -262,6 +297,7 @@ def _extreme(node: exp.Expr) -> exp.Expr:
         unfaithful(f"{named(node)} of {family(node.this)}")
     if node.expressions:
         unfaithful(f"{named(node)} of several values")
+    node.set("this", _read(node.this))
     return node
 
 
@@ -286,6 +322,39 @@ def _median(node: exp.Expr) -> exp.Expr:
     return node
 
 
+def _grouped(node: exp.Expr) -> exp.Expr:
+    """Of no rows Spark gives no total where one is asked for among other groupings."""
+    if node.expressions and all(_holds_total(each) for each in node.expressions):
+        unfaithful("ROLLUP, CUBE or the grouping set ()", "of no rows there would be no total")
+    return shared.RULES["Group"](node)
+
+
+def _holds_total(node: exp.Expr) -> bool:
+    """Whether one of the groupings is by nothing."""
+    if isinstance(node, exp.GroupingSets):
+        return any(_holds_total(each) for each in node.expressions)
+    empty = isinstance(node, exp.Tuple) and not node.expressions
+    return empty or isinstance(node, exp.Rollup | exp.Cube)
+
+
+def _joined(node: exp.Expr) -> exp.Expr:
+    """STRING_AGG: Spark 4.1 fails to plan it beside an aggregate of distinct values."""
+    select = node.find_ancestor(exp.Select)
+    distinct = [] if select is None else select.find_all(exp.Distinct)
+    if any(isinstance(each.parent, exp.AggFunc) for each in distinct):
+        unfaithful("STRING_AGG beside an aggregate of DISTINCT values")
+    return texts.joined(node)
+
+
+def _quantile(node: exp.Expr) -> exp.Expr:
+    """QUANTILE_CONT of integers: between fractions engines weigh the two nearest differently."""
+    need(node.this, "integer", of=node)
+    at = node.expression
+    if not (isinstance(at, exp.Literal) and not at.is_string):
+        unfaithful("QUANTILE_CONT at something that is no constant")
+    return call("PERCENTILE", node.this, at, kind=T.DOUBLE)
+
+
 def _list_item(node: exp.Expr) -> exp.Expr:
     return call("TRY_ELEMENT_AT", node.this, shared.place_in_list(node))
 
@@ -303,6 +372,7 @@ def _extremes(node: exp.Expr) -> exp.Expr:
 RULES: dict[str, Rule] = {
     **shared.RULES,
     **spreading({"Avg": _average}, shared.RULES["Window"]),
+    **dict.fromkeys(_COMPARISONS, _compared),
     **dict.fromkeys(("Add", "Sub"), _moved),
     **dict.fromkeys(("Floor", "Ceil"), _whole),
     **dict.fromkeys(("Cast", "TryCast"), _cast),
@@ -314,9 +384,13 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
     **dict.fromkeys(("Greatest", "Least"), _extremes),
     "Div": _divided, "IntDiv": _int_divided, "Mod": _remainder, "Round": _rounded,
-    "Length": _length, "Lower": _lower, "Escape": texts.escape, "RegexpLike": texts.regexp,
-    "Substring": texts.substring, "Trim": texts.trimmed, "StrPosition": _position,
-    "Replace": texts.replaced,
+    "Length": _length, "Lower": spark_lower, "Upper": spark_upper, "Escape": texts.escape,
+    "RegexpLike": texts.regexp, "Substring": texts.substring, "Trim": texts.trimmed,
+    "StrPosition": _position, "Replace": texts.replaced,
     "SplitPart": texts.part, "Extract": _extracted, "TimeToUnix": _epoch, "DateDiff": _difference,
+    **dict.fromkeys(("Contains", "EndsWith"), texts.found_in),
+    "RegexpReplace": texts.pattern_replaced, "GroupConcat": _joined,
+    "Group": _grouped,
+    "PercentileCont": _quantile,
     "Sum": _summed, "Median": _median, "Bracket": _list_item, "ArraySize": _length,
 }  # fmt: skip

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from thermocline.engine.query_types import NUMBERS, T, decimal, family, typed
 from thermocline.serve.question.dialect import nan, shared, texts, trino_times
+from thermocline.serve.question.dialect.letters import trino_lower, trino_upper
 from thermocline.serve.question.dialect.rules import (
     Rule,
     alike,
@@ -25,7 +27,6 @@ from thermocline.serve.question.dialect.rules import (
 )
 from thermocline.serve.question.dialect.shared import need
 from thermocline.serve.question.dialect.texts import text
-from thermocline.serve.question.dialect.types import NUMBERS, T, decimal, family, typed
 
 SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
 _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ")
@@ -125,17 +126,6 @@ def _length(node: exp.Expr) -> exp.Expr:
     return node
 
 
-def _upper(node: exp.Expr) -> exp.Expr:
-    """Only DuckDB has an upper case of ß."""
-    need(node.this, "text", of=node)
-    return call("UPPER", call("REPLACE", node.this, text("ß"), text("ẞ")), kind=T.TEXT)
-
-
-def _lower(node: exp.Expr) -> exp.Expr:
-    need(node.this, "text", of=node)
-    return node
-
-
 def _like(node: exp.Expr) -> exp.Expr:
     need(node.this, "text", of=node)
     need(node.expression, "text", of=node)
@@ -148,10 +138,30 @@ def _like(node: exp.Expr) -> exp.Expr:
 
 def _right(node: exp.Expr) -> exp.Expr:
     node = texts.ends(node)
-    count = number(node.expression) or 0
-    after = exp.Sub(this=call("LENGTH", node.this.copy()), expression=exp.Literal.number(count - 1))
+    return _last(node.this, number(node.expression) or 0)
+
+
+def _last(of: exp.Expr, count: int) -> exp.Expr:
+    """The last so many characters of a text, or all of them."""
+    after = exp.Sub(this=call("LENGTH", of.copy()), expression=exp.Literal.number(count - 1))
     start = call("GREATEST", after, exp.Literal.number(1))
-    return call("SUBSTR", node.this, start, kind=T.TEXT)
+    return call("SUBSTR", of, start, kind=T.TEXT)
+
+
+def _contains(node: exp.Expr) -> exp.Expr:
+    node = texts.found_in(node)
+    place = call("STRPOS", node.this, node.expression, kind=T.BIGINT)
+    return typed(exp.paren(exp.GT(this=place, expression=exp.Literal.number(0))), T.BOOLEAN)
+
+
+def _ends_with(node: exp.Expr) -> exp.Expr:
+    """Trino has none: the last so many characters are compared."""
+    node = texts.found_in(node)
+    end = node.expression
+    if not isinstance(end, exp.Literal):
+        unfaithful("ENDS_WITH of something that is no constant")
+    last = _last(node.this, len(end.name))
+    return typed(exp.paren(exp.EQ(this=last, expression=end)), T.BOOLEAN)
 
 
 def _trimmed(node: exp.Expr) -> exp.Expr:
@@ -266,10 +276,24 @@ def _is(node: exp.Expr) -> exp.Expr:
     return typed(exp.Coalesce(this=held, expressions=[exp.false()]), T.BOOLEAN)
 
 
-def _join(node: exp.Expr) -> exp.Expr:
-    if node.text("kind").upper() in {"SEMI", "ANTI"}:
-        unfaithful(f"a {node.text('kind').upper()} JOIN")
-    return shared.RULES["Join"](node)
+def _select(node: exp.Expr) -> exp.Expr:
+    """A SEMI or ANTI JOIN as a condition on its rows, which Trino has no join for."""
+    assert isinstance(node, exp.Select)
+    joins = node.args.get("joins") or []
+    halves = [join for join in joins if join.text("kind").upper() in {"SEMI", "ANTI"}]
+    if any(join.text("side").upper() in {"RIGHT", "FULL"} for join in joins) and halves:
+        unfaithful("a SEMI or ANTI JOIN beside a RIGHT or FULL JOIN")
+    for join in halves:
+        on = join.args.get("on")
+        if on is None:
+            unfaithful(f"a {join.text('kind').upper()} JOIN without ON")
+        rows = exp.select("1").from_(join.this, copy=False).where(on, copy=False)
+        held: exp.Expr = exp.Exists(this=rows)
+        if join.text("kind").upper() == "ANTI":
+            held = exp.not_(held)
+        join.pop()
+        node = node.where(held, copy=False)
+    return shared.RULES["Select"](node)
 
 
 def _list_item(node: exp.Expr) -> exp.Expr:
@@ -288,10 +312,12 @@ RULES: dict[str, Rule] = {
     **trino_times.RULES,
     **dict.fromkeys(("Greatest", "Least"), _extremes),
     **dict.fromkeys(("Case", "If"), _case),
-    "Div": _divided, "Round": _rounded, "Length": _length, "ArraySize": _length, "Lower": _lower,
-    "Upper": _upper, "Escape": texts.escape, "RegexpLike": texts.regexp, "Left": texts.ends,
+    "Div": _divided, "Round": _rounded, "Length": _length, "ArraySize": _length,
+    "Lower": trino_lower, "Upper": trino_upper, "Escape": texts.escape,
+    "RegexpLike": texts.regexp, "Left": texts.ends,
     "Substring": texts.substring, "Right": _right, "Trim": _trimmed, "StrPosition": _position,
     "Replace": texts.replaced, "SplitPart": _part, "Between": _between, "In": _within,
-    "Nullif": _nullif, "Join": _join, "Is": _is,
-    "Bracket": _list_item,
+    "Nullif": _nullif, "Select": _select, "Is": _is,
+    "Bracket": _list_item, "Contains": _contains, "EndsWith": _ends_with,
+    "RegexpReplace": texts.pattern_replaced, "GroupConcat": texts.joined,
 }  # fmt: skip

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from sqlglot import exp
 
+from thermocline.engine.query_types import TIMES, T, family, typed
 from thermocline.serve.question.dialect import shared
 from thermocline.serve.question.dialect.rules import Rule, call, cast, unfaithful, wrapped
 from thermocline.serve.question.dialect.shared import need
 from thermocline.serve.question.dialect.texts import text
-from thermocline.serve.question.dialect.types import TIMES, T, family, typed
 
 
 def _moved(node: exp.Expr) -> exp.Expr:

@@ -1,0 +1,95 @@
+"""The figures of a run beside its goals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from benchmarks.serving.load import Heard
+
+HEADINGS = (
+    "| | answers | per second | failed | p50 ms | p95 ms | p99 ms | hot p95 ms | engines |\n"
+    "|---|---:|---:|---:|---:|---:|---:|---:|---|"
+)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What was heard in one loop."""
+
+    name: str
+    heard: list[Heard]
+    seconds: float
+
+    @property
+    def good(self) -> list[Heard]:
+        """Answers."""
+        return [each for each in self.heard if each.status == 200]
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return len(self.good) / self.seconds
+
+    @property
+    def success(self) -> float:
+        """Which share was answered."""
+        return len(self.good) / max(len(self.heard), 1)
+
+    def at(self, share: float, *engines: str) -> float:
+        """Milliseconds within which this share was answered, of all or of these engines."""
+        return quantile(
+            (each.seconds * 1000 for each in self.good if not engines or each.engine in engines),
+            share,
+        )
+
+    @property
+    def hot_p95(self) -> float:
+        """Of answers that came from memory, executed or kept."""
+        return self.at(0.95, "hot", "cache")
+
+    def row(self) -> str:
+        """A line of the table."""
+        engines = Counter(each.engine for each in self.good).most_common()
+        told = ", ".join(f"{engine} {count:,}" for engine, count in engines)
+        quantiles = " | ".join(f"{self.at(share):.1f}" for share in (0.5, 0.95, 0.99))
+        failed = len(self.heard) - len(self.good)
+        return (
+            f"| {self.name} | {len(self.good):,} | {self.rate:.0f} | {failed} | {quantiles} "
+            f"| {self.hot_p95:.1f} | {told} |"
+        )
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which this share lies."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Something that was to be reached."""
+
+    what: str
+    reached: str
+    met: bool
+
+    def row(self) -> str:
+        """A line of the table."""
+        return f"| {self.what} | {self.reached} | {'yes' if self.met else '**no**'} |"
+
+
+def at_most(what: str, value: float, limit: float, unit: str) -> Goal:
+    """A goal that is met by staying below."""
+    return Goal(f"{what} ≤ {limit:g} {unit}".rstrip(), f"{value:.2f} {unit}", value <= limit)
+
+
+def at_least(what: str, value: float, limit: float, unit: str) -> Goal:
+    """A goal that is met by reaching."""
+    return Goal(f"{what} ≥ {limit:g} {unit}".rstrip(), f"{value:.2f} {unit}", value >= limit)
+
+
+def printed(goals: Iterable[Goal]) -> str:
+    """The goals as a table."""
+    return "\n".join(("| goal | reached | met |", "|---|---|---|", *(g.row() for g in goals)))

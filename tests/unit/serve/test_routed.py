@@ -1,0 +1,233 @@
+"""Routes that are remembered, answers of a moment ago, and which of two nodes is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
+
+import pytest
+from tests.unit.serve.fixed_router import SNAPSHOT, head
+
+from thermocline.serve import router as routers
+from thermocline.serve.fleet.messages import Allowance, EngineFailed, Reading
+from thermocline.serve.route import Engines, Way
+from thermocline.serve.router import Limits, Router
+from thermocline.serve.terms import Answer, Ask, Caller, Column, Format, Held, Lookout, Rows
+
+T = TypeVar("T")
+TABLE = "silver.orders"
+NEXT = SNAPSHOT + 1
+
+
+class FixedFleet:
+    """Two nodes that hold one table, and answer with the snapshot that they are asked for."""
+
+    def __init__(self) -> None:
+        self.catalog = "lake"
+        self.left: dict[tuple[str, int], datetime] = {}
+        self.loads = Counter[str]()
+        self.asked_of: list[tuple[str, int]] = []
+        self.down: set[str] = set()
+        self.away: set[str] = set()
+        self.lies = False
+        self.held = {"node-0": SNAPSHOT, "node-1": SNAPSHOT}
+        self.answering = asyncio.Event()
+        self.answering.set()
+        self.see(SNAPSHOT)
+
+    def see(self, newest: int, seconds_ago: float = 0.0) -> None:
+        """A look at the catalog, after a commit so long ago."""
+        now = datetime.now(UTC)
+        at = now - timedelta(seconds=seconds_ago)
+        if newest != SNAPSHOT:
+            self.left[TABLE, SNAPSHOT] = at
+        known = head(snapshot=newest, snapshots=(newest, SNAPSHOT)[: 1 + (newest != SNAPSHOT)])
+        held = {name: {TABLE: Held(each, None, 3, 9)} for name, each in self.held.items()}
+        self.lookout = Lookout(newest, now, {TABLE: known}, held)
+
+    def advance(self, *nodes: str) -> None:
+        """These nodes have the newest."""
+        self.held.update(dict.fromkeys(nodes, NEXT))
+
+    def engines(self) -> Engines:
+        up = {name: self.loads[name] for name in self.held if name not in self.down}
+        return Engines(up, True, (), 1 << 30)
+
+    def busy(self, name: str) -> int:
+        return self.loads[name]
+
+    def asked(self, tables: tuple[str, ...]) -> None:
+        pass
+
+    async def look(self, seconds: float) -> Lookout:
+        return self.lookout
+
+    async def change(self, seconds: float) -> None:
+        pass
+
+    async def ask(
+        self,
+        way: Way,
+        sql: str,
+        views: Mapping[str, Reading],
+        format: Format,
+        allowed: Allowance,
+    ) -> Rows:
+        (reading,) = views.values()
+        self.asked_of.append((way.node or way.engine, reading.snapshot))
+        await self.answering.wait()
+        if way.node in self.away:
+            raise EngineFailed(f"{way.node} died.")
+        counted = 0 if self.lies and way.engine == "hot" else reading.snapshot
+        return Rows((Column("n", "int64", "bigint"),), 1, b"[%d]\n" % counted)
+
+    async def rebuild(self, tables: Sequence[str]) -> int:
+        return self.lookout.epoch + 1
+
+
+@pytest.fixture
+def decisions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often a route was decided."""
+    counted = Counter[str]()
+    decide = routers.decide
+
+    def counting(*given: Any, **more: Any) -> Any:
+        counted["route"] += 1
+        return decide(*given, **more)
+
+    monkeypatch.setattr(routers, "decide", counting)
+    return counted
+
+
+class World:
+    def __init__(self, verify_share: float = 0.0) -> None:
+        self.fleet = FixedFleet()
+        fleet: Any = self.fleet
+        self.router = Router(fleet, Limits(verify_share=verify_share))
+
+    async def ask(self, sql: str = "select count(*) as n from silver.orders", **more: Any) -> str:
+        return said(await self.router.answer(Ask(sql, **more), Caller("tests")))
+
+    async def made(self) -> None:
+        """Let what is being made be made."""
+        for _ in range(10):
+            await asyncio.sleep(0)
+
+
+def run(trial: Coroutine[Any, Any, T]) -> T:
+    """What a trial gives. One that waits for what never comes has failed."""
+    return asyncio.run(asyncio.wait_for(trial, 30))
+
+
+def said(answer: Answer) -> str:
+    """Engine and snapshot; that the rows are of that snapshot is checked here."""
+    snapshot = answer.provenance["tables"][TABLE]["snapshot"]
+    assert answer.rows.body == f"[{snapshot}]\n".encode()
+    name = {str(SNAPSHOT): "old", str(NEXT): "new"}[snapshot]
+    return f"{answer.provenance['engine']} {name}"
+
+
+def test_a_route_is_decided_once_as_long_as_nothing_changes(decisions: Counter[str]) -> None:
+    async def trial() -> None:
+        world = World()
+        for _ in range(5):
+            await world.ask()
+        assert decisions["route"] == 1
+        world.fleet.down.add("node-0")
+        await world.ask()
+        assert decisions["route"] == 2, "somebody is gone"
+        world.fleet.advance("node-1")
+        world.fleet.see(NEXT)
+        await world.ask()
+        assert decisions["route"] == 3, "there was a commit"
+
+    run(trial())
+
+
+def test_a_route_over_a_copy_that_is_behind_is_not_remembered() -> None:
+    async def trial() -> list[str]:
+        world = World()
+        world.fleet.see(NEXT, seconds_ago=1.9)
+        first = await world.ask()
+        world.fleet.left[TABLE, SNAPSHOT] -= timedelta(seconds=0.2)
+        return [first, await world.ask(), *(name for name, _ in world.fleet.asked_of)]
+
+    # Nobody told of anything new in between: the copy is too old by the clock alone.
+    assert run(trial()) == ["hot old", "direct new", "node-0", "direct"]
+
+
+def test_after_a_commit_nobody_waits_for_the_new_answer_while_the_old_is_tolerated() -> None:
+    async def trial() -> list[str]:
+        world = World()
+        seen = [await world.ask()]
+        world.fleet.advance("node-0", "node-1")
+        world.fleet.see(NEXT, seconds_ago=0.5)
+        world.fleet.answering.clear()
+        seen += [await world.ask(), await world.ask()]
+        world.fleet.answering.set()
+        await world.made()
+        seen.append(await world.ask())
+        assert [snapshot for _, snapshot in world.fleet.asked_of] == [SNAPSHOT, NEXT]
+        return seen
+
+    assert run(trial()) == ["hot old", "cache old", "cache old", "cache new"]
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds_ago"),
+    [({}, 2.5), ({"max_staleness": 0.2}, 0.5), ({"min_snapshot": NEXT}, 0.1)],
+)
+def test_an_answer_of_before_is_not_given_to_who_asks_for_newer(
+    more: dict[str, Any], seconds_ago: float
+) -> None:
+    async def trial() -> str:
+        world = World()
+        await world.ask()
+        world.fleet.advance("node-0", "node-1")
+        world.fleet.see(NEXT, seconds_ago)
+        return await world.ask(**more)
+
+    assert run(trial()) == "hot new"
+
+
+def test_the_node_that_is_newer_is_asked_first_and_then_the_one_less_busy() -> None:
+    async def trial() -> list[str]:
+        world = World()
+        world.fleet.loads.update({"node-0": 3})
+        await world.ask()
+        world.fleet.loads.update({"node-1": 4})
+        await world.ask(format="arrow")
+        world.fleet.loads.clear()
+        world.fleet.loads.update({"node-0": 3})
+        world.fleet.advance("node-0")
+        world.fleet.see(NEXT)
+        await world.ask(max_staleness=1.0, format="csv")
+        return [name for name, _ in world.fleet.asked_of]
+
+    assert run(trial()) == ["node-1", "node-0", "node-0"]
+
+
+def test_when_a_node_dies_the_other_answers() -> None:
+    async def trial() -> Answer:
+        world = World()
+        world.fleet.away.add("node-0")
+        return await world.router.answer(Ask("select count(*) as n from silver.orders"), Caller())
+
+    answer = run(trial())
+    assert said(answer) == "hot old" and answer.provenance["node"] == "node-1"
+    assert [each["from"] for each in answer.provenance["fallback"]] == ["node-0"]
+
+
+def test_what_a_wrong_copy_answered_is_not_given_again() -> None:
+    async def trial() -> tuple[bytes, str]:
+        world = World(verify_share=1.0)
+        world.fleet.lies = True
+        sql = "select count(*) as n from silver.orders"
+        wrong = await world.router.answer(Ask(sql), Caller("tests"))
+        await world.router.verifier.settled()
+        return wrong.rows.body, await world.ask(sql)
+
+    assert run(trial()) == (b"[0]\n", "direct old")
