@@ -1,7 +1,8 @@
 """Orders through bronze, silver and gold: ours in full, ours after a 1 % change, plain PySpark.
 
-One process, one JVM, the same files and the same SQL. The order is plain, ours, plain, ours, so
-that neither always has the warmer machine. Run it with `make bench-pipeline`.
+Ours twice: with models on Spark alone, and with DuckDB for what is small (`auto`). One process,
+one JVM, the same files and the same SQL. They take turns, so that none always has the warmer
+machine. Run it with `make bench-pipeline`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import sys
 import tempfile
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import thermocline as tc
@@ -28,7 +30,10 @@ memory = "{memory}"
 shuffle_partitions = 8
 [engine.duckdb]
 memory_limit = "1GB"
+[transform]
+engine = "{engine}"
 """
+ENGINES = ("spark", "auto")
 LATEST = """
 select * except (_newest) from (
   select *, row_number() over (partition by {key} order by {order} desc) as _newest from {view}
@@ -55,29 +60,41 @@ def main() -> None:
 
 
 def _bench(folder: Path, options: argparse.Namespace) -> None:
-    warm = _project(folder / "warm", options, orders=20_000, customers=1_000)
-    _ours(warm)
+    for engine in ENGINES:
+        warm = _project(folder / f"warm-{engine}", engine, options, orders=20_000, customers=1_000)
+        _ours(warm)
     _plain(warm)
     _drop_plain(warm)
-    project = _project(folder / "shop", options, orders=options.orders, customers=options.customers)
-    ours, plain = [], []
-    for number in range(options.rounds):
-        plain.append(_said("plain PySpark, full", lambda: _plain(project)))
-        _drop_plain(project)
-        _forget(project)
-        ours.append(_said("thermocline, full", lambda: _ours(project)))
-        if number + 1 < options.rounds:
+    projects = {
+        engine: _project(folder / engine, engine, options, options.orders, options.customers)
+        for engine in ENGINES
+    }
+    plain: list[Cost] = []
+    full: dict[str, list[Cost]] = {engine: [] for engine in ENGINES}
+    for _ in range(options.rounds):
+        scratch = projects["spark"]
+        _forget(scratch)
+        plain.append(_said("plain PySpark, full", partial(_plain, scratch)))
+        _drop_plain(scratch)
+        for engine, project in projects.items():
             _forget(project)
-    with _generator(project) as generator:
-        print(generator.change(project, share=options.share), file=sys.stderr)
-    change = _said(f"thermocline, {options.share:.0%} change", lambda: _ours(project))
-    _report(options, _best(plain), _best(ours), change)
+            full[engine].append(_said(f"{engine}, full", partial(_ours, project)))
+    change = {}
+    for engine, project in projects.items():
+        with _generator(project) as generator:
+            print(generator.change(project, share=options.share), file=sys.stderr)
+        name = f"{engine}, {options.share:.0%} change"
+        change[engine] = _said(name, partial(_ours, project))
+    _report(options, _best(plain), {e: _best(costs) for e, costs in full.items()}, change)
 
 
-def _project(folder: Path, options: argparse.Namespace, *, orders: int, customers: int) -> Path:
+def _project(
+    folder: Path, engine: str, options: argparse.Namespace, orders: int, customers: int
+) -> Path:
     if not (folder / "landing").exists():
         tc.init(folder)
-        (folder / "thermocline.toml").write_text(SETTINGS.format(memory=options.memory))
+        settings = SETTINGS.format(memory=options.memory, engine=engine)
+        (folder / "thermocline.toml").write_text(settings)
         with _generator(folder) as generator:
             summary = generator.generate(
                 folder, orders=orders, customers=customers, events=customers,
@@ -105,7 +122,9 @@ def _ours(project: Path) -> None:
     report = lakehouse.run()
     for step in report.steps:
         print(
-            f"  {step.table:<22}{step.seconds:7.1f} s  {step.way:<8} {step.detail}", file=sys.stderr
+            f"  {step.table:<22}{step.seconds:7.1f} s  {step.way:<8} {step.detail} "
+            f"on {step.engine}",
+            file=sys.stderr,
         )
     lakehouse.lake.duck.stop()
 
@@ -216,15 +235,25 @@ def _create(rows: object, name: str, contract: object) -> None:
     ready.writeTo(table).append()
 
 
-def _report(options: argparse.Namespace, plain: Cost, full: Cost, change: Cost) -> None:
+def _report(
+    options: argparse.Namespace, plain: Cost, full: dict[str, Cost], change: dict[str, Cost]
+) -> None:
     print(f"\n{options.orders:,} orders, {options.share:.0%} change, "
           f"{datetime.now(UTC):%Y-%m-%d}, {machine()}\n")  # fmt: skip
     print("| | wall s | CPU s | peak GB |\n|---|---:|---:|---:|")
-    for name, cost in (("plain PySpark, full", plain), ("Thermocline, full", full),
-                       (f"Thermocline, {options.share:.0%} change", change)):  # fmt: skip
+    rows = {"plain PySpark, full": plain}
+    rows |= {f"Thermocline, full, {engine}": cost for engine, cost in full.items()}
+    rows |= {
+        f"Thermocline, {options.share:.0%} change, {engine}": cost
+        for engine, cost in change.items()
+    }
+    for name, cost in rows.items():
         print(f"| {name} | {cost.wall:.1f} | {cost.cpu:.1f} | {cost.peak / 1e9:.2f} |")
-    print(f"| ours ÷ plain | {full.wall / plain.wall:.2f} | {full.cpu / plain.cpu:.2f} | |")
-    print(f"| change ÷ full | {change.wall / full.wall:.2f} | {change.cpu / full.cpu:.2f} | |")
+    for engine in ENGINES:
+        ours, less = full[engine], change[engine]
+        print(f"| {engine} ÷ plain | {ours.wall / plain.wall:.2f} | {ours.cpu / plain.cpu:.2f} | |")
+        print(f"| {engine}, change ÷ full | {less.wall / ours.wall:.2f} "
+              f"| {less.cpu / ours.cpu:.2f} | |")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -234,3 +234,29 @@ def test_manifests_do_not_become_more_without_end(made: Lake) -> None:
     assert snapshot is not None
     assert len(snapshot.manifests(table.io)) <= 3
     assert ids(made, draft.branch) == list(range(8))
+
+
+def test_rows_take_the_place_of_a_file_and_the_others_stay(made: Lake) -> None:
+    draft = made.draft("RUN")
+    first = appended(draft, (1, "a", 1), (2, "b", 2))
+    tasks = made.iceberg(TABLE).scan(snapshot_id=first).plan_files()
+    old = {task.file.partition[0]: task.file.file_path for task in tasks}
+    gone, stays = old[min(old)], old[max(old)]
+    pieces = [rows((3, "c", 1)), rows((4, "d", 3))]
+    second = draft.replace_files(TABLE, pieces, [gone], bookmark={"n": 2}, operation="replace")
+    assert ids(made, draft.branch) == [2, 3, 4]
+    now = {t.file.file_path for t in made.iceberg(TABLE).scan(snapshot_id=second).plan_files()}
+    assert (stays in now, gone in now, len(now)) == (True, False, 3)
+    found = made.state(TABLE).snapshot(second)
+    assert (found.count("added-records"), found.count("deleted-records")) == (2, 1)
+    assert (bookmarks.of(found), found.count("total-records")) == ({"n": 2}, 3)
+
+
+def test_a_file_that_the_branch_does_not_have_is_not_replaced(made: Lake) -> None:
+    draft = made.draft("RUN")
+    head = appended(draft, (1, "a", 1))
+    with pytest.raises(Permanent, match=r"Files of silver.t that were read"):
+        draft.replace_files(
+            TABLE, rows((3, "c", 1)), ["nowhere"], bookmark=None, operation="replace"
+        )
+    assert draft.head(TABLE) == head

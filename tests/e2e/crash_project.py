@@ -35,6 +35,8 @@ name = "crash"
 master = "local[2]"
 memory = "1g"
 shuffle_partitions = 1
+[transform]
+engine = "spark"
 """
 CONTRACT = """\
 apiVersion: v3.1.0
@@ -231,14 +233,20 @@ class Scene:
             shutil.copytree(place / name, folder, dirs_exist_ok=True)
         _copy_database(place / "catalog.db", self._sqlite)
 
+    def choose(self, lane: str) -> None:
+        """Have the sources go by a lane."""
+        for name, text in SOURCES.items():
+            (self.project / "sources" / f"{name}.yaml").write_text(f"{text}lane: {lane}\n")
+
     def start(
-        self, command: str, point: str, spark: SparkSession | None
+        self, command: str, point: str, spark: SparkSession | None, engine: str
     ) -> subprocess.Popen[bytes]:
         """A process that does a command and kills itself at a point.
 
         It works in the JVM behind `spark`, which outlives it, or else in a JVM of its own.
         """
-        environment = clean_environment() | BRIEF_JVM | {"THERMOCLINE_CRASH_AT": point}
+        ours = {"THERMOCLINE_CRASH_AT": point, "THERMOCLINE_TRANSFORM__ENGINE": engine}
+        environment = clean_environment() | BRIEF_JVM | ours
         if spark is not None:
             gateway: Any = spark.sparkContext._gateway
             environment["PYSPARK_GATEWAY_PORT"] = str(gateway.gateway_parameters.port)
@@ -253,9 +261,11 @@ class Scene:
             start_new_session=True,
         )
 
-    def kill(self, command: str, point: str, spark: SparkSession | None = None) -> None:
+    def kill(
+        self, command: str, point: str, spark: SparkSession | None = None, engine: str = "spark"
+    ) -> None:
         """Have a process die at a point; if it has a JVM of its own, that dies with it."""
-        child = self.start(command, point, spark)
+        child = self.start(command, point, spark, engine)
         code = child.wait(timeout=180)
         if spark is None:
             os.killpg(child.pid, signal.SIGKILL)

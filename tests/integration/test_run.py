@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import thermocline as tc
 from thermocline.api import Lakehouse
-from thermocline.errors import CheckFailed, ContractError, NotFound
+from thermocline.errors import CheckFailed, ContractError, NotFound, ThermoclineError
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.names import new_run_id
 from thermocline.transform import runner
@@ -91,9 +97,12 @@ MODELS = {
 }
 
 
-@pytest.fixture
-def house(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakehouse]:
-    """A small project: bronze.raw → silver.orders → gold.daily and gold.totals."""
+@pytest.fixture(params=["spark", "duckdb"])
+def house(
+    project: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Lakehouse]:
+    """A small project: bronze.raw → silver.orders → gold.daily and gold.totals, on each engine."""
+    monkeypatch.setenv("THERMOCLINE_TRANSFORM__ENGINE", request.param)
     for name, text in {"bronze/raw": RAW, "silver/orders": ORDERS, "gold/daily": DAILY,
                        "gold/totals": TOTALS}.items():  # fmt: skip
         path = project / "contracts" / f"{name}.odcs.yaml"
@@ -111,22 +120,18 @@ def house(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakehouse]
 
 def land(house: Lakehouse, *rows: tuple[str, str, str, int, str]) -> None:
     """Put raw rows into bronze: id, day, amount, seq, op."""
-    session = house.lake.spark.session
-    frame = session.createDataFrame(
-        list(rows), "id string, day string, amount string, seq long, op string"
+    ids, days, amounts, seqs, ops = zip(*rows, strict=True)
+    ready = pa.table(
+        {
+            "id": ids,
+            "day": [date.fromisoformat(day) for day in days],
+            "amount": pa.array(map(Decimal, amounts), pa.decimal128(12, 2)),
+            "seq": seqs,
+            "op": ops,
+        }
     )
-    ready = frame.selectExpr(
-        "id", "cast(day as date) as day", "cast(amount as decimal(12,2)) as amount", "seq", "op",
-        "'test' as _source", "'f' as _source_file", "cast(1 as bigint) as _position",
-        "current_timestamp() as _ingested_at", "cast(null as map<string,string>) as _rescued",
-    )  # fmt: skip
     draft = house.lake.draft(new_run_id())
-    draft.commit(
-        "bronze.raw",
-        lambda t: ready.writeTo(t).append(),
-        bookmark={"files": {}},
-        operation="append",
-    )
+    draft.append("bronze.raw", ready, bookmark={"files": {}}, operation="append")
     draft.publish()
 
 
@@ -153,6 +158,73 @@ def test_a_run_computes_publishes_and_then_has_nothing_to_do(house: Lakehouse) -
     assert again.plan().steps == ()
     assert again.run().published is None
     assert not again.lake.spark.started
+
+
+@pytest.mark.parametrize("house", ["duckdb"], indirect=True)
+def test_a_run_on_duckdb_needs_no_java(project: Path, house: Lakehouse) -> None:
+    without = {**os.environ, "JAVA_HOME": "/nowhere", "PATH": "/nowhere"}
+    for seq in range(2):
+        land(house, ("a", f"2026-01-0{seq + 1}", "10.00", seq, "c"))
+        done = subprocess.run(
+            [sys.executable, "-m", "thermocline.cli.main", "--project", project, "--json", "run"],
+            env=without, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert daily(house) == [("2026-01-02", "1", "10.00")]
+    assert not house.lake.spark.started
+
+
+@pytest.mark.parametrize("house", ["duckdb"], indirect=True)
+def test_what_duckdb_cannot_compute_goes_to_spark_and_is_told(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = house.settings.project / "models/gold/daily.sql"
+    model.write_text(model.read_text().replace("count(*)", "cast(pmod(count(*), 7) as bigint)"))
+    land(house, ("a", "2026-01-01", "10.00", 1, "c"))
+    with pytest.raises(ThermoclineError, match="pmod") as refused:
+        fresh(house).run()
+    assert "transform.engine = auto" in refused.value.next_step
+    assert (
+        not fresh(house)
+        .lake.state("silver.orders")
+        .snapshot(fresh(house).lake.state("silver.orders").head() or 0)
+        .count("total-records")
+    )
+
+    monkeypatch.setenv("THERMOCLINE_TRANSFORM__ENGINE", "auto")
+    again = fresh(house)
+    how = {step.table: step.how for step in again.plan().steps}
+    assert how["gold.daily"] == "partitions, all rows, on spark (pmod may differ on DuckDB)"
+    assert how["silver.orders"].startswith("merge, all rows, on duckdb (")
+    engines = {step.table: step.engine for step in again.run().steps}
+    assert engines == {
+        "silver.orders": "duckdb", "gold.daily": "spark", "gold.totals": "duckdb",
+    }  # fmt: skip
+    assert daily(again) == [("2026-01-01", "1", "10.00")]
+
+
+@pytest.mark.parametrize("house", ["auto"], indirect=True)
+def test_what_is_much_to_read_is_sparks(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
+    land(house, ("a", "2026-01-01", "10.00", 1, "c"))
+
+    def engines(most: str) -> dict[str, str]:
+        monkeypatch.setenv("THERMOCLINE_TRANSFORM__DUCKDB_BYTES", most)
+        steps = fresh(house).plan().steps
+        return {step.table: step.choice.engine for step in steps}
+
+    state = house.lake.state("bronze.raw")
+    size = state.snapshot(state.head() or 0).count("total-files-size")
+    assert set(engines(str(size)).values()) == {"duckdb"}
+    assert set(engines(str(size - 1)).values()) == {"spark"}
+    house.run()
+    land(house, *[(str(n), "2026-01-01", "10.00", 1, "c") for n in range(5000)])
+    orders = fresh(house).lake.state("silver.orders")
+    target = orders.snapshot(orders.head() or 0).count("total-files-size")
+    came = house.lake.state("bronze.raw")
+    new = came.snapshot(came.head() or 0).count("added-files-size")
+    # What is new, and the target that it is held against; not what was read before.
+    assert engines(str(new + target))["silver.orders"] == "duckdb"
+    assert engines(str(new + target - 1))["silver.orders"] == "spark"
 
 
 def test_only_touched_partitions_are_written_again(house: Lakehouse) -> None:

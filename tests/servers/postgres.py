@@ -108,7 +108,7 @@ def serve() -> Iterator[Postgres]:
         port = free_port()
         command = [binaries / "postgres", "-D", data, "-h", "127.0.0.1", "-p", str(port)]
         # Logical decoding, and a socket nobody else could have.
-        command += ["-k", folder, "-c", "wal_level=logical", "-c", "max_connections=50"]
+        command += ["-k", folder, "-c", "wal_level=logical", "-c", "max_connections=120"]
         server = Postgres(folder, port, _command=tuple(command), _identity=identity)
         server.start()
         try:

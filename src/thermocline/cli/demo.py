@@ -65,4 +65,5 @@ def _summary(report: DemoReport, folder: Path) -> RenderableType:
         f'       thermo query "{newest}"',
         "       thermo history silver.orders",
         "       thermo quarantine",
+        "       thermo serve",
     )

@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "plan": ("pipeline", "Explain what a run would do, without doing it."),
         "run": ("pipeline", "Bring stale tables up to date, check them, publish them."),
         "check": ("pipeline", "Hold the tables against their contracts."),
+        "dbt": ("dbt", "Run a dbt project on the lake, unchanged."),
         "quarantine": ("quarantine", "Look at rows that were set aside, and replay mended ones."),
     },
     "Look": {

@@ -133,7 +133,7 @@ def ran(report: RunReport, env: str | None = None) -> RenderableType:
         [
             [
                 step.table,
-                " ".join(filter(None, (step.write, step.detail))),
+                " ".join(filter(None, (step.write, step.detail, f"on {step.engine}"))),
                 output.counts(added=step.added, removed=step.removed),
                 output.number(step.total),
                 output.duration(step.seconds),

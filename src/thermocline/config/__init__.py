@@ -26,6 +26,7 @@ from thermocline.config.values import (
     ServeSettings,
     Settings,
     SparkSettings,
+    TransformSettings,
     TrinoSettings,
 )
 from thermocline.errors import ConfigError
@@ -45,6 +46,7 @@ __all__ = [
     "Setting",
     "Settings",
     "SparkSettings",
+    "TransformSettings",
     "TrinoSettings",
     "find_project",
     "load",
@@ -111,6 +113,7 @@ def _settings(
         s3=S3Settings(**section("lake.s3.")),
         spark=SparkSettings(**section("engine.spark.")),
         duckdb=DuckDBSettings(**section("engine.duckdb.")),
+        transform=TransformSettings(**section("transform.")),
         api=ApiSettings(**section("ingest.api.")),
         serve=ServeSettings(**section("serve.")),
         trino=TrinoSettings(**section("serve.trino.")),

@@ -32,6 +32,10 @@ def _catalog_type(value: str) -> str | None:
     return None if value in {"sqlite", "postgres", "rest"} else "must be sqlite, postgres or rest"
 
 
+def _engine(value: str) -> str | None:
+    return None if value in {"auto", "spark", "duckdb"} else "must be auto, spark or duckdb"
+
+
 def _at_least_one(value: int) -> str | None:
     return None if value >= 1 else "must be at least 1"
 
@@ -50,6 +54,10 @@ def _port(value: int) -> str | None:
 
 def _share(value: float) -> str | None:
     return None if 0 <= value <= 1 else "must be between 0 and 1"
+
+
+def _size_or_none(value: str) -> str | None:
+    return None if value == "0" else _size(value)
 
 
 def _size(value: str) -> str | None:
@@ -171,6 +179,20 @@ SETTINGS: tuple[Setting, ...] = (
         _at_least_one,
     ),
     Setting(
+        "transform.engine",
+        str,
+        "auto",
+        "What computes models: spark, duckdb, or auto, which takes DuckDB for what is small.",
+        _engine,
+    ),
+    Setting(
+        "transform.duckdb_bytes",
+        str,
+        "1GB",
+        "Up to so much to read, a step is small.",
+        _size,
+    ),
+    Setting(
         "ingest.api.allow_private",
         bool,
         False,
@@ -194,7 +216,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("serve.nodes", int, 2, "How many hot nodes run.", _at_least_one),
     Setting("serve.node_memory", str, "512MB", "Memory of each hot node.", _size),
     Setting("serve.hot_window", str, "7d", "How far back tables are held hot.", _span),
-    Setting("serve.replicas", int, 1, "On how many nodes a table is held.", _at_least_one),
+    Setting(
+        "serve.replicas",
+        int,
+        2,
+        "On how many nodes a table is held, where there is room.",
+        _at_least_one,
+    ),
     Setting("serve.max_rows", int, 100_000, "The most rows of one answer.", _at_least_one),
     Setting("serve.max_seconds", int, 30, "The longest that a query may take.", _at_least_one),
     Setting("serve.max_result_bytes", str, "64MB", "The largest answer.", _size),
@@ -207,6 +235,13 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "How many queries a second a caller may send; no limit unless given.",
         _at_least_one,
+    ),
+    Setting(
+        "serve.cache_memory",
+        str,
+        "64MB",
+        "Memory for answers that are kept; 0 keeps none.",
+        _size_or_none,
     ),
     Setting("serve.direct_limit", str, "256MB", "Scans above this go to Trino or Spark.", _size),
     Setting(

@@ -93,6 +93,19 @@ class DuckDBSettings:
 
 
 @dataclass(frozen=True)
+class TransformSettings:
+    """Which engine computes a model's step."""
+
+    engine: str = "auto"
+    duckdb_bytes: str = "1GB"
+
+    @property
+    def small(self) -> int:
+        """Up to so many bytes to read, a step is DuckDB's."""
+        return amounts.size(self.duckdb_bytes)
+
+
+@dataclass(frozen=True)
 class ApiSettings:
     """Which addresses API sources may reach beyond the public ones."""
 
@@ -110,12 +123,13 @@ class ServeSettings:
     nodes: int = 2
     node_memory: str = "512MB"
     hot_window: str = "7d"
-    replicas: int = 1
+    replicas: int = 2
     max_rows: int = 100_000
     max_seconds: int = 30
     max_result_bytes: str = "64MB"
     concurrency: int = 512
     rate: int | None = None
+    cache_memory: str = "64MB"
     direct_limit: str = "256MB"
     verify_share: float = 0.01
     tokens_required: bool = False
@@ -130,6 +144,11 @@ class ServeSettings:
     def result_bytes(self) -> int:
         """The largest answer."""
         return amounts.size(self.max_result_bytes)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory for answers that are kept."""
+        return amounts.size(self.cache_memory)
 
     @property
     def direct_bytes(self) -> int:
@@ -176,6 +195,7 @@ class Settings:
     s3: S3Settings = field(default_factory=S3Settings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     duckdb: DuckDBSettings = field(default_factory=DuckDBSettings)
+    transform: TransformSettings = field(default_factory=TransformSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     trino: TrinoSettings = field(default_factory=TrinoSettings)

@@ -182,7 +182,8 @@ class Shape:
 class Contract:
     """One table's contract. `table` is "layer.name"; `columns` are those the author wrote.
 
-    `messages` says that its rows come one by one, from a topic, a database or an API, and not
+    `readers` are the roles that may read it where it is served; None means everybody. `messages`
+    says that its rows come one by one, from a topic, a database or an API, and not
     from files: what came with each of them is then kept beside it.
     """
 
@@ -208,6 +209,7 @@ class Contract:
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
     hot: timedelta | None = None
+    readers: tuple[str, ...] | None = None
     messages: bool = False
     line: int = field(default=0, compare=False)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from thermocline.engine.duck_types import quoted
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import EngineUnavailable
 
@@ -38,31 +41,17 @@ class DuckEngine:
         import duckdb
 
         settings = self._settings
-        config: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": settings.duckdb.memory_limit
-        }
-        if settings.duckdb.threads:
-            config["threads"] = settings.duckdb.threads
-        connection = duckdb.connect(config=config)
-        names = ("avro", "iceberg", "httpfs") if uses_s3(settings) else ("avro", "iceberg")
-        for name in names:
-            connection.execute(f"LOAD {_literal(str(extension(name)))}")
-        connection.execute("SET TimeZone = 'UTC'")
-        if uses_s3(settings):
-            _s3_secret(connection, settings)
+        connection = duckdb.connect(config=options(settings))
+        prepare(connection, settings)
         warehouse = settings.warehouse.removeprefix("file://").rstrip("/") + "/"
-        spill = settings.project / ".thermocline" / "duckdb"
-        connection.execute(f"SET temp_directory = {_literal(str(spill))}")
-        connection.execute(f"SET allowed_directories = [{_literal(warehouse)}]")
+        connection.execute(f"SET allowed_directories = [{literal(warehouse)}]")
         connection.execute("SET enable_external_access = false")
         return connection
 
     def view(self, name: str, metadata_location: str, snapshot: int) -> None:
         """Make a view of a table at one snapshot."""
-        self.connection.execute(
-            f"CREATE OR REPLACE TEMP VIEW {_identifier(name)} AS "
-            f"SELECT * FROM {scan(metadata_location, snapshot)}"
-        )
+        rows = all_rows(self.connection, metadata_location, snapshot)
+        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {rows}")
 
     def query(self, text: str) -> pa.Table:
         """Run a query and give its rows in the canonical Arrow form."""
@@ -77,12 +66,65 @@ class DuckEngine:
             self._connection = None
 
 
+def options(settings: Settings) -> dict[str, str | bool | int | float | list[str]]:
+    """What a database is opened with: how much memory it may take, and where it spills."""
+    limits: dict[str, str | bool | int | float | list[str]] = {
+        "memory_limit": settings.duckdb.memory_limit,
+        "temp_directory": str(_room(settings.project)),
+    }
+    if settings.duckdb.threads:
+        limits["threads"] = settings.duckdb.threads
+    return limits
+
+
+def prepare(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+    """Let a connection read the lake's tables, in UTC."""
+    names = ("avro", "iceberg", "httpfs") if uses_s3(settings) else ("avro", "iceberg")
+    for name in names:
+        connection.execute(f"LOAD {literal(str(extension(name)))}")
+    connection.execute("SET TimeZone = 'UTC'")
+    if uses_s3(settings):
+        _s3_secret(connection, settings)
+
+
 def scan(metadata_location: str, snapshot: int) -> str:
     """The table function that reads an Iceberg table at one snapshot."""
     path = metadata_location.removeprefix("file://")
     if path.startswith("file:"):
         path = path.removeprefix("file:")
-    return f"iceberg_scan({_literal(path)}, snapshot_from_id = {int(snapshot)})"
+    return f"iceberg_scan({literal(path)}, snapshot_from_id = {int(snapshot)})"
+
+
+def all_rows(connection: duckdb.DuckDBPyConnection, metadata_location: str, snapshot: int) -> str:
+    """The query that reads an Iceberg table at one snapshot, with every NaN in it.
+
+    Files say their least and greatest value, and by these DuckDB leaves out what a search cannot
+    find, and answers min and max. NaN is above all numbers, yet in none of these values. So
+    fractions go through an expression that may give NaN as far as the planner can see.
+    """
+    source = scan(metadata_location, snapshot)
+    found = connection.sql(f"SELECT * FROM {source}")
+    columns = {quoted(name): kind for name, kind in zip(found.columns, found.types, strict=True)}
+    opaque = {column: _opaque(column, kind) for column, kind in columns.items()}
+    replaced = ", ".join(f"{it} AS {column}" for column, it in opaque.items() if it != column)
+    return f"SELECT *{f' REPLACE ({replaced})' if replaced else ''} FROM {source}"
+
+
+def _opaque(value: str, kind: Any) -> str:
+    """A value of one of DuckDB's types, without what is known of the fractions in it.
+
+    There is nothing known of those inside lists and maps.
+    """
+    if kind.id in {"float", "double"}:
+        return f"CASE WHEN isnan({value}) THEN CAST('nan' AS {kind}) ELSE {value} END"
+    if kind.id != "struct":
+        return value
+    members = {quoted(name): child for name, child in kind.children}
+    opaque = {name: _opaque(f"{value}.{name}", child) for name, child in members.items()}
+    if all(it == f"{value}.{name}" for name, it in opaque.items()):
+        return value
+    packed = ", ".join(f"{name} := {it}" for name, it in opaque.items())
+    return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({packed}) END"
 
 
 def extension(name: str) -> Path:
@@ -98,25 +140,34 @@ def extension(name: str) -> Path:
     return found[0]
 
 
+def _room(project: Path) -> Path:
+    """A folder of its own for what does not fit in memory.
+
+    DuckDB makes it when it needs it and removes it in the end, but neither makes the folders above
+    it nor tells its files from those of another connection.
+    """
+    above = project / ".thermocline" / "duckdb"
+    with suppress(OSError):  # where nothing can be written, memory has to do
+        above.mkdir(parents=True, exist_ok=True)
+    return above / uuid4().hex
+
+
 def _s3_secret(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
     s3 = settings.s3
-    options = {"TYPE": "s3", "URL_STYLE": _literal("path" if s3.path_style else "vhost")}
+    terms = {"TYPE": "s3", "URL_STYLE": literal("path" if s3.path_style else "vhost")}
     if s3.region:
-        options["REGION"] = _literal(s3.region)
+        terms["REGION"] = literal(s3.region)
     if s3.endpoint:
         scheme, _, host = s3.endpoint.rpartition("://")
-        options["ENDPOINT"] = _literal(host)
-        options["USE_SSL"] = "false" if scheme == "http" else "true"
+        terms["ENDPOINT"] = literal(host)
+        terms["USE_SSL"] = "false" if scheme == "http" else "true"
     if s3.access_key is not None and s3.secret_key is not None:
-        options["KEY_ID"] = _literal(s3.access_key.reveal())
-        options["SECRET"] = _literal(s3.secret_key.reveal())
-    body = ", ".join(f"{key} {value}" for key, value in options.items())
-    connection.execute(f"CREATE SECRET lake ({body})")
+        terms["KEY_ID"] = literal(s3.access_key.reveal())
+        terms["SECRET"] = literal(s3.secret_key.reveal())
+    body = ", ".join(f"{key} {value}" for key, value in terms.items())
+    connection.execute(f"CREATE OR REPLACE SECRET lake ({body})")
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
+    """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def _identifier(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -6,9 +6,10 @@ main in all tables by one catalog transaction, or never, when the run fails or d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -28,10 +29,14 @@ from thermocline.lake.metadata import MAIN
 from thermocline.lake.names import RUN_PREFIX
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyiceberg.table import Table
 
+    from thermocline.lake.datafile import Positions
+    from thermocline.lake.filechange import FileChange
     from thermocline.lake.lake import Lake
     from thermocline.lake.metadata import Snapshot, TableState
+    from thermocline.lake.rewrite import Partitions
+    from thermocline.lake.writing import Files, Rows
 
 _PROPERTY = "spark.sql.iceberg.snapshot-property."
 
@@ -130,15 +135,121 @@ class Draft:
         return self._commit(table, by_spark, bookmark, operation)
 
     def append(
-        self, table: str, rows: pa.Table, *, bookmark: bookmarks.Bookmark | None, operation: str
+        self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
     ) -> int:
-        """The same for rows of this process, which are added without Spark; see `append.append`."""
+        """The same for rows of this process, which are added without Spark; see `lake.append`."""
         from thermocline.lake.append import append
 
         def by_iceberg(properties: dict[str, str]) -> None:
             append(lambda: self.lake.iceberg(table), rows, self.branch, properties)
 
         return self._commit(table, by_iceberg, bookmark, operation)
+
+    def replace(
+        self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
+    ) -> int:
+        """Put rows of this process in the place of everything there is on the branch."""
+        from thermocline.lake import rewrite
+
+        return self._rewrite(table, partial(rewrite.everything, rows=rows), bookmark, operation)
+
+    def replace_partitions(
+        self,
+        table: str,
+        rows: Rows,
+        partitions: Partitions | None,
+        *,
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+    ) -> int:
+        """Put rows of this process in the place of these partitions, or of those they lie in."""
+        from thermocline.lake import rewrite
+
+        make = partial(rewrite.partitions, rows=rows, wanted=partitions)
+        return self._rewrite(table, make, bookmark, operation)
+
+    def replace_rows(
+        self,
+        table: str,
+        rows: Rows,
+        gone: Mapping[str, Positions],
+        *,
+        on_read: bool,
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+    ) -> int:
+        """Add rows of this process and take out those at positions in files, by their paths."""
+        from thermocline.lake import rewrite
+
+        make = partial(rewrite.rows_at, rows=rows, gone=gone, on_read=on_read)
+        return self._rewrite(table, make, bookmark, operation)
+
+    def replace_files(
+        self,
+        table: str,
+        rows: Rows,
+        paths: Collection[str],
+        *,
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+    ) -> int:
+        """Put rows of this process in the place of the data files at some paths, or of none."""
+        from thermocline.lake import rewrite
+
+        make = partial(rewrite.files_at, rows=rows, paths=paths)
+        return self._rewrite(table, make, bookmark, operation)
+
+    def _rewrite(
+        self,
+        table: str,
+        make: Callable[[Table, int], FileChange],
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+    ) -> int:
+        from thermocline.lake.append import commit
+
+        def by_iceberg(properties: dict[str, str]) -> None:
+            def change(iceberg: Table) -> FileChange:
+                return make(iceberg, self.head(table))
+
+            commit(lambda: self.lake.iceberg(table), change, self.branch, properties)
+
+        return self._commit(table, by_iceberg, bookmark, operation)
+
+    @contextmanager
+    def writing(self, table: str) -> Iterator[Files]:
+        """Data files for `add`, which take rows of this process piece by piece.
+
+        They are whole when the block ends, and removed when it fails.
+        """
+        from thermocline.lake.writing import Files
+
+        files = Files(self.lake.iceberg(table))
+        try:
+            with crash_when_written("commit.files-written", self.lake.state(table).location):
+                yield files
+                files.close()
+        except BaseException as error:
+            files.abandon()
+            if isinstance(error, OSError | ValueError):  # of the disk, the store, or Arrow
+                raise _not_landed(table, error) from error
+            raise
+
+    def add(
+        self, table: str, files: Files, *, bookmark: bookmarks.Bookmark | None, operation: str
+    ) -> int:
+        """The same as `append` for files that are written; raises MainMoved and removes them when
+        they no longer fit the table."""
+        from thermocline.lake.append import TableChanged, add
+
+        def by_iceberg(properties: dict[str, str]) -> None:
+            add(lambda: self.lake.iceberg(table), files, self.branch, properties)
+
+        try:
+            return self._commit(table, by_iceberg, bookmark, operation)
+        except TableChanged as error:
+            files.abandon()
+            raise MainMoved([table], self.into) from error
 
     def _commit(
         self,

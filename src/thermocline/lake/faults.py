@@ -2,7 +2,8 @@
 
 Exactly-once is only worth what it survives. A process that is started with
 THERMOCLINE_CRASH_AT=<point>[:<n>] kills itself with SIGKILL when it reaches that point for the
-n-th time; otherwise a point costs a dictionary look-up.
+n-th time; with THERMOCLINE_FREEZE_AT it stops there until it gets SIGCONT. Otherwise a point costs
+two look-ups in a dictionary.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _VARIABLE = "THERMOCLINE_CRASH_AT"
+_SIGNALS = {_VARIABLE: signal.SIGKILL, "THERMOCLINE_FREEZE_AT": signal.SIGSTOP}
 _reached: Counter[str] = Counter()
 
 
 def crash_point(name: str) -> None:
-    """End this process here if it was asked to."""
-    wanted = os.environ.get(_VARIABLE)
-    if not wanted:
-        return
-    point, _, nth = wanted.partition(":")
-    if point == name:
-        _reached[name] += 1
-        if _reached[name] == int(nth or 1):
-            os.kill(os.getpid(), signal.SIGKILL)
+    """End or freeze this process here if it was asked to."""
+    for variable, act in _SIGNALS.items():
+        wanted = os.environ.get(variable)
+        if not wanted:
+            continue
+        point, _, nth = wanted.partition(":")
+        if point == name:
+            _reached[variable] += 1
+            if _reached[variable] == int(nth or 1):
+                os.kill(os.getpid(), act)
 
 
 @contextmanager

@@ -8,7 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import (
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
 from pyiceberg.table.delete_file_index import DeleteFileIndex
 
 from thermocline.errors import NotFound, Permanent
@@ -129,6 +135,18 @@ def snapshot_of(table: Table, snapshot_id: int) -> Snapshot:
             snapshot=snapshot_id,
         )
     return found
+
+
+def added_files(table: Table, snapshots: Iterable[int]) -> list[DataFile]:
+    """The data files that some snapshots added, in no matter how many manifests."""
+    return [
+        entry.data_file
+        for number in snapshots
+        for manifest in snapshot_of(table, number).manifests(table.io)
+        if manifest.added_snapshot_id == number and manifest.content == ManifestContent.DATA
+        for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+        if entry.status == ManifestEntryStatus.ADDED
+    ]
 
 
 class _Side:

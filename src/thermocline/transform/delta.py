@@ -29,9 +29,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from thermocline.transform.models import table_references
-
-OLD = "_tc_old"
-"""Whether a changed row is the image from before the change."""
+from thermocline.transform.parts import OLD
 
 
 @dataclass(frozen=True)

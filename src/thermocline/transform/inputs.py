@@ -1,29 +1,28 @@
-"""What a step reads: its sources at fixed snapshots, or only what changed in them."""
+"""What a step of a SQL model reads: its sources at fixed snapshots, or only what changed in them.
+
+What is to be read is decided here, for every engine alike; a `Reader` reads it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from traceback import extract_tb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from thermocline.contract.definition import Write
-from thermocline.engine.spark import CATALOG
-from thermocline.errors import Permanent, ThermoclineError
 from thermocline.lake.changes import changes, only_appends
 from thermocline.transform import parts
-from thermocline.transform.declare import How
 from thermocline.transform.models import Model, table_references
 from thermocline.transform.parts import Touched
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
     from sqlglot import exp
 
     from thermocline.lake import Lake
 
-CHANGE = "_change"
+R = TypeVar("R")
+"""An engine's rows that are yet to be computed."""
 
 
 @dataclass(frozen=True)
@@ -34,43 +33,91 @@ class Span:
     start: int | None
     end: int
 
+    @property
+    def moved(self) -> bool:
+        """Whether there is anything to read that was not read before."""
+        return self.start != self.end
+
+
+class Reader(Protocol[R]):
+    """An engine that reads tables and runs queries over them."""
+
+    def at(self, table: str, snapshot: int) -> R:
+        """A table's rows at a snapshot."""
+        ...
+
+    def appended(self, span: Span) -> R:
+        """The rows that a source got in a span in which rows were only added."""
+        ...
+
+    def changed(self, rows: pa.Table, table: str) -> R:
+        """Images of a table's changed rows, with the column OLD."""
+        ...
+
+    def with_old(self, rows: R, changed: R) -> R:
+        """Rows, and those of the changed ones that are old images."""
+        ...
+
+    def within(self, rows: R, column: str, values: Sequence[Any], *, days: bool) -> R | None:
+        """The rows whose column has one of the values, or lies in one of the days.
+
+        None where the column's type leaves a doubt.
+        """
+        ...
+
+    def view(self, rows: R) -> str:
+        """A name by which a query can read rows."""
+        ...
+
+    def select(self, query: exp.Query) -> R:
+        """What a query gives whose tables are views."""
+        ...
+
+    def parts(self, rows: R, model: Model, columns: Sequence[str], most: int) -> set[Any]:
+        """The parts of the target that rows lie in, or some more than `most` of them."""
+        ...
+
+    def of_parts(self, rows: R, model: Model, touched: Touched) -> R:
+        """A model's rows of the touched parts."""
+        ...
+
+    def close(self) -> None:
+        """Drop the views."""
+        ...
+
 
 @dataclass
-class Inputs:
-    """The sources of one step. Views that it makes in Spark are dropped by `close`."""
+class Inputs(Generic[R]):
+    """The sources of one step of a SQL model."""
 
     lake: Lake
     model: Model
     spans: Mapping[str, Span]
-    _views: list[str] = field(default_factory=list)
+    reader: Reader[R]
     _deltas: dict[str, pa.Table] = field(default_factory=dict)
 
-    def everything(self) -> DataFrame:
+    def everything(self) -> R:
         """The model's rows computed from all rows of its sources."""
-        if self.model.is_sql:
-            return self._select(self.model.query(), self._full_views())
-        return self._call({name: self._whole(read.table, read.how) for name, read in self._reads()})
+        return self._select(self.model.query(), self._whole())
 
-    def new_rows(self) -> DataFrame | None:
+    def new_rows(self) -> R | None:
         """The model's rows computed from new input rows alone; None if that is not enough.
 
         It is not when a source lost or changed rows: a row-by-row model cannot take back what it
         gave for them before.
         """
-        moved = [span for span in self.spans.values() if span.start != span.end]
-        if self.model.is_sql:
-            if not all(self._appended(span) for span in moved):
-                return None
-            frames = {span.table: self._appended_rows(span) for span in self.spans.values()}
-            return self._select(self.model.query(), self._register(frames))
-        return self._call({n: self._for_python(read.table, read.how) for n, read in self._reads()})
+        spans = self.spans.values()
+        if not all(appended_only(self.lake, span) for span in spans if span.moved):
+            return None
+        frames = {span.table: self.reader.appended(span) for span in spans}
+        return self._select(self.model.query(), frames)
 
     def touched(self, columns: Sequence[str], most: int) -> Touched | None:
         """Which values of the target columns the changes can touch; None when more than `most`."""
         from thermocline.transform import delta
 
         found: set[tuple[Any, ...]] = set()
-        moved = [span for span in self.spans.values() if span.start != span.end]
+        moved = [span for span in self.spans.values() if span.moved]
         query = self.model.query()
         for span in moved:
             if not self._delta(span).num_rows:
@@ -83,6 +130,17 @@ class Inputs:
                 if len(found) > most:
                     return None
         return Touched(tuple(columns), tuple(sorted(found, key=repr)))
+
+    def only(self, touched: Touched) -> R:
+        """The model's rows of the touched parts, from the source rows that can reach them."""
+        query = self.model.query()
+        self._narrow(query, touched)
+        rows = self._select(query, self._whole())
+        return self.reader.of_parts(rows, self.model, touched)
+
+    def close(self) -> None:
+        """Let go of what was made to read them."""
+        self.reader.close()
 
     def _named(
         self, query: exp.Query, occurrence: exp.Table, span: Span, columns: Sequence[str]
@@ -111,16 +169,7 @@ class Inputs:
         sharper = delta.differing(query, occurrence, columns)
         chosen = query if sharper is None else sharper
         rows = self._substituted(chosen, occurrence, span, moved)
-        expressions = [parts.expression(self.model, name) for name in columns]
-        distinct = rows.selectExpr(*expressions).distinct().limit(most + 1)
-        return {tuple(row) for row in distinct.collect()}
-
-    def only(self, touched: Touched) -> DataFrame:
-        """The model's rows of the touched parts, from the source rows that can reach them."""
-        query = self.model.query()
-        self._narrow(query, touched)
-        rows = self._select(query, self._full_views())
-        return rows.where(self.condition(touched))
+        return self.reader.parts(rows, self.model, columns, most)
 
     def _narrow(self, query: exp.Query, touched: Touched) -> None:
         """Have the query read only rows of the touched parts where its text says which they are."""
@@ -132,121 +181,40 @@ class Inputs:
         by_day = parts.by_day(self.model, touched.columns[0])
         for reach in reaches(query, touched.columns[0]):
             span = self.spans[f"{reach.reference.db}.{reach.reference.name}"]
-            frame = self._read(span.table, span.end)
-            condition = parts.within(frame, reach.column, values, by_day or reach.day)
-            if condition is not None:
-                view = self._register({span.table: frame.where(condition)})[span.table]
-                _replace(reach.reference, view)
+            rows = self.reader.at(span.table, span.end)
+            few = self.reader.within(rows, reach.column, values, days=by_day or reach.day)
+            if few is not None:
+                _replace(reach.reference, self.reader.view(few))
 
-    def condition(self, touched: Touched) -> Column:
-        """The condition on the target that selects exactly the touched parts.
+    def _substituted(
+        self, query: exp.Query, occurrence: exp.Table, span: Span, moved: Sequence[Span]
+    ) -> R:
+        changed = {s.table: self.reader.changed(self._delta(s), s.table) for s in moved}
+        _replace(occurrence, self.reader.view(changed[span.table]))
+        frames = {
+            table: self.reader.with_old(rows, changed[table]) if table in changed else rows
+            for table, rows in self._whole().items()
+        }
+        return self._select(query, frames)
 
-        A list of literals rather than a join, because Spark pushes it down through the model's
-        aggregates and windows to the scans.
-        """
-        return parts.condition(self.model, touched)
-
-    def close(self) -> None:
-        """Drop the views."""
-        for view in self._views:
-            self.lake.spark.session.catalog.dropTempView(view)
-        self._views.clear()
-
-    def _reads(self) -> list[tuple[str, Any]]:
-        return list(self.model.reads.items())
-
-    def _call(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        from pyspark.errors import PySparkException
-        from pyspark.sql import DataFrame as Frame
-
-        path = f"models/{self.model.contract.layer}/{self.model.path.name}"
-        try:
-            rows = self.model.function()(**frames)
-        except (ThermoclineError, PySparkException):
-            raise
-        except Exception as error:
-            # A user's code may fail in any way; where it failed is what its author needs.
-            line = next((f.lineno for f in reversed(extract_tb(error.__traceback__))
-                         if f.filename == str(self.model.path)), 0)  # fmt: skip
-            raise Permanent(
-                f"{path}:{line}  {type(error).__name__}: {error}",
-                "Mend the model. Nothing was published.",
-            ) from error
-        if not isinstance(rows, Frame):
-            raise Permanent(
-                f"{path}  it gave a {type(rows).__name__}, not a DataFrame.",
-                "Return the rows as a DataFrame. Nothing was published.",
-            )
-        return rows
-
-    def _select(self, query: exp.Query, views: Mapping[str, str]) -> DataFrame:
-        """Run a query in Spark with its tables replaced by views."""
+    def _select(self, query: exp.Query, frames: Mapping[str, R]) -> R:
+        """Run a query with its tables replaced by views of the frames."""
         from sqlglot import exp
 
+        views: dict[str, str] = {}
         for reference in table_references(query):
             if reference.db:
-                _replace(reference, views[f"{reference.db}.{reference.name}"])
+                table = f"{reference.db}.{reference.name}"
+                if table not in views:
+                    views[table] = self.reader.view(frames[table])
+                _replace(reference, views[table])
         for column in query.find_all(exp.Column):
-            column.set("db", None)
-        return self.lake.spark.sql(query.sql(dialect="spark"))
+            if f"{column.db}.{column.table}" in frames:  # else it is the member of a struct
+                column.set("db", None)
+        return self.reader.select(query)
 
-    def _full_views(self) -> dict[str, str]:
-        return self._register({s.table: self._read(s.table, s.end) for s in self.spans.values()})
-
-    def _register(self, frames: Mapping[str, DataFrame]) -> dict[str, str]:
-        views = {}
-        for table, frame in frames.items():
-            view = f"_tc_{table.replace('.', '_')}_{len(self._views)}"
-            frame.createOrReplaceTempView(view)
-            self._views.append(view)
-            views[table] = view
-        return views
-
-    def _read(self, table: str, snapshot: int) -> DataFrame:
-        return self.lake.spark.read(table, snapshot)
-
-    def _appended(self, span: Span) -> bool:
-        return only_appends(self.lake.state(span.table), span.start, span.end)
-
-    def _appended_rows(self, span: Span) -> DataFrame:
-        if span.start is None:
-            return self._read(span.table, span.end)
-        reader = self.lake.spark.session.read.option("start-snapshot-id", str(span.start))
-        return reader.option("end-snapshot-id", str(span.end)).table(f"{CATALOG}.{span.table}")
-
-    def _for_python(self, table: str, how: How) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        span = self.spans[table]
-        if how is not How.CHANGES:
-            return self._read(table, span.end)
-        if span.start == span.end:
-            return self._read(table, span.end).limit(0).withColumn(CHANGE, F.lit("insert"))
-        if self._appended(span):
-            return self._appended_rows(span).withColumn(CHANGE, F.lit("insert"))
-        return self._changed_rows(span)
-
-    def _whole(self, table: str, how: How) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        rows = self._read(table, self.spans[table].end)
-        return rows.withColumn(CHANGE, F.lit("insert")) if how is How.CHANGES else rows
-
-    def _changed_rows(self, span: Span) -> DataFrame:
-        """Inserted and updated rows as they are now, deleted ones as they were."""
-        import pyarrow as pa
-
-        key = self.lake.state(span.table).schema.get("identifier-field-ids") or ()
-        names = {f["id"]: f["name"] for f in self.lake.state(span.table).schema["fields"]}
-        found = changes(
-            self.lake.iceberg(span.table), span.start, span.end, key=[names[i] for i in key]
-        )
-        kinds = (("insert", found.inserts), ("update", found.after), ("delete", found.deletes))
-        marked = [
-            rows.append_column(CHANGE, pa.array([kind] * rows.num_rows, pa.string()))
-            for kind, rows in kinds
-        ]
-        return self._frame(pa.concat_tables(marked), span.table, {CHANGE: "string"})
+    def _whole(self) -> dict[str, R]:
+        return {s.table: self.reader.at(s.table, s.end) for s in self.spans.values()}
 
     def _delta(self, span: Span) -> pa.Table:
         """Old and new images of the rows that changed, in the columns that the model reads."""
@@ -261,44 +229,13 @@ class Inputs:
             found = changes(table, span.start, span.end, columns=columns)
             rows = pa.concat_tables([found.inserts, found.deletes])
             old = pa.array([False] * found.inserts.num_rows + [True] * found.deletes.num_rows)
-            self._deltas[span.table] = rows.append_column(delta.OLD, old)
+            self._deltas[span.table] = rows.append_column(parts.OLD, old)
         return self._deltas[span.table]
 
-    def _substituted(
-        self, query: exp.Query, occurrence: exp.Table, span: Span, moved: Sequence[Span]
-    ) -> DataFrame:
-        from thermocline.transform.delta import OLD
 
-        deltas = {s.table: self._delta_frame(s) for s in moved}
-        changed = self._register({span.table: deltas[span.table]})
-        _replace(occurrence, changed[span.table])
-        frames = {}
-        for other in self.spans.values():
-            frame = self._read(other.table, other.end)
-            if other.table in deltas:
-                gone = deltas[other.table].where(OLD).drop(OLD)
-                frame = frame.unionByName(gone, allowMissingColumns=True)
-            frames[other.table] = frame
-        return self._select(query, self._register(frames))
-
-    def _delta_frame(self, span: Span) -> DataFrame:
-        from thermocline.transform.delta import OLD
-
-        return self._frame(self._delta(span), span.table, {OLD: "boolean"})
-
-    def _frame(self, rows: pa.Table, table: str, extra: Mapping[str, str]) -> DataFrame:
-        """Arrow rows of a table as a frame with the table's own Spark types."""
-        from pyspark.sql.types import StructType
-
-        session = self.lake.spark.session
-        known = {f.name: f for f in session.table(f"{CATALOG}.{table}").schema.fields}
-        schema = StructType()
-        for name in rows.column_names:
-            if name in extra:
-                schema.add(name, extra[name], True)
-            else:
-                schema.add(name, known[name].dataType, True)
-        return self.lake.spark.frame(rows, schema)
+def appended_only(lake: Lake, span: Span) -> bool:
+    """Whether nothing but new rows came to a source in a span."""
+    return only_appends(lake.state(span.table), span.start, span.end)
 
 
 def _replace(reference: exp.Table, view: str) -> None:

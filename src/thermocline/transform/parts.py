@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+OLD = "_tc_old"
+"""Names the column that says whether a changed row is the image from before the change."""
+
 
 @dataclass(frozen=True)
 class Touched:
@@ -33,11 +36,6 @@ def by_day(model: Model, name: str) -> bool:
     return (
         model.contract.write is Write.PARTITIONS and field is not None and field.transform == "day"
     )
-
-
-def expression(model: Model, name: str) -> str:
-    """The SQL by which an output row names the part it belongs to."""
-    return f"cast(`{name}` as date)" if by_day(model, name) else f"`{name}`"
 
 
 def named(values: pa.ChunkedArray, *, days: bool) -> set[tuple[Any, ...]] | None:
@@ -111,11 +109,11 @@ def within(frame: DataFrame, name: str, values: Sequence[Any], days: bool) -> Co
     def at(day: date) -> Column:
         return F.lit(day).cast(type_)
 
-    spans = [(first, last + timedelta(days=1)) for first, last in _runs(sorted(values))]
+    spans = [(first, last + timedelta(days=1)) for first, last in runs(sorted(values))]
     return reduce(or_, ((column >= at(low)) & (column < at(high)) for low, high in spans))
 
 
-def _runs(sorted_days: Sequence[date]) -> list[tuple[date, date]]:
+def runs(sorted_days: Sequence[date]) -> list[tuple[date, date]]:
     """First and last day of each unbroken row of days."""
     runs: list[tuple[date, date]] = []
     for day in sorted_days:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.schema import shape_of
 from thermocline.lake.tables import REFUSED
 from thermocline.transform import graph
+from thermocline.transform.choice import SPARK, Choice, Sizes
 from thermocline.transform.declare import How
 from thermocline.transform.models import Model
 
@@ -63,6 +64,7 @@ class Step:
     why: tuple[str, ...]
     moves: tuple[SourceMove, ...]
     creates: bool = False
+    choice: Choice = SPARK
 
     @property
     def table(self) -> str:
@@ -72,8 +74,8 @@ class Step:
     @property
     def how(self) -> str:
         """The write strategy and the engine, for people."""
-        write = self.model.contract.write
-        return f"{write} on spark" if self.way is not Way.FULL else f"{write}, all rows, on spark"
+        what = ", all rows," if self.way is Way.FULL else ""
+        return f"{self.model.contract.write}{what} on {self.choice}"
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -83,6 +85,8 @@ class Step:
             "way": str(self.way),
             "why": list(self.why),
             "how": self.how,
+            "engine": self.choice.engine,
+            "bytes": self.choice.bytes,
             "creates": self.creates,
             "sources": [
                 {"table": m.table, "since": m.start, "snapshots": m.snapshots, "rows": m.rows,
@@ -130,6 +134,8 @@ def plan(
     fresh: list[str] = []
     planned: set[str] = set()
     pins: dict[str, int] = {}
+    heads = {table: (state, _head(state, into)) for table, state in states.items()}
+    sizes = Sizes(lake.settings.transform, models, heads)
     for model in graph.ordered(models):
         if model.table not in chosen:
             continue
@@ -141,7 +147,8 @@ def plan(
         if step is None:
             fresh.append(model.table)
         else:
-            steps.append(step)
+            choice = sizes.choose(model, step.moves, only_new=step.way is Way.EVENTS)
+            steps.append(replace(step, choice=choice))
             planned.add(model.table)
     left = tuple(contract for contract in evolving if contract.table not in planned)
     return Plan(tuple(steps), tuple(fresh), into, pins, left)

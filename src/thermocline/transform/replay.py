@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from thermocline.contract.definition import Contract, Write
-from thermocline.engine.spark import CATALOG
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.changes import changes
 from thermocline.lake.draft import Draft, source_head
+from thermocline.transform.executor import Executor
 from thermocline.transform.strategies import tombstones
 
 if TYPE_CHECKING:
@@ -27,16 +27,10 @@ MOST_ROWS = 200_000
 
 def mark(draft: Draft, table: str, bookmark: Mapping[str, Any]) -> int:
     """Commit a bookmark alone: the sources moved, and no row of the table changes."""
-    commit = uuid4().hex
-    properties = bookmarks.properties(draft.run, commit, "mark", bookmark)
-    with draft.lake.iceberg(table).transaction() as transaction:
-        snapshots = transaction.update_snapshot(properties, branch=draft.branch)
-        with snapshots.fast_append():
-            pass
-    return draft.head(table)
+    return draft.append(table, (), bookmark=bookmark, operation="mark")
 
 
-def onto_moved(draft: Draft, contract: Contract) -> bool:
+def onto_moved(draft: Draft, contract: Contract, executor: Executor[Any]) -> bool:
     """Replay the draft's changes of one table onto where main is now; False if they collide."""
     table = contract.table
     state = draft.lake.state(table)
@@ -55,12 +49,7 @@ def onto_moved(draft: Draft, contract: Contract) -> bool:
         return False
     mine = bookmarks.of(state.snapshot(head))
     draft.rebase(table)
-    draft.commit(
-        table,
-        lambda target: _apply(draft, contract, ours, target),
-        bookmark=mine,
-        operation=str(contract.write),
-    )
+    executor.replay(ours, contract, draft, bookmark=mine)
     return True
 
 
@@ -74,32 +63,20 @@ def _companion_moved(draft: Draft, contract: Contract) -> bool:
 
 def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
     """Add the draft's files to the new main: the same files, so no row is written twice."""
-    from pyiceberg.manifest import ManifestEntryStatus
+    from thermocline.lake.append import commit
+    from thermocline.lake.filechange import FileChange
+    from thermocline.lake.filediff import added_files
 
     state = draft.lake.state(table)
     made = state.between(base, head)
     if made is None or any(snapshot.operation != "append" for snapshot in made):
         return False
-    iceberg = draft.lake.iceberg(table)
-    ours = {snapshot.id for snapshot in made}
-    files = [
-        entry.data_file
-        for snapshot_id in ours
-        for manifest in iceberg.snapshot_by_id(snapshot_id).manifests(iceberg.io)  # type: ignore[union-attr]
-        if manifest.added_snapshot_id == snapshot_id
-        for entry in manifest.fetch_manifest_entry(iceberg.io, discard_deleted=True)
-        if entry.status is ManifestEntryStatus.ADDED
-    ]
-    properties = bookmarks.properties(
-        draft.run, uuid4().hex, "append", bookmarks.of(state.snapshot(head))
-    )
+    files = added_files(draft.lake.iceberg(table), [snapshot.id for snapshot in made])
+    marked = bookmarks.of(state.snapshot(head))
+    properties = bookmarks.properties(draft.run, uuid4().hex, "append", marked)
     draft.rebase(table)
-    with (
-        draft.lake.iceberg(table).transaction() as transaction,
-        transaction.update_snapshot(properties, branch=draft.branch).fast_append() as append,
-    ):
-        for file in files:
-            append.append_data_file(file)
+    again = FileChange(files, appends=True)
+    commit(lambda: draft.lake.iceberg(table), lambda _: again, draft.branch, properties)
     return True
 
 
@@ -112,32 +89,3 @@ def _keys(found: ChangeSet, contract: Contract) -> set[tuple[Any, ...]]:
     parts = (found.inserts, found.deletes, found.after)
     key = list(contract.key)
     return {tuple(row.values()) for part in parts for row in part.select(key).to_pylist()}
-
-
-def _apply(draft: Draft, contract: Contract, ours: ChangeSet, target: str) -> None:
-    """Write the changed rows and take out the deleted ones, in one commit."""
-    import pyarrow as pa
-
-    session = draft.lake.spark.session
-    kept = pa.concat_tables([ours.inserts, ours.after])
-    gone = ours.deletes
-    flags = pa.array([False] * kept.num_rows + [True] * gone.num_rows)
-    rows = pa.concat_tables([kept, gone]).append_column("_tc_gone", flags)
-    schema = session.table(f"{CATALOG}.{contract.table}").schema.add("_tc_gone", "boolean")
-    names = [field.name for field in schema.fields if field.name != "_tc_gone"]
-    view = f"_tc_replay_{uuid4().hex}"
-    frame = draft.lake.spark.frame(rows.select([*names, "_tc_gone"]), schema)
-    frame.createTempView(view)
-    on = " and ".join(f"t.`{name}` = s.`{name}`" for name in contract.shape.key)
-    columns = ", ".join(f"`{name}`" for name in names)
-    values = ", ".join(f"s.`{name}`" for name in names)
-    updates = ", ".join(f"t.`{name}` = s.`{name}`" for name in names)
-    try:
-        session.sql(
-            f"merge into {target} as t using {view} as s on {on} "
-            f"when matched and s._tc_gone then delete "
-            f"when matched then update set {updates} "
-            f"when not matched and not s._tc_gone then insert ({columns}) values ({values})"
-        )
-    finally:
-        session.catalog.dropTempView(view)

@@ -5,27 +5,30 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import Report, raise_if_failed
 from thermocline.check.tables import check_tables
 from thermocline.contract import Contract
 from thermocline.contract.definition import Write
-from thermocline.errors import Permanent
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import Draft, MainMoved, Published
 from thermocline.lake.faults import crash_point
 from thermocline.lake.partitions import partition_count, too_fine
 from thermocline.telemetry import SILENT, Progress
-from thermocline.transform import graph, replay, strategies
-from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform import graph, replay
+from thermocline.transform.duck.executor import DuckExecutor
+from thermocline.transform.duck.session import Unable
+from thermocline.transform.executor import Executor
+from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
+from thermocline.transform.parts import Touched
 from thermocline.transform.plan import MODEL_KEY, Plan, Step, Way, touched_columns
+from thermocline.transform.spark.executor import SparkExecutor
 from thermocline.transform.strategies import tombstones
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from thermocline.lake import Lake
 
 FEW_PARTITIONS, FEW_KEYS, MOST_KEYS = 30, 1_000, 10_000
@@ -39,6 +42,7 @@ class StepResult:
 
     table: str
     write: str
+    engine: str
     way: str
     detail: str
     added: int
@@ -115,10 +119,22 @@ class _Run:
         self.plan = plan
         self.progress = progress
         self.draft = Draft(lake, run_id, plan.into)
+        self.executors: dict[str, Executor[Any]] = {
+            "spark": SparkExecutor(lake),
+            "duckdb": DuckExecutor(lake),
+        }
         self.results: dict[str, StepResult] = {}
         self.replayed: list[str] = []
 
     def execute(self, started: float) -> RunReport:
+        """Do everything, and let go of the engines whatever happens."""
+        try:
+            return self._execute(started)
+        finally:
+            for executor in self.executors.values():
+                executor.close()
+
+    def _execute(self, started: float) -> RunReport:
         steps = self.plan.steps
         self._prepare(steps)
         for step in steps:
@@ -159,27 +175,29 @@ class _Run:
 
     def _compute(self, step: Step) -> None:
         """Compute one step's rows and commit them to the draft, with the bookmark."""
-        from pyspark.errors import PySparkException
-
         began = time.monotonic()
         self.progress.step(f"run {step.table}")
         crash_point("step.before")
         spans = self._spans(step.model)
         bookmark: dict[str, Any] = {span.table: span.end for span in spans.values()}
         bookmark[MODEL_KEY] = step.model.fingerprint
-        inputs = Inputs(self.lake, step.model, spans)
+        engine = step.choice.engine
         try:
-            snapshot, way, detail = self._write(step, inputs, bookmark)
-        except PySparkException as error:
-            raise _cannot_compute(step.model, error) from error
-        finally:
-            inputs.close()
+            snapshot, way, detail = self._write(step, engine, spans, bookmark)
+        except Unable as unable:
+            if self.lake.settings.transform.engine != "auto":
+                raise
+            engine = "spark"
+            self._start_over(step.model.contract)
+            snapshot, way, detail = self._write(step, engine, spans, bookmark)
+            detail = f"{detail}, not on duckdb: {unable.cause}"
         crash_point("step.after")
         made = self.lake.state(step.table).snapshot(snapshot)
         removed = made.count("deleted-records") + made.count("added-position-deletes")
         result = StepResult(
             table=step.table,
             write=str(step.model.contract.write),
+            engine=engine,
             way=str(way),
             detail=detail,
             added=made.count("added-records"),
@@ -189,7 +207,12 @@ class _Run:
             seconds=time.monotonic() - began,
         )
         self.results[step.table] = result
-        self.progress.done(f"{result.write:<10} {result.total:,} rows   {detail}")
+        self.progress.done(f"{result.write:<10} {result.total:,} rows   {detail} on {engine}")
+
+    def _start_over(self, contract: Contract) -> None:
+        """Forget what the draft wrote to a table and its companion."""
+        for each in _contracts(contract):
+            self.draft.rebase(each.table)
 
     def _spans(self, model: Model) -> dict[str, Span]:
         """Each source from where the target last read it to where it is for this run."""
@@ -203,50 +226,42 @@ class _Run:
         return spans
 
     def _write(
-        self, step: Step, inputs: Inputs, bookmark: Mapping[str, Any]
+        self, step: Step, engine: str, spans: Mapping[str, Span], bookmark: Mapping[str, Any]
     ) -> tuple[int, Way, str]:
-        contract, draft = step.model.contract, self.draft
-        way = step.way
-        if way is Way.EVENTS:
-            rows = inputs.new_rows()
-            if rows is not None:
-                return strategies.write(rows, contract, draft, bookmark=bookmark), way, "new rows"
-        if way is Way.TOUCHED:
-            touched = inputs.touched(touched_columns(step.model), self._worthwhile(contract))
-            if touched is not None and not touched.values:
-                return replay.mark(draft, step.table, bookmark), way, "nothing touched"
-            if touched is not None:
-                snapshot = self._write_touched(step, inputs, touched, bookmark)
-                what = "partitions" if contract.write is Write.PARTITIONS else "keys"
-                return snapshot, way, f"{len(touched.values):,} {what} touched"
-        rows = inputs.everything()
-        snapshot = strategies.write(rows, contract, draft, bookmark=bookmark, full=True)
-        return snapshot, Way.FULL, "all rows"
+        """Compute a step on an engine and write it: the snapshot, the way it took, and how much."""
+        executor = self.executors[engine]
+        inputs = executor.inputs(step.model, spans)
+        put = partial(executor.write, model=step.model, draft=self.draft, bookmark=bookmark)
+        try:
+            if step.way is Way.EVENTS:
+                rows = inputs.new_rows()
+                if rows is not None:
+                    return put(rows), step.way, "new rows"
+            if step.way is Way.TOUCHED:
+                found = inputs.touched(touched_columns(step.model), self._worthwhile(step.model))
+                if found is not None and not found.values:
+                    mark = replay.mark(self.draft, step.table, bookmark)
+                    return mark, step.way, "nothing touched"
+                if found is not None:
+                    what = _counted(found, step.model.contract)
+                    return put(inputs.only(found), touched=found), step.way, what
+            return put(inputs.everything(), full=True), Way.FULL, "all rows"
+        except executor.failures as error:
+            raise executor.failed(error, step.model.contract) from error
+        finally:
+            inputs.close()
 
-    def _worthwhile(self, contract: Contract) -> int:
+    def _worthwhile(self, model: Model) -> int:
         """How many parts may be touched before computing everything is the better way.
 
         The sources are read either way: what is saved is the work on the other parts, and what
         it costs is to find the parts and to send their names to all who read.
         """
-        head = self.draft.head(contract.table)
+        contract, head = model.contract, self.draft.head(model.table)
         if contract.write is Write.PARTITIONS:
             return max(FEW_PARTITIONS, partition_count(self.lake, contract.table, head) // 2)
         rows = self.lake.state(contract.table).snapshot(head).count("total-records")
         return min(MOST_KEYS, max(FEW_KEYS, rows // 20))
-
-    def _write_touched(
-        self, step: Step, inputs: Inputs, touched: Any, bookmark: Mapping[str, Any]
-    ) -> int:
-        contract, rows = step.model.contract, inputs.only(touched)
-        if contract.write is Write.PARTITIONS:
-            return strategies.write(
-                rows, contract, self.draft, bookmark=bookmark, computed=inputs.condition(touched)
-            )
-        keys: DataFrame = self.lake.spark.session.createDataFrame(
-            [tuple(value) for value in touched.values], schema=_key_schema(contract)
-        )
-        return strategies.write(rows, contract, self.draft, bookmark=bookmark, affected=keys)
 
     def _check(self, contracts: Sequence[Contract]) -> dict[str, Report]:
         """Check the tables on the draft. A broken rule stops the run and leaves the branch."""
@@ -279,12 +294,12 @@ class _Run:
         for step in self.plan.steps:
             if step.table not in behind:
                 continue
+            executor = self.executors[self.results[step.table].engine]
             stands = not changed & set(step.model.sources)
-            if stands and replay.onto_moved(self.draft, step.model.contract):
+            if stands and replay.onto_moved(self.draft, step.model.contract, executor):
                 self.replayed.append(step.table)
             else:
-                for contract in _contracts(step.model.contract):
-                    self.draft.rebase(contract.table)
+                self._start_over(step.model.contract)
                 self._compute(step)
             changed.add(step.table)
             redone.append(step.model.contract)
@@ -293,22 +308,12 @@ class _Run:
         self._check(redone)
 
 
-def _cannot_compute(model: Model, error: Exception) -> Permanent:
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return Permanent(
-        f"{model.table} cannot be computed: {text.strip()}",
-        f"Mend models/{model.contract.layer}/{model.path.name}. Nothing was published.",
-    )
-
-
 def _contracts(contract: Contract) -> list[Contract]:
     """A table's contract and that of its companion, if it has one."""
     companion = tombstones.contract_for(contract)
     return [contract] if companion is None else [companion, contract]
 
 
-def _key_schema(contract: Contract) -> str:
-    from thermocline.engine.spark_types import ddl, quoted
-
-    columns = (contract.column(name) for name in contract.key)
-    return ", ".join(f"{quoted(c.name)} {ddl(c.type)}" for c in columns if c is not None)
+def _counted(touched: Touched, contract: Contract) -> str:
+    what = "partitions" if contract.write is Write.PARTITIONS else "keys"
+    return f"{len(touched.values):,} {what} touched"

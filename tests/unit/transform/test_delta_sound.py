@@ -19,6 +19,7 @@ from sqlglot import exp
 
 from thermocline.transform import delta, narrow
 from thermocline.transform.models import parse_query, table_references
+from thermocline.transform.parts import OLD
 
 COLUMNS = {"s.o": ("id", "day", "k", "n"), "s.c": ("k", "seg", "since", "until")}
 QUERIES = (
@@ -148,7 +149,7 @@ def _named(
             sharper = delta.differing(widened, occurrence, ["day"])
             query = widened if sharper is None else sharper
             occurrence.replace(
-                _values(connection, changed[table], (*COLUMNS[table], delta.OLD), occurrence)
+                _values(connection, changed[table], (*COLUMNS[table], OLD), occurrence)
             )
             named |= {row[0] for row in _answer(connection, query, others)}
     return named
@@ -177,7 +178,7 @@ def _values(
     suffix: str = "",
 ) -> exp.Table:
     """The rows as a table that the query calls by the name it had for the other one."""
-    kinds = [pa.bool_() if name == delta.OLD else pa.int32() for name in columns]
+    kinds = [pa.bool_() if name == OLD else pa.int32() for name in columns]
     arrays = [
         pa.array([row[position] for row in rows], kind) for position, kind in enumerate(kinds)
     ]

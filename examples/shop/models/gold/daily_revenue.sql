@@ -18,7 +18,7 @@ select
     cast(items as bigint) as items,
     revenue,
     cast(
-        cast((2 * cast(revenue * 100 as bigint) + orders) // (2 * orders) as decimal(18, 0))
+        cast((2 * cast(round(revenue * 100) as bigint) + orders) // (2 * orders) as decimal(18, 0))
         * cast(0.01 as decimal(3, 2))
         as decimal(12, 2)
     ) as average_order

@@ -47,7 +47,7 @@ select
     cast(
         case when b.orders > 0 then
             cast(
-                (2 * cast(b.spent * 100 as bigint) + cast(b.orders as bigint))
+                (2 * cast(round(b.spent * 100) as bigint) + cast(b.orders as bigint))
                 // (2 * cast(b.orders as bigint))
                 as decimal(18, 0)
             ) * cast(0.01 as decimal(3, 2))

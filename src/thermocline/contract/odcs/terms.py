@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -41,6 +42,7 @@ class Terms:
     freshness_column: str | None = None
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
+    readers: tuple[str, ...] | None = None
     places: dict[str, Where] = field(default_factory=dict)
 
 
@@ -64,8 +66,23 @@ def read_terms(
     terms.delete_when = _condition(settings.get("deleteWhen"), report)
     hot = settings.get("hot")
     terms.hot = _duration(hot.value, None, hot.at, "hot", report) if hot else None
+    terms.readers = _readers(document, report)
     _read_service_levels(document, schema.name or "", terms, report)
     return terms
+
+
+def _readers(document: OpenDataContractStandard, report: Report) -> tuple[str, ...] | None:
+    """The roles whose access is to read, or is left out; None where no roles are named."""
+    if document.roles is None:
+        return None
+    for index, entry in enumerate(document.roles):
+        if not (entry.role or "").strip():
+            report.add(("roles", index), "roles", "an entry names no role")
+    return tuple(
+        entry.role.strip()
+        for entry in document.roles
+        if entry.role and "read" in re.split(r"\W+", (entry.access or "read").lower())
+    )
 
 
 def _choice(setting: Setting | None, default: _Choice, name: str, report: Report) -> _Choice:

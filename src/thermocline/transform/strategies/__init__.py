@@ -38,11 +38,7 @@ def write(
     Rows that do not fit the contract raise CheckFailed, a model without a column of the contract
     raises ContractError; in both cases nothing is committed to the table.
     """
-    if contract.write in {Write.MERGE, Write.SCD2} and not contract.key:
-        raise ContractError(
-            [f"{contract.table}: {contract.write} needs a key."],
-            "Mark the key's columns with primaryKey: true in the contract.",
-        )
+    require_key(contract)
     # Spark computes constants while it plans, so a value may fail before anything is written.
     with explained(rows, contract):
         match contract.write:
@@ -62,3 +58,12 @@ def write(
                 return merge.state(
                     rows, contract, draft, bookmark=bookmark, full=full, affected=affected
                 )
+
+
+def require_key(contract: Contract) -> None:
+    """Refuse a contract whose strategy finds rows by their key, and that has none."""
+    if contract.write in {Write.MERGE, Write.SCD2} and not contract.key:
+        raise ContractError(
+            [f"{contract.table}: {contract.write} needs a key."],
+            "Mark the key's columns with primaryKey: true in the contract.",
+        )

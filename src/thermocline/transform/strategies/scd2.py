@@ -58,7 +58,7 @@ def write(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, f
     Only the batch's keys are read, and only versions that really change are written. Both tables
     must be as the last whole write left them: a half-written draft is dropped, not continued.
     """
-    job = _Job(rows, contract, _companion(contract), draft, bookmark, full)
+    job = _Job(rows, contract, companion_of(contract), draft, bookmark, full)
     batch = _batch(rows, contract)
     tables = (contract.table, job.companion.table)
     if full or all(applying.holds_nothing(draft, table) for table in tables):
@@ -76,7 +76,7 @@ def _batch(rows: DataFrame, contract: Contract) -> DataFrame:
 
     events = shaped(rows, contract, deletes=True)
     if contract.delete_when is not None:
-        names = [column.name for column in _payload(contract)]
+        names = [column.name for column in payload_of(contract)]
         there = ~F.col(DELETED)
         events = events.withColumns({n: F.when(there, F.col(quoted(n))) for n in names})
     return events.withColumns(
@@ -121,7 +121,7 @@ def _resolved(known: DataFrame, contract: Contract) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    payload = _payload(contract)
+    payload = payload_of(contract)
     if not payload:
         return known
     whole = F.struct(*(quoted(column.name) for column in payload))
@@ -170,7 +170,7 @@ def _canonical(events: DataFrame, contract: Contract) -> DataFrame:
     )
     following = events.withColumn("_tc_next", F.lead(_AT).over(ranked))
     winners = following.where(f"_tc_next is null or _tc_next > {_AT}")
-    said = F.struct(*(F.expr(ordering.comparable(c)) for c in _payload(contract)), F.col(DELETED))
+    said = F.struct(*(F.expr(ordering.comparable(c)) for c in payload_of(contract)), F.col(DELETED))
     repeats = F.coalesce(F.lag(said).over(_by_time(contract)) == said, F.lit(False))
     kind = F.when(F.col(DELETED), "delete").when(repeats, "same").otherwise("version")
     ends = F.expr(
@@ -244,7 +244,7 @@ def _put(
     return job.draft.commit(contract.table, commit, bookmark=bookmark, operation="scd2")
 
 
-def _companion(contract: Contract) -> Contract:
+def companion_of(contract: Contract) -> Contract:
     companion = tombstones.contract_for(contract)
     instant = contract.column(contract.order_by[0]) if contract.order_by else None
     if companion is None or instant is None or str(instant.type) not in _INSTANTS:
@@ -255,7 +255,7 @@ def _companion(contract: Contract) -> Contract:
     return companion
 
 
-def _payload(contract: Contract) -> list[Column]:
+def payload_of(contract: Contract) -> list[Column]:
     """What a version says of its key, apart from when."""
     return [
         column

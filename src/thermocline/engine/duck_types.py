@@ -1,0 +1,81 @@
+"""A contract's types in DuckDB's words, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thermocline.contract.types import Decimal, Field, Fixed, List, Map, Primitive, Struct, Type
+from thermocline.errors import BadInput
+
+_PRIMITIVES = {
+    "boolean": "BOOLEAN",
+    "int": "INTEGER",
+    "long": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date": "DATE",
+    "time": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "string": "VARCHAR",
+    # As in Spark: whoever compares or joins uuids has one text to compare.
+    "uuid": "VARCHAR",
+    "binary": "BLOB",
+}
+# Each holds every value of DuckDB's type, so that nothing is cut.
+_TYPES: dict[str, Type] = {
+    **{word.lower(): Primitive(name) for name, word in _PRIMITIVES.items() if name != "uuid"},
+    "uuid": Primitive("uuid"),
+    "tinyint": Primitive("int"),
+    "smallint": Primitive("int"),
+    "utinyint": Primitive("int"),
+    "usmallint": Primitive("int"),
+    "uinteger": Primitive("long"),
+    "ubigint": Decimal(20, 0),
+    # What sum() of whole numbers gives. Iceberg's widest has a digit less.
+    "hugeint": Decimal(38, 0),
+    "uhugeint": Decimal(38, 0),
+    "enum": Primitive("string"),
+    "timestamp_s": Primitive("timestamp"),
+    "timestamp_ms": Primitive("timestamp"),
+}
+_NESTED = {"decimal", "list", "array", "map", "struct"}
+
+
+def ddl(type_: Type) -> str:
+    """The type as DuckDB's SQL names it, so that a column can be cast to it."""
+    match type_:
+        case Decimal(precision, scale):
+            return f"DECIMAL({precision},{scale})"
+        case Fixed():
+            return "BLOB"
+        case Struct(fields):
+            return f"STRUCT({', '.join(f'{quoted(f.name)} {ddl(f.type)}' for f in fields)})"
+        case List(element):
+            return f"{ddl(element)}[]"
+        case Map(key, value):
+            return f"MAP({ddl(key)}, {ddl(value)})"
+    return _PRIMITIVES[type_.name]
+
+
+def quoted(name: str) -> str:
+    """A name that DuckDB's SQL reads as one identifier, whatever letters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def type_of(found: Any) -> Type:
+    """The type that keeps the values of one of DuckDB's (a DuckDBPyType)."""
+    name = found.id
+    if name in _TYPES:
+        return _TYPES[name]
+    members: dict[str, Any] = dict(found.children) if name in _NESTED else {}
+    match name:
+        case "decimal":
+            return Decimal(members["precision"], members["scale"])
+        case "list" | "array":
+            return List(type_of(members["child"]))
+        case "map":
+            return Map(type_of(members["key"]), type_of(members["value"]))
+        case "struct":
+            return Struct(tuple(Field(member, type_of(kind)) for member, kind in members.items()))
+    raise BadInput(f"Iceberg has no type for DuckDB's {found}.", "Cast it to another, or to text.")

@@ -1,0 +1,165 @@
+"""One snapshot that adds and removes files, data and position deletes alike.
+
+PyIceberg 0.12 can append data files and can overwrite them, but it writes no delete files and
+leaves those of removed data files behind. The private calls of it that this needs are all in this
+module, and `tests/contract/test_change.py` notices when they change.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
+
+from thermocline.errors import CommitConflict
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """What a commit does to a table's files, data and deletes alike.
+
+    `appends` is what readers of changes are told: that no row is gone or different.
+    """
+
+    added: Sequence[DataFile] = ()
+    removed: Sequence[DataFile] = ()
+    appends: bool = False
+
+
+def apply(
+    table: Table,
+    transaction: Transaction,
+    change: FileChange,
+    branch: str,
+    properties: Mapping[str, str],
+) -> None:
+    """Stage one snapshot on a branch that makes the change and carries the properties."""
+    operation = Operation.APPEND if change.appends else Operation.OVERWRITE
+    producer = _ChangeFiles(
+        operation=operation,
+        transaction=transaction,
+        io=table.io,
+        branch=branch,
+        snapshot_properties=dict(properties),
+    )
+    for file in change.added:
+        producer.append_data_file(file)
+    for file in change.removed:
+        producer.delete_data_file(file)
+    producer.commit()
+
+
+class _DeleteManifestWriter(ManifestWriterV2):
+    """A manifest that lists delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _ChangeFiles(_MergeAppendFiles):
+    """Its manifests are merged as those of an append, data and deletes each by themselves."""
+
+    _writes: type[ManifestWriterV2] = ManifestWriterV2
+
+    def _manifests(self) -> list[ManifestFile]:
+        kept, gone = self._sorted_out()
+        added = [_entry(file, self._snapshot_id) for file in self._added_data_files]
+        return self._process_manifests([*self._written(added), *self._written(gone), *kept])
+
+    def _sorted_out(self) -> tuple[list[ManifestFile], list[ManifestEntry]]:
+        """The parent's manifests without the removed files, and an entry for each of those."""
+        existing = self._existing_manifests()
+        if not self._deleted_data_files:
+            return existing, []
+        kept: list[ManifestFile] = []
+        gone: list[ManifestEntry] = []
+        for manifest in existing:
+            entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+            left = [e for e in entries if e.data_file not in self._deleted_data_files]
+            if len(left) == len(entries):
+                kept.append(manifest)
+                continue
+            kept += self._written([_again(e, ManifestEntryStatus.EXISTING) for e in left])
+            out = [e for e in entries if e.data_file in self._deleted_data_files]
+            gone += [_again(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in out]
+        if len(gone) != len(self._deleted_data_files):
+            raise CommitConflict(
+                "Files that were to be replaced are not in the table any more.", "Run again."
+            )
+        return kept, gone
+
+    def _written(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
+        """Manifests of the entries: one for each partitioning and kind of file."""
+        groups: dict[tuple[int, bool], list[ManifestEntry]] = defaultdict(list)
+        for entry in entries:
+            is_data = entry.data_file.content == DataFileContent.DATA
+            groups[entry.data_file.spec_id, is_data].append(entry)
+        made = []
+        for (spec_id, is_data), some in groups.items():
+            self._writes = ManifestWriterV2 if is_data else _DeleteManifestWriter
+            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+                for entry in some:
+                    writer.add_entry(entry)
+            made.append(writer.to_manifest_file())
+        return made
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        self._writes = ManifestWriterV2
+        merged = super()._process_manifests([m for m in manifests if _lists_data(m)])
+        self._writes = _DeleteManifestWriter
+        manager = _ManifestMergeManager(
+            target_size_bytes=self._target_size_bytes,
+            min_count_to_merge=self._min_count_to_merge,
+            merge_enabled=self._merge_enabled,
+            snapshot_producer=self,
+        )
+        return merged + manager.merge_manifests([m for m in manifests if not _lists_data(m)])
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        output = self.new_manifest_output()
+        return self._writes(spec, self.schema(), output, self._snapshot_id, self._compression)
+
+
+def _lists_data(manifest: ManifestFile) -> bool:
+    return bool(manifest.content == ManifestContent.DATA)
+
+
+def _entry(file: DataFile, snapshot: int) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED,
+        snapshot_id=snapshot,
+        sequence_number=None,
+        file_sequence_number=None,
+        data_file=file,
+    )
+
+
+def _again(
+    entry: ManifestEntry, status: ManifestEntryStatus, snapshot: int | None = None
+) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=entry.snapshot_id if snapshot is None else snapshot,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )

@@ -1,0 +1,229 @@
+"""Files that take the place of others: whole partitions, a whole table, or single rows."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.table import Table
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.typedef import Record
+
+from thermocline.errors import CheckFailed, Permanent
+from thermocline.lake.datafile import DataFileReader, Positions, deleted_positions
+from thermocline.lake.filechange import FileChange
+from thermocline.lake.filediff import FileChange as Difference
+from thermocline.lake.filediff import compare, snapshot_of
+from thermocline.lake.writing import Rows, write_files
+
+Partitions = Sequence[Mapping[str, Any]]
+"""Partitions by the values of the columns that they are cut by; of a day, the date."""
+
+_DELETES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),
+        pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
+    ]
+)
+"""The columns of a position-delete file, with the ids that the specification gives them."""
+
+
+def everything(table: Table, head: int, rows: Rows) -> FileChange:
+    """The rows in the place of all there are at a snapshot."""
+    return FileChange(write_files(table, rows), _live(table, head))
+
+
+def partitions(table: Table, head: int, rows: Rows, wanted: Partitions | None) -> FileChange:
+    """The rows in the place of these partitions, or of those that they lie in themselves.
+
+    A row outside the partitions raises CheckFailed: it would be added beside others' rows.
+    """
+    added = write_files(table, rows)
+    if wanted is None:
+        replaced = {file.partition for file in added}
+    else:
+        replaced = {_record(table, values) for values in wanted}
+        for file in added:
+            if file.partition not in replaced:
+                raise _outside(table, file)
+    standing = _live(table, head)
+    if any(file.spec_id != table.spec().spec_id for file in standing):
+        raise Permanent(
+            f"{'.'.join(table.name())} has files of an older partitioning.",
+            "Compute it anew: thermo run --full-refresh.",
+        )
+    return FileChange(added, [file for file in standing if file.partition in replaced])
+
+
+def files_at(table: Table, head: int, rows: Rows, paths: Collection[str]) -> FileChange:
+    """The rows in the place of the data files at these paths. With no path they are added."""
+    if not paths:
+        return FileChange(write_files(table, rows), appends=True)
+    leaving = _standing(table, head, paths)
+    gone = [*(each.file for each in leaving), *_own_deletes(leaving)]
+    return FileChange(write_files(table, rows), gone)
+
+
+def rows_at(
+    table: Table, head: int, rows: Rows, gone: Mapping[str, Positions], *, on_read: bool
+) -> FileChange:
+    """The rows added, and those at the positions in the files at these paths taken out.
+
+    With `on_read` by delete files, which readers apply; otherwise by writing the files' other
+    rows anew, with the added ones.
+    """
+    standing = _standing(table, head, gone)
+    current = table.spec().spec_id
+    marked = [each.file for each in standing if on_read and each.file.spec_id == current]
+    rewritten = [each for each in standing if not on_read or each.file.spec_id != current]
+    rest = _Rest(table, rewritten, gone)
+    added = write_files(table, _chained(rest, rows))
+    return FileChange(
+        [*added, *_delete_files(table, marked, gone)],
+        [*(each.file for each in rewritten), *_own_deletes(rewritten)],
+    )
+
+
+def _standing(table: Table, head: int, paths: Collection[str]) -> list[Difference]:
+    """The data files at these paths, with their deletes; all of them must be there."""
+    found = [each for each in compare(table, None, head).files if each.file.file_path in paths]
+    if len(found) < len(paths):
+        raise Permanent(
+            f"Files of {'.'.join(table.name())} that were read are not in it.",
+            "This is a bug; please report it.",
+        )
+    return found
+
+
+def _live(table: Table, snapshot: int) -> list[DataFile]:
+    """All files of a snapshot, delete files among them."""
+    return [
+        entry.data_file
+        for manifest in snapshot_of(table, snapshot).manifests(table.io)
+        for entry in manifest.fetch_manifest_entry(table.io)
+    ]
+
+
+class _Rest:
+    """The rows of files that stay, part by part, as often as they are asked for."""
+
+    def __init__(
+        self, table: Table, files: Sequence[Difference], gone: Mapping[str, Positions]
+    ) -> None:
+        self._table, self._files, self._gone = table, files, gone
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        reader = DataFileReader(self._table, self._table.schema())
+        dead = deleted_positions(self._table.io, (each.end for each in self._files))
+        for each in self._files:
+            path = each.file.file_path
+            out = np.union1d(dead.get(path, np.zeros(0, np.int64)), self._gone[path])
+            for _, rows in reader.live_parts(each.file, out):
+                yield rows
+
+
+def _chained(first: Iterable[pa.Table], rows: Rows) -> Iterable[pa.Table]:
+    class Both:
+        def __iter__(self) -> Iterator[pa.Table]:
+            yield from first
+            yield from [rows] if isinstance(rows, pa.Table) else rows
+
+    return Both()
+
+
+def _own_deletes(files: Sequence[Difference]) -> list[DataFile]:
+    """The delete files that speak of nothing but files which are written anew."""
+    paths = {each.file.file_path for each in files}
+    found = {delete for each in files for delete in each.end or ()}
+    return [delete for delete in found if _only_path(delete) in paths]
+
+
+def _only_path(delete: DataFile) -> str | None:
+    """The one data file that a delete file speaks of, as far as its bounds tell."""
+    low, high = (dict(bounds or {}) for bounds in (delete.lower_bounds, delete.upper_bounds))
+    path = low.get(2147483546)
+    return path.decode() if path is not None and path == high.get(2147483546) else None
+
+
+def _delete_files(
+    table: Table, files: Sequence[DataFile], gone: Mapping[str, Positions]
+) -> list[DataFile]:
+    """One delete file for each partition: readers of a partition open one file more, not many."""
+    groups: dict[Record, list[DataFile]] = defaultdict(list)
+    for file in files:
+        groups[file.partition].append(file)
+    return [
+        _delete_file(table, partition, {file.file_path: gone[file.file_path] for file in some})
+        for partition, some in groups.items()
+    ]
+
+
+def _delete_file(table: Table, partition: Record, gone: Mapping[str, Positions]) -> DataFile:
+    metadata = table.metadata
+    places = load_location_provider(metadata.location, metadata.properties)
+    output = table.io.new_output(places.new_data_location(f"deletes-{uuid4()}.parquet", None))
+    paths = sorted(gone)
+    rows = pa.Table.from_arrays(
+        [
+            pa.array([path for path in paths for _ in range(len(gone[path]))], pa.string()),
+            pa.array(np.concatenate([np.sort(gone[path]) for path in paths]), pa.int64()),
+        ],
+        schema=_DELETES,
+    )
+    with output.create(overwrite=False) as stream:
+        pq.write_table(rows, stream, compression="zstd")
+    file = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=output.location,
+        file_format=FileFormat.PARQUET,
+        partition=partition,
+        record_count=rows.num_rows,
+        file_size_in_bytes=len(output),
+        lower_bounds={2147483546: paths[0].encode()},
+        upper_bounds={2147483546: paths[-1].encode()},
+        sort_order_id=None,
+        equality_ids=None,
+        key_metadata=None,
+    )
+    file.spec_id = metadata.default_spec_id
+    return file
+
+
+def _record(table: Table, values: Mapping[str, Any]) -> Record:
+    """A partition's values as its files carry them."""
+    spec, schema = table.spec(), table.schema()
+    fields = [
+        PartitionFieldValue(
+            field, _physical(values[schema.find_column_name(field.source_id) or ""])
+        )
+        for field in spec.fields
+    ]
+    return PartitionKey(fields, spec, schema).partition
+
+
+def _physical(value: Any) -> Any:
+    """A day as its number: PyIceberg takes a date only where the column is one."""
+    from datetime import date, datetime
+
+    is_day = isinstance(value, date) and not isinstance(value, datetime)
+    return (value - date(1970, 1, 1)).days if is_day else value
+
+
+def _outside(table: Table, file: DataFile) -> CheckFailed:
+    name = ".".join(table.name())
+    path = table.spec().partition_to_path(file.partition, table.schema())
+    values = dict(part.split("=", 1) for part in path.split("/"))
+    shown = json.dumps(values, separators=(",", ":"))
+    return CheckFailed(
+        f"{name}: a row lies outside the partitions that were computed: {shown}",
+        "Nothing was written.",
+        table=name,
+    )

@@ -1,0 +1,105 @@
+"""Putting decided changes into a table: each function makes exactly one Iceberg commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Contract, Updates
+from thermocline.engine.duck import scan
+from thermocline.engine.duck_types import quoted
+from thermocline.transform.duck.failures import Ready
+from thermocline.transform.duck.plain import laid_out
+from thermocline.transform.duck.session import Session
+from thermocline.transform.strategies.applying import ACTION
+
+if TYPE_CHECKING:
+    from thermocline.lake.datafile import Positions
+    from thermocline.lake.draft import Draft
+
+
+@dataclass(frozen=True)
+class Target:
+    """A table on a draft, and the model's rows in which failures are looked for."""
+
+    session: Session
+    contract: Contract
+    draft: Draft
+    model: str
+
+    @property
+    def now(self) -> str:
+        """The table's rows as they are on the draft."""
+        return self.session.table(self.contract.table, self.draft.head(self.contract.table))
+
+    def append(self, rows: str, *, bookmark: Any, operation: str) -> int:
+        """Add rows; no rows still make a commit, which carries the bookmark."""
+        ready = self._ready(rows)
+        return self.draft.append(self.contract.table, ready, bookmark=bookmark, operation=operation)
+
+    def replace(self, rows: str, *, bookmark: Any, operation: str) -> int:
+        """Put rows in the place of everything there is."""
+        ready = self._ready(rows)
+        return self.draft.replace(
+            self.contract.table, ready, bookmark=bookmark, operation=operation
+        )
+
+    def change(
+        self,
+        changes: str,
+        *,
+        on: Sequence[str],
+        columns: Sequence[str],
+        bookmark: Any,
+        operation: str,
+    ) -> int:
+        """Insert, update and delete rows as their ACTION says, found by the columns `on`.
+
+        `changes` names a table that has at most one row for each value of those.
+        """
+        named = ", ".join(quoted(name) for name in columns)
+        rows = f"SELECT {named} FROM {changes} WHERE {ACTION} IN ('insert', 'update')"
+        gone = self._places(changes, on)
+        if not gone:
+            return self.append(rows, bookmark=bookmark, operation=operation)
+        return self.draft.replace_rows(
+            self.contract.table,
+            self._ready(rows),
+            gone,
+            on_read=self.contract.updates is Updates.MERGE_ON_READ,
+            bookmark=bookmark,
+            operation=operation,
+        )
+
+    def _places(self, changes: str, on: Sequence[str]) -> dict[str, Positions]:
+        """Where in the table's files the rows are that are to go, by the files' paths."""
+        import numpy as np
+
+        going = f"SELECT * FROM {changes} WHERE {ACTION} IN ('update', 'delete')"
+        if not self.session.rows(f"SELECT 1 FROM ({going}) LIMIT 1"):
+            return {}
+        state = self.draft.lake.state(self.contract.table)
+        source = scan(state.metadata_location, self.draft.head(self.contract.table))
+        same = " AND ".join(f"{_text(self.contract, n)} = s.{quoted(n)}" for n in on)
+        found = self.session.connection.execute(
+            f"SELECT t.filename, list(t.file_row_number) FROM {source} AS t "
+            f"SEMI JOIN ({going}) AS s ON {same} GROUP BY t.filename"
+        )
+        return {path: np.sort(np.asarray(at, np.int64)) for path, at in found.fetchall()}
+
+    def _ready(self, rows: str) -> Ready:
+        return Ready(self.session, laid_out(rows, self.contract), self.contract, self.model)
+
+
+def holds_nothing(draft: Draft, table: str) -> bool:
+    """Whether the draft's branch of a table is known to have no rows, from its metadata alone."""
+    state = draft.lake.state(table)
+    return state.snapshot(draft.head(table)).summary.get("total-records") == "0"
+
+
+def _text(contract: Contract, name: str) -> str:
+    """A column of the table itself, whose uuids are not text."""
+    column = contract.column(name)
+    uuid = column is not None and str(column.type) == "uuid"
+    return f"CAST(t.{quoted(name)} AS VARCHAR)" if uuid else f"t.{quoted(name)}"

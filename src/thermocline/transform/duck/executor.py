@@ -1,0 +1,139 @@
+"""Where a step runs: DuckDB, in this process. Rows are queries, computed as they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract.definition import Contract, Write
+from thermocline.engine.duck_types import quoted
+from thermocline.errors import ThermoclineError
+from thermocline.transform.duck import merge, plain, scd2
+from thermocline.transform.duck.applying import Target
+from thermocline.transform.duck.failures import explained, judged
+from thermocline.transform.duck.reader import DuckReader
+from thermocline.transform.duck.session import Session
+from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.models import Model
+from thermocline.transform.parts import Touched
+from thermocline.transform.strategies import require_key
+from thermocline.transform.strategies.applying import ACTION
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+    from thermocline.lake.changeset import ChangeSet
+    from thermocline.lake.draft import Draft
+
+
+class DuckExecutor:
+    """Computes steps in one DuckDB connection of the run, with the memory that settings give it."""
+
+    name = "duckdb"
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+        self._session = Session(lake)
+        self._reader = DuckReader(self._session)
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """What it raises for a query that it cannot compute."""
+        import duckdb
+
+        return (duckdb.Error,)
+
+    def failed(self, error: Exception, contract: Contract) -> ThermoclineError:
+        """Such a failure in our words."""
+        return judged(error, contract)
+
+    def inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str]:
+        """What a step reads."""
+        return Inputs(self._lake, model, spans, self._reader)
+
+    def write(
+        self,
+        rows: str,
+        model: Model,
+        draft: Draft,
+        *,
+        bookmark: Mapping[str, Any],
+        full: bool = False,
+        touched: Touched | None = None,
+    ) -> int:
+        """Write a model's rows to the draft as its contract says."""
+        more: dict[str, Any] = {}
+        if touched is not None and model.contract.write is Write.PARTITIONS:
+            more["computed"] = touched.as_dicts()
+        elif touched is not None:
+            more["affected"] = self._session.keep(self._reader.touched(model, touched))
+        return write(
+            self._session, rows, model.contract, draft, bookmark=bookmark, full=full, **more
+        )
+
+    def replay(
+        self,
+        changes: ChangeSet,
+        contract: Contract,
+        draft: Draft,
+        *,
+        bookmark: Mapping[str, Any] | None,
+    ) -> int:
+        """Put rows that were inserted, changed and deleted elsewhere into a table of the draft."""
+        names = ", ".join(quoted(column.name) for column in contract.table_columns)
+        parts = {"update": (changes.inserts, changes.after), "delete": (changes.deletes,)}
+        marked = " UNION ALL ".join(
+            f"SELECT {names}, '{action}' AS {ACTION} FROM {self._session.register(rows)}"
+            for action, some in parts.items()
+            for rows in some
+        )
+        try:
+            target = Target(self._session, contract, draft, marked)
+            return target.change(
+                self._session.keep(marked),
+                on=contract.shape.key,
+                columns=[column.name for column in contract.table_columns],
+                bookmark=bookmark,
+                operation=str(contract.write),
+            )
+        finally:
+            self._session.clear()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+
+def write(
+    session: Session,
+    rows: str,
+    contract: Contract,
+    draft: Draft,
+    *,
+    bookmark: Mapping[str, Any],
+    full: bool = False,
+    affected: str | None = None,
+    computed: Any = None,
+) -> int:
+    """Write what a query gives, with the meaning and the errors of `strategies.write`.
+
+    `affected` names a table of keys.
+    """
+    require_key(contract)
+    with explained(session, rows, contract):
+        match contract.write:
+            case Write.APPEND:
+                return plain.append(session, rows, contract, draft, bookmark=bookmark, full=full)
+            case Write.REPLACE:
+                return plain.append(session, rows, contract, draft, bookmark=bookmark, full=True)
+            case Write.PARTITIONS:
+                return plain.partitions(
+                    session, rows, contract, draft, bookmark=bookmark, full=full, computed=computed
+                )
+            case Write.SCD2:
+                return scd2.write(session, rows, contract, draft, bookmark=bookmark, full=full)
+            case Write.MERGE if contract.order_by:
+                return merge.events(session, rows, contract, draft, bookmark=bookmark, full=full)
+            case Write.MERGE:
+                return merge.state(
+                    session, rows, contract, draft, bookmark=bookmark, full=full, affected=affected
+                )

@@ -1,0 +1,165 @@
+"""A step's sources as queries of DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from thermocline.engine.duck_types import ddl, quoted
+from thermocline.transform import parts
+from thermocline.transform.duck.session import Session
+from thermocline.transform.inputs import Span
+from thermocline.transform.models import DIALECT, Model
+from thermocline.transform.parts import OLD, Touched
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.table import Table
+    from sqlglot import exp
+
+_TIMES = {"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
+_LITERALS = (str, int, date)
+
+
+class DuckReader:
+    """Reads tables as queries over their files."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def at(self, table: str, snapshot: int) -> str:
+        """A table's rows at a snapshot."""
+        return self._session.table(table, snapshot)
+
+    def appended(self, span: Span) -> str:
+        """The rows of the files that a span's appends added, file by file."""
+        if span.start is None or not span.moved:
+            rows = self.at(span.table, span.end)
+            return rows if span.moved else f"{rows} LIMIT 0"
+        lake = self._session.lake
+        between = lake.state(span.table).between(span.start, span.end) or []
+        appends = [snapshot.id for snapshot in between if snapshot.operation == "append"]
+        added = _Appended(lake.iceberg(span.table), span.end, appends)
+        return f"SELECT * FROM {self._session.register(added)}"
+
+    def changed(self, rows: pa.Table, table: str) -> str:
+        """Images of changed rows."""
+        return f"SELECT * FROM {self._session.register(rows)}"
+
+    def with_old(self, rows: str, changed: str) -> str:
+        """Rows, and the old images among the changed ones."""
+        gone = f"SELECT * EXCLUDE ({OLD}) FROM ({changed}) WHERE {OLD}"
+        return f"({rows}) UNION ALL BY NAME ({gone})"
+
+    def within(self, rows: str, column: str, values: Sequence[Any], *, days: bool) -> str | None:
+        """The rows of some values or days of a column, by comparisons that skip files."""
+        kind = str(self._session.columns(rows).get(column, ""))
+        if None in values or (days and kind not in _TIMES):
+            return None
+        name = quoted(column)
+        if days:
+            runs = parts.runs(sorted(values))
+            conditions = [
+                f"({name} >= {_at(low, kind)} AND {name} < {_at(high + timedelta(days=1), kind)})"
+                for low, high in runs
+            ]
+        elif all(isinstance(value, _LITERALS) for value in values):
+            conditions = [f"{name} IN ({', '.join(map(_literal, values))})"]
+        else:
+            return None
+        return f"SELECT * FROM ({rows}) WHERE {' OR '.join(conditions)}"
+
+    def view(self, rows: str) -> str:
+        """A temporary view."""
+        return self._session.view(rows)
+
+    def select(self, query: exp.Query) -> str:
+        """A query of the models' dialect, which is DuckDB's own."""
+        return query.sql(dialect=DIALECT)
+
+    def parts(
+        self, rows: str, model: Model, columns: Sequence[str], most: int
+    ) -> set[tuple[Any, ...]]:
+        """The parts that rows lie in."""
+        asked = ", ".join(_part(model, name) for name in columns)
+        found = self._session.rows(f"SELECT DISTINCT {asked} FROM ({rows}) LIMIT {most + 1}")
+        return set(found)
+
+    def of_parts(self, rows: str, model: Model, touched: Touched) -> str:
+        """The rows of the touched parts."""
+        wanted = self._session.keep(self.touched(model, touched))
+        same = " AND ".join(
+            f"{_part(model, name, 'r')} IS NOT DISTINCT FROM t.{quoted(name)}"
+            for name in touched.columns
+        )
+        return f"SELECT r.* FROM ({rows}) AS r SEMI JOIN {wanted} AS t ON {same}"
+
+    def touched(self, model: Model, touched: Touched) -> str:
+        """The parts as rows, in the types of the target's columns."""
+        import pyarrow as pa
+
+        columns, kinds = {}, {}
+        for position, name in enumerate(touched.columns):
+            column = model.contract.column(name)
+            assert column is not None, name
+            day = parts.by_day(model, name)
+            kinds[name] = "DATE" if day else ddl(column.type)
+            columns[name] = pa.array([value[position] for value in touched.values])
+        held = self._session.register(pa.table(columns))
+        asked = ", ".join(
+            f"CAST({quoted(n)} AS {kind}) AS {quoted(n)}" for n, kind in kinds.items()
+        )
+        return f"SELECT {asked} FROM {held}"
+
+    def close(self) -> None:
+        """Drop the views."""
+        self._session.clear()
+
+
+def _part(model: Model, name: str, alias: str | None = None) -> str:
+    column = f"{alias}.{quoted(name)}" if alias else quoted(name)
+    return f"CAST({column} AS DATE)" if parts.by_day(model, name) else column
+
+
+def _at(day: date, kind: str) -> str:
+    return f"CAST('{day.isoformat()}' AS {kind})"
+
+
+def _literal(value: str | int | date) -> str:
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return _at(value, "DATE")
+
+
+class _Appended:
+    """The rows of all files that some snapshots added, read part by part, each time they are asked.
+
+    By Arrow's interface of streams, because a reader itself could be read once only.
+    """
+
+    def __init__(self, table: Table, end: int, snapshots: Sequence[int]) -> None:
+        from thermocline.lake.datafile import DataFileReader
+        from thermocline.lake.readschema import schema_at, side_by_side
+
+        self._table = table
+        self._snapshots = snapshots
+        self._reader = DataFileReader(table, side_by_side(schema_at(table, end)))
+        self.schema = self._reader.empty.schema
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        import pyarrow as pa
+
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._batches())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        import numpy as np
+
+        from thermocline.lake.filediff import added_files
+
+        for file in added_files(self._table, self._snapshots):
+            for _, rows in self._reader.live_parts(file, np.zeros(0, dtype=np.int64)):
+                yield from rows.to_batches()

@@ -1,0 +1,122 @@
+"""A connection for the steps of a run, and what they make in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from thermocline.engine.duck import all_rows
+from thermocline.engine.duck_types import ddl, quoted
+from thermocline.errors import Permanent
+from thermocline.lake.metadata import TableState
+from thermocline.lake.schema import shape_of
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    from duckdb.sqltypes import DuckDBPyType
+
+    from thermocline.lake import Lake
+
+BATCH_ROWS = 64 * 1024
+UNABLE = "unable: "
+"""What a query says first when a row shows that DuckDB is not able to do what is asked."""
+
+
+class Unable(Permanent):
+    """Something that DuckDB cannot do, or not as Spark would; nothing was written by then."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what, "Set transform.engine = auto, and Spark computes it.")
+
+
+class Session:
+    """One DuckDB connection with memory of its own, opened when first used.
+
+    Rows that are yet to be computed are the text of a query.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self._opened: duckdb.DuckDBPyConnection | None = None
+        self._numbers = count()
+        self._made: list[tuple[str, str]] = []
+
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection itself."""
+        if self._opened is None:
+            self._opened = self.lake.duck.connect()
+            # What order rows have is said where it matters; keeping any other costs memory.
+            self._opened.execute("SET preserve_insertion_order = false")
+        return self._opened
+
+    def table(self, name: str, snapshot: int) -> str:
+        """All rows of a table at a snapshot. Uuids are text, as they are in Spark."""
+        state = self.lake.state(name)
+        rows = all_rows(self.connection, state.metadata_location, snapshot)
+        uuids = _uuid_columns(state, self, rows)
+        texts = ", ".join(f"CAST({column} AS {kind}) AS {column}" for column, kind in uuids)
+        return f"SELECT * REPLACE ({texts}) FROM ({rows})" if uuids else rows
+
+    def view(self, sql: str) -> str:
+        """A name for rows, which are computed whenever they are read."""
+        return self._make("VIEW", sql)
+
+    def keep(self, sql: str) -> str:
+        """A name for rows, which are computed now and kept; on disk where memory is short."""
+        return self._make("TABLE", sql)
+
+    def _make(self, kind: str, sql: str) -> str:
+        name = f"_tc_{next(self._numbers)}"
+        self.connection.execute(f"CREATE TEMP {kind} {name} AS {sql}")
+        self._made.append((kind, name))
+        return name
+
+    def register(self, rows: object) -> str:
+        """A name for rows that Arrow can read: a table, or what gives a stream of them."""
+        name = f"_tc_{next(self._numbers)}"
+        self.connection.register(name, rows)
+        self._made.append(("", name))
+        return name
+
+    def columns(self, sql: str) -> dict[str, DuckDBPyType]:
+        """The names and types of a query's columns, without running it."""
+        relation = self.connection.sql(sql)
+        return dict(zip(relation.columns, relation.types, strict=True))
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """A query's rows as Python values, for answers that are small."""
+        return self.connection.execute(sql).fetchall()
+
+    def stream(self, sql: str) -> Iterator[pa.Table]:
+        """A query's rows in the canonical Arrow form, a few at a time."""
+        import pyarrow as pa
+
+        from thermocline.engine.arrow import normalise
+
+        for batch in self.connection.execute(sql).to_arrow_reader(BATCH_ROWS):
+            yield normalise(pa.Table.from_batches([batch]))
+
+    def clear(self) -> None:
+        """Drop all that was made."""
+        for kind, name in reversed(self._made):
+            if kind:
+                self.connection.execute(f"DROP {kind} {name}")
+            else:
+                self.connection.unregister(name)
+        self._made.clear()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+
+def _uuid_columns(state: TableState, session: Session, rows: str) -> list[tuple[str, str]]:
+    """The columns that hold uuids, with the type that has text in their place."""
+    held = [c for c in shape_of(state).columns if "uuid" in str(c.type)]
+    there = session.columns(rows) if held else {}
+    return [(quoted(c.name), ddl(c.type)) for c in held if c.name in there]

@@ -1,0 +1,122 @@
+"""Where a step runs: Spark. Rows are data frames, computed and written by its executors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from thermocline.contract.definition import Contract, Write
+from thermocline.engine.spark_types import ddl, quoted
+from thermocline.errors import ThermoclineError
+from thermocline.transform import parts, strategies
+from thermocline.transform.executor import cannot_compute
+from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.models import Model
+from thermocline.transform.parts import Touched
+from thermocline.transform.spark.functions import FunctionInputs
+from thermocline.transform.spark.reader import SparkReader, frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.lake import Lake
+    from thermocline.lake.changeset import ChangeSet
+    from thermocline.lake.draft import Draft
+
+
+class SparkExecutor:
+    """Computes steps in the lake's Spark session, which starts with the first of them."""
+
+    name = "spark"
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """What it raises for a query that it cannot compute."""
+        from pyspark.errors import PySparkException
+
+        return (PySparkException,)
+
+    def failed(self, error: Exception, contract: Contract) -> ThermoclineError:
+        """Such a failure in our words."""
+        return cannot_compute(contract, error)
+
+    def inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[DataFrame] | FunctionInputs:
+        """What a step reads."""
+        if model.is_sql:
+            return Inputs(self._lake, model, spans, SparkReader(self._lake))
+        return FunctionInputs(self._lake, model, spans)
+
+    def write(
+        self,
+        rows: DataFrame,
+        model: Model,
+        draft: Draft,
+        *,
+        bookmark: Mapping[str, Any],
+        full: bool = False,
+        touched: Touched | None = None,
+    ) -> int:
+        """Write a model's rows to the draft as its contract says; see `strategies.write`."""
+        contract = model.contract
+        more: dict[str, Any] = {}
+        if touched is not None and contract.write is Write.PARTITIONS:
+            more["computed"] = parts.condition(model, touched)
+        elif touched is not None:
+            more["affected"] = self._lake.spark.session.createDataFrame(
+                [tuple(value) for value in touched.values], schema=_key_schema(contract)
+            )
+        return strategies.write(rows, contract, draft, bookmark=bookmark, full=full, **more)
+
+    def replay(
+        self,
+        changes: ChangeSet,
+        contract: Contract,
+        draft: Draft,
+        *,
+        bookmark: Mapping[str, Any] | None,
+    ) -> int:
+        """Put rows that were inserted, changed and deleted elsewhere into a table of the draft."""
+
+        def commit(target: str) -> None:
+            _merge(self._lake, contract, changes, target)
+
+        operation = str(contract.write)
+        return draft.commit(contract.table, commit, bookmark=bookmark, operation=operation)
+
+    def close(self) -> None:
+        """The session stays: who opened the lake closes it."""
+
+
+def _merge(lake: Lake, contract: Contract, changes: ChangeSet, target: str) -> None:
+    """Write the changed rows and take out the deleted ones, in one commit."""
+    import pyarrow as pa
+
+    session = lake.spark.session
+    kept, gone = pa.concat_tables([changes.inserts, changes.after]), changes.deletes
+    flags = pa.array([False] * kept.num_rows + [True] * gone.num_rows)
+    rows = pa.concat_tables([kept, gone]).append_column("_tc_gone", flags)
+    names = [column.name for column in contract.table_columns]
+    view = f"_tc_replay_{uuid4().hex}"
+    frame(lake, rows, contract.table, {"_tc_gone": "boolean"}).createTempView(view)
+    on = " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in contract.shape.key)
+    columns = ", ".join(map(quoted, names))
+    values = ", ".join(f"s.{quoted(name)}" for name in names)
+    updates = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+    try:
+        session.sql(
+            f"merge into {target} as t using {view} as s on {on} "
+            f"when matched and s._tc_gone then delete "
+            f"when matched then update set {updates} "
+            f"when not matched and not s._tc_gone then insert ({columns}) values ({values})"
+        )
+    finally:
+        session.catalog.dropTempView(view)
+
+
+def _key_schema(contract: Contract) -> str:
+    columns = (contract.column(name) for name in contract.key)
+    return ", ".join(f"{quoted(c.name)} {ddl(c.type)}" for c in columns if c is not None)

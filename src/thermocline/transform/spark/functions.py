@@ -1,0 +1,108 @@
+"""What a step of a Python model reads, and the call of its function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from traceback import extract_tb
+from typing import TYPE_CHECKING
+
+from thermocline.errors import Permanent, ThermoclineError
+from thermocline.lake.changes import changes
+from thermocline.transform.declare import How
+from thermocline.transform.inputs import Span, appended_only
+from thermocline.transform.models import Model
+from thermocline.transform.spark.reader import SparkReader, frame
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from thermocline.lake import Lake
+
+CHANGE = "_change"
+
+
+@dataclass
+class FunctionInputs:
+    """The sources of one step of a Python model, as frames."""
+
+    lake: Lake
+    model: Model
+    spans: Mapping[str, Span]
+
+    def everything(self) -> DataFrame:
+        """The model's rows computed from all rows of its sources."""
+        return self._call(self._whole)
+
+    def new_rows(self) -> DataFrame | None:
+        """The model's rows computed from what changed in the tables that it reads by changes."""
+        return self._call(self._new)
+
+    def touched(self, columns: Sequence[str], most: int) -> None:
+        """What a function touches cannot be told."""
+
+    def only(self, touched: object) -> DataFrame:
+        """Never asked for, because nothing is ever touched."""
+        raise AssertionError(touched)
+
+    def close(self) -> None:
+        """Nothing was made."""
+
+    def _call(self, read: Callable[[str, How], DataFrame]) -> DataFrame:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import DataFrame as Frame
+
+        path = f"models/{self.model.contract.layer}/{self.model.path.name}"
+        frames = {name: read(each.table, each.how) for name, each in self.model.reads.items()}
+        try:
+            rows = self.model.function()(**frames)
+        except (ThermoclineError, PySparkException):
+            raise
+        except Exception as error:
+            # A user's code may fail in any way; where it failed is what its author needs.
+            line = next((f.lineno for f in reversed(extract_tb(error.__traceback__))
+                         if f.filename == str(self.model.path)), 0)  # fmt: skip
+            raise Permanent(
+                f"{path}:{line}  {type(error).__name__}: {error}",
+                "Mend the model. Nothing was published.",
+            ) from error
+        if not isinstance(rows, Frame):
+            raise Permanent(
+                f"{path}  it gave a {type(rows).__name__}, not a DataFrame.",
+                "Return the rows as a DataFrame. Nothing was published.",
+            )
+        return rows
+
+    def _whole(self, table: str, how: How) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        rows = self.lake.spark.read(table, self.spans[table].end)
+        return rows.withColumn(CHANGE, F.lit("insert")) if how is How.CHANGES else rows
+
+    def _new(self, table: str, how: How) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        span = self.spans[table]
+        if how is not How.CHANGES or not span.moved:
+            rows = self._whole(table, how)
+            return rows if how is not How.CHANGES else rows.limit(0)
+        if appended_only(self.lake, span):
+            return SparkReader(self.lake).appended(span).withColumn(CHANGE, F.lit("insert"))
+        return self._changed(span)
+
+    def _changed(self, span: Span) -> DataFrame:
+        """Inserted and updated rows as they are now, deleted ones as they were."""
+        import pyarrow as pa
+
+        state = self.lake.state(span.table)
+        key = state.schema.get("identifier-field-ids") or ()
+        names = {f["id"]: f["name"] for f in state.schema["fields"]}
+        found = changes(
+            self.lake.iceberg(span.table), span.start, span.end, key=[names[i] for i in key]
+        )
+        kinds = (("insert", found.inserts), ("update", found.after), ("delete", found.deletes))
+        marked = [
+            rows.append_column(CHANGE, pa.array([kind] * rows.num_rows, pa.string()))
+            for kind, rows in kinds
+        ]
+        return frame(self.lake, pa.concat_tables(marked), span.table, {CHANGE: "string"})
