@@ -16,9 +16,11 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import sqlglot
 import yaml
 from rich.console import Console
 from rich.table import Table
+from sqlglot import exp
 
 import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
@@ -75,8 +77,9 @@ def build(project: Path, scale: float) -> list[Question]:
         _copy(source, lake, name)
     questions = []
     for number, text in source.execute("SELECT query_nr, query FROM tpch_queries()").fetchall():
-        query = text.strip().rstrip(";")
-        question = Question(number, _in_lake(query), _columns(source, query), {})
+        query = _named(text.strip().rstrip(";"))
+        columns = _columns(source, query.sql("duckdb"))
+        question = Question(number, _in_lake(query), columns, {})
         _contract(project, question.table, question.columns, write="replace")
         model = project / "models" / f"{question.table.replace('.', '/')}.sql"
         model.parent.mkdir(parents=True, exist_ok=True)
@@ -114,18 +117,23 @@ def _copy(source: duckdb.DuckDBPyConnection, lake: Lake, name: str) -> None:
         table.append(rows)
 
 
-def _in_lake(query: str) -> str:
-    """The query over the lake's tables."""
-    import sqlglot
-    from sqlglot import exp
-
-    parsed = sqlglot.parse_one(query, dialect="duckdb")
+def _named(text: str) -> exp.Query:
+    """A query whose every column has a name that a table's may have."""
+    parsed = sqlglot.parse_one(text, dialect="duckdb")
     assert isinstance(parsed, exp.Query)
-    for reference in table_references(parsed):
+    for number, column in enumerate(parsed.selects, start=1):
+        if not column.alias_or_name.isidentifier():
+            column.replace(exp.alias_(column.copy(), f"column_{number}"))
+    return parsed
+
+
+def _in_lake(query: exp.Query) -> str:
+    """The query over the lake's tables."""
+    for reference in table_references(query):
         reference.set("db", exp.to_identifier("bronze"))
         if not reference.alias:
             reference.set("alias", exp.TableAlias(this=exp.to_identifier(reference.name)))
-    return parsed.sql("duckdb", pretty=True)
+    return query.sql("duckdb", pretty=True)
 
 
 def ask(project: Path, engine: str, questions: list[Question]) -> dict[str, list[Any]]:

@@ -129,7 +129,8 @@ class Draft:
         """
 
         def by_spark(properties: dict[str, str]) -> None:
-            with self._properties(properties):
+            location = self.lake.state(table).location
+            with self._properties(properties), crash_when_written("commit.files-written", location):
                 write(self.target(table))
 
         return self._commit(table, by_spark, bookmark, operation)
@@ -226,9 +227,8 @@ class Draft:
 
         files = Files(self.lake.iceberg(table))
         try:
-            with crash_when_written("commit.files-written", self.lake.state(table).location):
-                yield files
-                files.close()
+            yield files
+            files.close()
         except BaseException as error:
             files.abandon()
             if isinstance(error, OSError | ValueError):  # of the disk, the store, or Arrow
@@ -263,13 +263,12 @@ class Draft:
         properties = bookmarks.properties(self.run, commit, operation, bookmark)
         crash_point("commit.before")
         failure: Exception | None = None
-        with crash_when_written("commit.files-written", self.lake.state(table).location):
-            try:
-                write(properties)
-            except ThermoclineError:
-                raise
-            except Exception as error:  # noqa: BLE001  judged below: it may have landed all the same
-                failure = error
+        try:
+            write(properties)
+        except ThermoclineError:
+            raise
+        except Exception as error:  # noqa: BLE001  judged below: it may have landed all the same
+            failure = error
         landed = self._look_for(table, commit)
         if landed is None:
             raise _not_landed(table, failure) from failure

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from thermocline.errors import Permanent
+from thermocline.lake.faults import crash_point
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -109,6 +110,8 @@ class Files:
         """Write what is held and end every file."""
         self._flush()
         self._end(list(self._open))
+        if self.done:
+            crash_point("commit.files-written")
 
     def abandon(self) -> None:
         """Remove whatever was written."""

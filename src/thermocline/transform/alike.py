@@ -40,6 +40,7 @@ _CONDITIONS = _listed(
     "Column Identifier Literal Null Boolean Paren And Or Not EQ NEQ GT GTE LT LTE Is In"
 )
 _UNITS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND"}
+_OF_A_DAY = {"HOUR", "MINUTE", "SECOND"}
 _MOST_DIGITS = 38
 
 
@@ -159,7 +160,9 @@ def _difference(node: exp.Expr) -> bool:
 
 
 def _truncation(node: exp.Expr) -> bool:
-    return family(node.this) in TIMES and node.text("unit").upper() in _UNITS
+    unit, of = node.text("unit").upper(), family(node.this)
+    # Where a date that is truncated to less is compared, DuckDB 1.5 takes the wrong day.
+    return of in TIMES and unit in (_UNITS if of != "date" else _UNITS - _OF_A_DAY)
 
 
 def _interval(node: exp.Expr) -> bool:

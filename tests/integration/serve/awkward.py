@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from tests.unit.serve.keeping import delete_positions
+from tests.integration.serve.nodes.keeping import delete_positions
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake

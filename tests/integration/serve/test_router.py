@@ -193,7 +193,7 @@ def test_a_commit_reaches_the_nodes_within_two_seconds(serving: Serving, lake: L
 
 def test_a_snapshot_of_the_past_is_answered_as_it_was(serving: Serving, lake: Lake) -> None:
     before = head(lake, "silver.orders")
-    ((count, _),) = serving.rows(EVERYTHING)
+    ((count, _),) = serving.rows(EVERYTHING, min_snapshot=before)
     append(lake, "silver.orders", [order(4_000_000, today())])
     answer = serving.ask(EVERYTHING, snapshot=before)
     assert rows_of(answer)[0][0] == count

@@ -31,7 +31,7 @@ from pyiceberg.types import (
     TimestampType,
     TimestamptzType,
 )
-from tests.unit.serve.keeping import (
+from tests.integration.serve.nodes.keeping import (
     BY_DAY,
     NOW,
     WHOLE,

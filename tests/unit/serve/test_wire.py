@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.serve.running import TOKEN, Running, code, ok
+from tests.integration.serve.nodes.running import TOKEN, Running, code, ok
 
 from thermocline.errors import ConfigError
 from thermocline.serve.wire import wire

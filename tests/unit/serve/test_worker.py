@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.serve.running import TOKEN, Running, code, ok
+from tests.integration.serve.nodes.running import TOKEN, Running, code, ok
 
 from thermocline.serve.wire import wire
 from thermocline.serve.wire.wire import Channel, Lost

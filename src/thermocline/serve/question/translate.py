@@ -25,6 +25,7 @@ Engine = Literal["duckdb", "spark", "trino"]
 LONGEST = 2_000_000
 """Characters of a translation. Saying one construct by several can make a text grow."""
 
+_OF_A_DAY = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
 _STORED = "stored"
 """Under this name a node remembers which stored table it mentions."""
 
@@ -52,6 +53,8 @@ def translate(
             spelt = _spelt(tree, question.dialect, columns or {})
             tree = _said(tree, question.dialect, to, columns or {})
             _spell_results(tree, spelt)
+        if to == "duckdb":
+            _truncate_times(tree)
         _replace_tables(tree, names, to)
         sql = tree.sql(dialect=to, comments=False, identify=to != question.dialect)
     except RecursionError:
@@ -167,6 +170,19 @@ def _count_plainly(tree: exp.Query) -> None:
             continue  # refused where it is not DuckDB's own
         one = exp.Case(ifs=[exp.If(this=node.this, true=exp.Literal.number(1))])
         node.replace(exp.Count(this=one, big_int=True))
+
+
+def _truncate_times(tree: exp.Query) -> None:
+    """Truncate a time where a date may be truncated to less than a day.
+
+    Where that is compared, DuckDB 1.5 compares the date itself, with the wrong day.
+    """
+    from sqlglot import exp
+
+    for node in tree.find_all(exp.DateTrunc, exp.TimestampTrunc):
+        if node.text("unit").upper() in _OF_A_DAY and not isinstance(node.this, exp.Literal):
+            nothing = exp.Interval(this=exp.Literal.string("0"), unit=exp.var("SECOND"))
+            node.set("this", exp.Add(this=exp.paren(node.this), expression=nothing))
 
 
 def _alias_tables(tree: exp.Query) -> None:

@@ -1,11 +1,11 @@
-"""Division of decimals, exactly, in DuckDB's words."""
+"""Division of decimals, exactly: in DuckDB's words, and as DuckDB does it in others'."""
 
 from __future__ import annotations
 
 from sqlglot import exp
 
 from thermocline.engine.query_types import T, decimal, scale
-from thermocline.serve.question.dialect.rules import call, cast, unfaithful
+from thermocline.serve.question.dialect.rules import Rule, call, cast, unfaithful
 
 _MOST_DIGITS = 18
 
@@ -44,3 +44,17 @@ def _integer(node: exp.Expr, digits: int, shift: int) -> exp.Expr:
     if shift == digits:
         return whole
     return exp.paren(exp.Mul(this=whole, expression=exp.Literal.number(10 ** (shift - digits))))
+
+
+def averaged(these: exp.Expr, of: exp.Expr, place: Rule) -> tuple[exp.Expr, exp.Expr]:
+    """What DuckDB divides for the mean of decimals: the sum without its point, and the count.
+
+    The sum itself would be rounded as a double before it is divided, and the mean with it.
+    """
+    after = scale(of)
+    if after is None:
+        unfaithful("AVG of decimals whose digits are not known")
+    size = exp.Literal.number(10**after)
+    total, count = place(exp.Sum(this=these.copy())), place(exp.Count(this=these.copy()))
+    whole = cast(exp.Mul(this=total, expression=size), decimal(38, 0))
+    return cast(whole, T.DOUBLE), exp.paren(exp.Mul(this=count, expression=size.copy()))

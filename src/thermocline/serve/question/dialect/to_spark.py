@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
 from thermocline.serve.question.dialect import shared, texts
+from thermocline.serve.question.dialect.exact import averaged
 from thermocline.serve.question.dialect.letters import spark_lower, spark_upper
 from thermocline.serve.question.dialect.rules import (
     Rule,
@@ -287,7 +288,8 @@ def _difference(node: exp.Expr) -> exp.Expr:
             ]
             size = {"HOUR": 3600, "MINUTE": 60, "SECOND": 1}[unit]
             apart = exp.paren(exp.Sub(this=seconds[0], expression=seconds[1]))
-            return typed(exp.IntDiv(this=apart, expression=exp.Literal.number(size)), T.BIGINT)
+            units = exp.IntDiv(this=apart, expression=exp.Literal.number(size))
+            return typed(exp.paren(units), T.BIGINT)
         case unit:
             return unfaithful(f"DATE_DIFF by {unit.lower()}")
 
@@ -308,13 +310,12 @@ def _summed(node: exp.Expr) -> exp.Expr:
 
 
 def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
-    """Of decimals: DuckDB adds them exactly and gives a double, Spark another decimal."""
+    """Of decimals DuckDB gives a double, Spark another decimal."""
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     need(of, *NUMBERS, "real", of=node)
     if family(of) != "decimal":
         return None
-    total, count = exp.Sum(this=node.this.copy()), exp.Count(this=node.this.copy())
-    return call("TRY_DIVIDE", cast(place(total), T.DOUBLE), place(count), kind=T.DOUBLE)
+    return call("TRY_DIVIDE", *averaged(node.this, of, place), kind=T.DOUBLE)
 
 
 def _median(node: exp.Expr) -> exp.Expr:

@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, T, decimal, family, typed
 from thermocline.serve.question.dialect import nan, shared, texts, trino_times
+from thermocline.serve.question.dialect.exact import averaged
 from thermocline.serve.question.dialect.letters import trino_lower, trino_upper
 from thermocline.serve.question.dialect.rules import (
     Rule,
@@ -222,9 +223,8 @@ def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
         return place(exp.Avg(this=_doubled(node.this)))
     if family(of) != "decimal":
         return None
-    total, count = exp.Sum(this=node.this.copy()), exp.Count(this=node.this.copy())
-    total_double = cast(place(total), T.DOUBLE)
-    return exp.Div(this=total_double, expression=place(count), typed=True, safe=False)
+    total, count = averaged(node.this, of, place)
+    return exp.paren(exp.Div(this=total, expression=count, typed=True, safe=False))
 
 
 def _doubled(node: exp.Expr) -> exp.Expr:

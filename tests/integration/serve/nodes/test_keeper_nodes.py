@@ -12,8 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
-from tests.unit.serve.keeping import WHOLE, head, make_lake, make_table, put, row, scanned
-from tests.unit.serve.tending import (
+from tests.integration.serve.nodes.keeping import (
+    WHOLE,
+    head,
+    make_lake,
+    make_table,
+    put,
+    row,
+    scanned,
+)
+from tests.integration.serve.nodes.tending import (
     TOKEN,
     Keepers,
     Process,

@@ -35,7 +35,7 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
-from tests.unit.serve.keeping import (
+from tests.integration.serve.nodes.keeping import (
     BY_DAY,
     NOW,
     WHOLE,
@@ -47,7 +47,7 @@ from tests.unit.serve.keeping import (
     row,
     scanned,
 )
-from tests.unit.serve.tending import (
+from tests.integration.serve.nodes.tending import (
     SINCE,
     Keepers,
     Process,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.serve.tending import Keepers, Process, node_process
+from tests.integration.serve.nodes.tending import Keepers, Process, node_process
 
 
 @pytest.fixture(scope="module")

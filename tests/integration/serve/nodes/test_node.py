@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.serve.running import Running, code, ok
+from tests.integration.serve.nodes.running import Running, code, ok
 
 from thermocline.serve.node import staging
 from thermocline.serve.node.limits import BULK_NICE

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from tests.unit.serve.keeping import NOW, in_order
+from tests.integration.serve.nodes.keeping import NOW, in_order
 
 from thermocline.lake import Lake
 from thermocline.serve.keeper.heads import Heads
