@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-tpch torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,11 @@ bench-serve: java  ## dashboards on 10 million rows while nodes die, beside Spar
 COMMITS ?=
 bench-commits: setup  ## 50 writer processes on one table: group commit beside PyIceberg's appends
 	@$(BIN)/python -m benchmarks.commits $(COMMITS)
+
+# TPCH="--scale 0.1" makes it a short one.
+TPCH ?=
+bench-tpch: java  ## TPC-H's 22 queries as models, on DuckDB and on Spark, row by row alike
+	@$(BIN)/python -m benchmarks.tpch $(TPCH)
 
 # TORTURE="--kills 20 --events 100000" makes it a short one.
 TORTURE ?=

@@ -1,6 +1,6 @@
 """TPC-H as models of a lakehouse: each of its 22 queries on DuckDB and on Spark, row by row alike.
 
-`python -m benchmarks.tpch --scale 1`. Data and queries come from DuckDB's own extension.
+Run it with `make bench-tpch`. Data and queries come from DuckDB's own extension.
 """
 
 from __future__ import annotations

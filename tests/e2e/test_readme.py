@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
@@ -32,6 +34,7 @@ def shown(expected: str, output: str) -> bool:
     return re.search(pattern, output) is not None
 
 
+@pytest.mark.timeout(1800)  # a JVM for most of its commands, on a machine that may be busy
 def test_every_command_of_the_tour_does_what_the_readme_shows(tmp_path: Path) -> None:
     commands = tour()
     assert len(commands) > 15

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from thermocline.transform.models import Model
     from thermocline.transform.plan import Plan
     from thermocline.transform.runner import RunReport
+    from thermocline.transform.workers.backfill import Backfill, BackfillReport
+    from thermocline.transform.workers.partition_map import PartitionMap
+    from thermocline.transform.workers.piece import Done, Piece
 
 
 @dataclass(frozen=True)
@@ -147,14 +150,23 @@ class Lakehouse:
         return answer(self.lake, sql, at=at, engine=engine)
 
     def plan(
-        self, select: Sequence[str] = (), *, full_refresh: bool = False, env: str | None = None
+        self,
+        select: Sequence[str] = (),
+        *,
+        full_refresh: bool = False,
+        env: str | None = None,
+        workers: str | None = None,
     ) -> Plan:
         """What a run would do and why, without doing it."""
         from thermocline.transform import plan
 
-        into = env_branch(env) if env else MAIN
         return plan.plan(
-            self.lake, self.models, select=select, full_refresh=full_refresh, into=into
+            self.lake,
+            self.models,
+            select=select,
+            full_refresh=full_refresh,
+            into=env_branch(env) if env else MAIN,
+            workers=workers,
         )
 
     def run(
@@ -163,13 +175,94 @@ class Lakehouse:
         *,
         full_refresh: bool = False,
         env: str | None = None,
+        workers: str | None = None,
         progress: Progress = SILENT,
     ) -> RunReport:
-        """Bring stale tables up to date on a branch, check them there, publish all at once."""
+        """Bring stale tables up to date on a branch, check them there, publish all at once.
+
+        `workers` says how DuckDB computes what it may compute: dag, model or partition.
+        """
         from thermocline.transform import runner
 
-        plan = self.plan(select, full_refresh=full_refresh, env=env)
+        plan = self.plan(select, full_refresh=full_refresh, env=env, workers=workers)
         return runner.run(self.lake, self.models, plan, run_id=new_run_id(), progress=progress)
+
+    def backfill(
+        self,
+        table: str,
+        first: str | None = None,
+        last: str | None = None,
+        *,
+        workers: int | None = None,
+        batch: int | None = None,
+        env: str | None = None,
+        progress: Progress = SILENT,
+    ) -> BackfillReport:
+        """Compute a table's partitions anew, from the first to the last, and publish them.
+
+        Called again after it died, it goes on where it was. Other runs of the table may go on
+        meanwhile.
+        """
+        from thermocline.transform.workers import backfill
+
+        begun = self._backfill(table, first, last, env, progress)
+        return backfill.run(begun, batch=batch, count=workers)
+
+    def hand_out(
+        self,
+        table: str,
+        first: str | None = None,
+        last: str | None = None,
+        *,
+        batch: int | None = None,
+        env: str | None = None,
+    ) -> list[Piece]:
+        """Begin a backfill and give its pieces, for workers elsewhere (`thermo work`).
+
+        When they are done, `backfill` with the same arguments finds them so, and publishes.
+        """
+        begun = self._backfill(table, first, last, env, SILENT)
+        with closing(begun):
+            begun.begin()
+            return begun.hand_out(batch)
+
+    def work(self, piece: Piece) -> Done:
+        """Do one piece of a backfill, in this process."""
+        from thermocline.transform.workers.opened import worker
+
+        told = self.settings.workers
+        with worker(self.settings, told.bytes * told.processes, told.processes) as hand:
+            return hand.do(piece)
+
+    def partitions(self, table: str) -> PartitionMap:
+        """A table's partitions: which are fresh, which are stale, and what a backfill is at."""
+        from thermocline.transform.workers.partition_map import partition_map
+
+        return partition_map(self.lake, self.models, self._model(table))
+
+    def _backfill(
+        self, table: str, first: str | None, last: str | None, env: str | None, progress: Progress
+    ) -> Backfill:
+        from thermocline.transform.spark.executor import SparkExecutor
+        from thermocline.transform.workers.backfill import Backfill, ranged
+
+        model = self._model(table)
+        return Backfill(
+            self.lake,
+            model,
+            ranged(model, first, last),
+            into=env_branch(env) if env else MAIN,
+            spare=lambda: SparkExecutor(self.lake),
+            progress=progress,
+        )
+
+    def _model(self, table: str) -> Model:
+        if table not in self.models:
+            raise NotFound(
+                f"There is no model of {table_name(table)}.",
+                f"There are: {', '.join(sorted(self.models)) or 'none, see models/'}.",
+            )
+        return self.models[table]
 
     def ingest(
         self,

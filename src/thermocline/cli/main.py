@@ -30,6 +30,8 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "stream": ("stream", "Take in what comes at the sources, on and on."),
         "plan": ("pipeline", "Explain what a run would do, without doing it."),
         "run": ("pipeline", "Bring stale tables up to date, check them, publish them."),
+        "backfill": ("workers", "Compute partitions of a model anew, many beside each other."),
+        "work": ("workers", "Do pieces of a backfill that were handed out."),
         "check": ("pipeline", "Hold the tables against their contracts."),
         "dbt": ("dbt", "Run a dbt project on the lake, unchanged."),
         "quarantine": ("quarantine", "Look at rows that were set aside, and replay mended ones."),
@@ -37,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Look": {
         "tables": ("tables", "List the tables of the lake."),
         "show": ("tables", "Describe one table."),
+        "partitions": ("workers", "Show which partitions of a model are fresh, stale or failed."),
         "query": ("query", "Run a SQL query, now or as of an earlier moment."),
     },
     "Serve": {

@@ -30,6 +30,11 @@ def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--env", metavar="NAME", help="Work on this long-lived branch, not on main."),
+        click.option(
+            "--workers",
+            type=click.Choice(["dag", "model", "partition"]),
+            help="Compute on DuckDB: all in one process, a process a model, or many by partition.",
+        ),
         click.option("--full-refresh", is_flag=True, help="Compute everything again from nothing."),
         _selection,
     ):
@@ -88,10 +93,16 @@ def ingested(report: IngestReport) -> RenderableType:
 @_run_options
 @pass_invocation
 def plan(
-    invocation: Invocation, select: tuple[str, ...], full_refresh: bool, env: str | None
+    invocation: Invocation,
+    select: tuple[str, ...],
+    full_refresh: bool,
+    env: str | None,
+    workers: str | None,
 ) -> None:
     """Explain what a run would do, step by step, without doing it. Starts no engine."""
-    planned = invocation.lakehouse().plan(select, full_refresh=full_refresh, env=env)
+    planned = invocation.lakehouse().plan(
+        select, full_refresh=full_refresh, env=env, workers=workers
+    )
     invocation.show(planned, _planned)
 
 
@@ -112,15 +123,17 @@ def run(
     select: tuple[str, ...],
     full_refresh: bool,
     env: str | None,
+    workers: str | None,
     only_plan: bool,
 ) -> None:
     """Bring stale tables up to date on a branch, check them there, publish all of them at once."""
     lakehouse = invocation.lakehouse()
+    how: dict[str, Any] = {"full_refresh": full_refresh, "env": env, "workers": workers}
     if only_plan:
-        invocation.show(lakehouse.plan(select, full_refresh=full_refresh, env=env), _planned)
+        invocation.show(lakehouse.plan(select, **how), _planned)
         return
     with invocation.progress() as progress:
-        report = lakehouse.run(select, full_refresh=full_refresh, env=env, progress=progress)
+        report = lakehouse.run(select, progress=progress, **how)
     invocation.show(report, lambda done: ran(done, env))
 
 

@@ -28,6 +28,7 @@ from thermocline.config.values import (
     SparkSettings,
     TransformSettings,
     TrinoSettings,
+    WorkersSettings,
 )
 from thermocline.errors import ConfigError
 
@@ -48,6 +49,7 @@ __all__ = [
     "SparkSettings",
     "TransformSettings",
     "TrinoSettings",
+    "WorkersSettings",
     "find_project",
     "load",
 ]
@@ -114,6 +116,7 @@ def _settings(
         spark=SparkSettings(**section("engine.spark.")),
         duckdb=DuckDBSettings(**section("engine.duckdb.")),
         transform=TransformSettings(**section("transform.")),
+        workers=WorkersSettings(**section("workers.")),
         api=ApiSettings(**section("ingest.api.")),
         serve=ServeSettings(**section("serve.")),
         trino=TrinoSettings(**section("serve.trino.")),

@@ -36,6 +36,15 @@ def _engine(value: str) -> str | None:
     return None if value in {"auto", "spark", "duckdb"} else "must be auto, spark or duckdb"
 
 
+def _workers_mode(value: str) -> str | None:
+    known = {"auto", "off", "dag", "model", "partition"}
+    return None if value in known else "must be auto, off, dag, model or partition"
+
+
+def _workers_on(value: str) -> str | None:
+    return None if value in {"local", "spark"} else "must be local or spark"
+
+
 def _at_least_one(value: int) -> str | None:
     return None if value >= 1 else "must be at least 1"
 
@@ -191,6 +200,28 @@ SETTINGS: tuple[Setting, ...] = (
         "1GB",
         "Up to so much to read, a step is small.",
         _size,
+    ),
+    Setting(
+        "workers.mode",
+        str,
+        "auto",
+        "Who computes what DuckDB may compute: dag (one process for all), model (a process a "
+        "model), partition (many processes a model), off (no worker), or auto.",
+        _workers_mode,
+    ),
+    Setting(
+        "workers.count", int, None, "How many workers; one a core unless given.", _at_least_one
+    ),
+    Setting("workers.memory", str, "1GB", "Memory of each worker.", _size),
+    Setting(
+        "workers.batch", int, 8, "How many partitions a worker computes at a time.", _at_least_one
+    ),
+    Setting(
+        "workers.on",
+        str,
+        "local",
+        "Where workers run: processes of this machine (local), or tasks of the Spark cluster.",
+        _workers_on,
     ),
     Setting(
         "ingest.api.allow_private",

@@ -106,6 +106,29 @@ class TransformSettings:
 
 
 @dataclass(frozen=True)
+class WorkersSettings:
+    """How many processes compute partitions beside each other, and what each may take."""
+
+    mode: str = "auto"
+    count: int | None = None
+    memory: str = "1GB"
+    batch: int = 8
+    on: str = "local"
+
+    @property
+    def bytes(self) -> int:
+        """Memory of a worker."""
+        return amounts.size(self.memory)
+
+    @property
+    def processes(self) -> int:
+        """How many workers there are: one a core unless given."""
+        import os
+
+        return self.count or os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
 class ApiSettings:
     """Which addresses API sources may reach beyond the public ones."""
 
@@ -196,6 +219,7 @@ class Settings:
     spark: SparkSettings = field(default_factory=SparkSettings)
     duckdb: DuckDBSettings = field(default_factory=DuckDBSettings)
     transform: TransformSettings = field(default_factory=TransformSettings)
+    workers: WorkersSettings = field(default_factory=WorkersSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     trino: TrinoSettings = field(default_factory=TrinoSettings)

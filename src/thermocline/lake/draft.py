@@ -93,6 +93,10 @@ class Draft:
             self.lake.commit(changes)
             crash_point("draft.begun")
 
+    def resume(self, table: str, base: int) -> None:
+        """Go on with a table's branch that an earlier process made from a snapshot."""
+        self._bases[table] = base
+
     def base(self, table: str) -> int:
         """The snapshot that the draft's branch was made from."""
         return self._bases[table]
@@ -136,13 +140,23 @@ class Draft:
         return self._commit(table, by_spark, bookmark, operation)
 
     def append(
-        self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
+        self,
+        table: str,
+        rows: Rows,
+        *,
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+        notes: Mapping[str, str] | None = None,
     ) -> int:
-        """The same for rows of this process, which are added without Spark; see `lake.append`."""
+        """The same for rows of this process, which are added without Spark; see `lake.append`.
+
+        `notes` are further properties of the snapshot.
+        """
         from thermocline.lake.append import append
 
         def by_iceberg(properties: dict[str, str]) -> None:
-            append(lambda: self.lake.iceberg(table), rows, self.branch, properties)
+            every = {**properties, **(notes or {})}
+            append(lambda: self.lake.iceberg(table), rows, self.branch, every)
 
         return self._commit(table, by_iceberg, bookmark, operation)
 
@@ -199,6 +213,17 @@ class Draft:
 
         make = partial(rewrite.files_at, rows=rows, paths=paths)
         return self._rewrite(table, make, bookmark, operation)
+
+    def change_files(
+        self,
+        table: str,
+        change: FileChange,
+        *,
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
+    ) -> int:
+        """Add and remove files that are written already, in one commit."""
+        return self._rewrite(table, lambda *_: change, bookmark, operation)
 
     def _rewrite(
         self,

@@ -2,8 +2,9 @@
 
 Exactly-once is only worth what it survives. A process that is started with
 THERMOCLINE_CRASH_AT=<point>[:<n>] kills itself with SIGKILL when it reaches that point for the
-n-th time; with THERMOCLINE_FREEZE_AT it stops there until it gets SIGCONT. Otherwise a point costs
-two look-ups in a dictionary.
+n-th time; with THERMOCLINE_FREEZE_AT it stops there until it gets SIGCONT. Where
+THERMOCLINE_CRASH_ONCE names a file, only the process that takes it away is hit, and not those that
+do its work again. Otherwise a point costs two look-ups in a dictionary.
 """
 
 from __future__ import annotations
@@ -31,8 +32,19 @@ def crash_point(name: str) -> None:
         point, _, nth = wanted.partition(":")
         if point == name:
             _reached[variable] += 1
-            if _reached[variable] == int(nth or 1):
+            if _reached[variable] == int(nth or 1) and _chosen():
                 os.kill(os.getpid(), act)
+
+
+def _chosen() -> bool:
+    once = os.environ.get("THERMOCLINE_CRASH_ONCE")
+    if not once:
+        return True
+    try:
+        Path(once).unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @contextmanager

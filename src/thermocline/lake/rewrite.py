@@ -46,21 +46,71 @@ def partitions(table: Table, head: int, rows: Rows, wanted: Partitions | None) -
 
     A row outside the partitions raises CheckFailed: it would be added beside others' rows.
     """
+    added, named = of_partitions(table, rows, wanted)
+    replaced = {file.partition for file in added} if named is None else named
+    standing = _of_today(table, head).values()
+    return FileChange(added, [file for file in standing if file.partition in replaced])
+
+
+def of_partitions(
+    table: Table, rows: Rows, wanted: Partitions | None
+) -> tuple[list[DataFile], set[Record] | None]:
+    """The rows as files, and the wanted partitions as files carry them; none lies outside."""
     added = write_files(table, rows)
     if wanted is None:
-        replaced = {file.partition for file in added}
-    else:
-        replaced = {_record(table, values) for values in wanted}
-        for file in added:
-            if file.partition not in replaced:
-                raise _outside(table, file)
-    standing = _live(table, head)
-    if any(file.spec_id != table.spec().spec_id for file in standing):
+        return added, None
+    named = {_record(table, values) for values in wanted}
+    for file in added:
+        if file.partition not in named:
+            raise _outside(table, file)
+    return added, named
+
+
+def partitions_again(
+    table: Table, start: int, end: int, onto: int
+) -> tuple[FileChange, set[Record]]:
+    """What became of partitions between two snapshots, as a change of a third one.
+
+    The very files are used again. Partitions that are not the same in `onto` as in `start` either
+    are left out of the change, and named.
+    """
+    base, ours, theirs = (_of_today(table, snapshot) for snapshot in (start, end, onto))
+    changed, moved = _differing(base, ours), _differing(base, theirs)
+    free = changed - moved
+    change = FileChange(
+        [file for file in ours.values() if file.partition in free],
+        [file for file in theirs.values() if file.partition in free],
+    )
+    return change, changed & moved
+
+
+def changed_partitions(table: Table, start: int, end: int) -> set[Record]:
+    """The partitions that have other files in one snapshot than in another."""
+    return _differing(_of_today(table, start), _of_today(table, end))
+
+
+def standing_partitions(table: Table, snapshot: int) -> dict[Record, list[DataFile]]:
+    """The partitions that have files, with these."""
+    found: dict[Record, list[DataFile]] = defaultdict(list)
+    for file in _of_today(table, snapshot).values():
+        found[file.partition].append(file)
+    return found
+
+
+def _of_today(table: Table, snapshot: int) -> dict[str, DataFile]:
+    """The files of a snapshot by path; none may be of an older partitioning."""
+    files = _live(table, snapshot)
+    if any(file.spec_id != table.spec().spec_id for file in files):
         raise Permanent(
             f"{'.'.join(table.name())} has files of an older partitioning.",
             "Compute it anew: thermo run --full-refresh.",
         )
-    return FileChange(added, [file for file in standing if file.partition in replaced])
+    return {file.file_path: file for file in files}
+
+
+def _differing(before: Mapping[str, DataFile], after: Mapping[str, DataFile]) -> set[Record]:
+    both = {**before, **after}
+    return {both[path].partition for path in before.keys() ^ after.keys()}
 
 
 def files_at(table: Table, head: int, rows: Rows, paths: Collection[str]) -> FileChange:
@@ -207,6 +257,24 @@ def _record(table: Table, values: Mapping[str, Any]) -> Record:
         for field in spec.fields
     ]
     return PartitionKey(fields, spec, schema).partition
+
+
+def values_of(table: Table, record: Record) -> tuple[Any, ...]:
+    """A partition by the values of the columns that it is cut by, as `Partitions` has them."""
+    from datetime import UTC, date, datetime, timedelta
+
+    from pyiceberg.types import DateType, TimestampType, TimestamptzType
+
+    found: list[Any] = []
+    for position, field in enumerate(table.spec().partition_type(table.schema()).fields):
+        value = record[position]
+        if isinstance(field.field_type, DateType) and isinstance(value, int):
+            value = date(1970, 1, 1) + timedelta(days=value)
+        elif isinstance(field.field_type, TimestampType | TimestamptzType) and value is not None:
+            zone = UTC if isinstance(field.field_type, TimestamptzType) else None
+            value = datetime(1970, 1, 1, tzinfo=zone) + timedelta(microseconds=value)
+        found.append(value)
+    return tuple(found)
 
 
 def _physical(value: Any) -> Any:

@@ -7,10 +7,10 @@ known by then: what its own step reads is taken for it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from thermocline.config import TransformSettings
+from thermocline.config import Settings
 from thermocline.contract.definition import Column, Write
 from thermocline.errors import BadInput
 from thermocline.lake.metadata import TableState
@@ -28,9 +28,17 @@ class Choice:
     engine: str
     why: str = ""
     bytes: int = 0
+    crew: str = ""
+    """Who computes it on DuckDB: this process, a worker for the `model`, or many by `partition`."""
+
+    @property
+    def executor(self) -> str:
+        """The name under which a run has what computes it."""
+        return f"{self.engine} {self.crew}".strip()
 
     def __str__(self) -> str:
-        return f"{self.engine} ({self.why})" if self.why else self.engine
+        whose = {"model": " in a worker", "partition": " workers by partition"}.get(self.crew, "")
+        return f"{self.engine}{whose} ({self.why})" if self.why else f"{self.engine}{whose}"
 
 
 SPARK = Choice("spark")
@@ -41,22 +49,50 @@ class Sizes:
 
     def __init__(
         self,
-        settings: TransformSettings,
+        settings: Settings,
         models: Mapping[str, Model],
         tables: Mapping[str, tuple[TableState, int | None]],
     ) -> None:
-        self._settings = settings
+        self._settings = settings.transform
+        self._workers = settings.workers
+        self._one_machine = settings.spark.master.startswith("local")
         self._models = models
         self._tables = tables
         self._grown: dict[str, int] = {}
 
-    def choose(self, model: Model, moves: Sequence[SourceMove], *, only_new: bool) -> Choice:
+    def choose(
+        self,
+        model: Model,
+        moves: Sequence[SourceMove],
+        *,
+        only_new: bool,
+        workers: str | None = None,
+        beyond: int | None = None,
+    ) -> Choice:
         """The engine of a model's step, which reads all of its sources or only what is new.
 
-        What it reads is remembered as what its table grows by, for the steps after it.
+        `workers` is how a person wants DuckDB to work; where it is told, size is no reason against
+        it. `beyond` is how much to read was once too much for DuckDB's memory. What the step reads
+        is remembered as what its table grows by, for the steps after it.
         """
         size = self._new(model, moves) if only_new else sum(map(self._whole, model.sources))
         self._grown[model.table] = size
+        mode = workers or self._workers.mode
+        chosen = self._engine(model, size, beyond, mode)
+        if chosen.engine != "duckdb":
+            return chosen
+        return replace(chosen, crew=self._crew(model, size, mode, only_new=only_new))
+
+    def _crew(self, model: Model, size: int, mode: str, *, only_new: bool) -> str:
+        """Who works: in parts where that can be and is asked for, or is more than one will do."""
+        if mode in {"off", "dag"} or (mode == "auto" and size <= self._settings.small):
+            return ""
+        if mode == "model":
+            return mode
+        by_parts = not only_new and _in_parts(model)
+        return "partition" if by_parts else "model" if mode == "partition" else ""
+
+    def _engine(self, model: Model, size: int, beyond: int | None, mode: str) -> Choice:
         wanted = self._settings.engine
         if not model.is_sql:
             if wanted == "duckdb":
@@ -67,7 +103,11 @@ class Sizes:
             return Choice("spark", "a Python model", size)
         if wanted != "auto":
             return Choice(wanted, "as set", size)
-        if size > self._settings.small:
+        if beyond is not None and size >= beyond:
+            return Choice("spark", f"{_shown(beyond)} were too much for DuckDB before", size)
+        asked = mode in {"dag", "model", "partition"}
+        in_parts = mode == "auto" and self._one_machine and _in_parts(model)
+        if size > self._settings.small and not asked and not in_parts:
             return Choice("spark", f"{_shown(size)} to read", size)
         doubt = self._doubt(model)
         if doubt is not None:
@@ -112,6 +152,13 @@ class Sizes:
         if source in self._models:
             return self._models[source].contract.table_columns
         return shape_of(self._tables[source][0]).columns if source in self._tables else ()
+
+
+def _in_parts(model: Model) -> bool:
+    """Whether a model's partitions can be computed one by one."""
+    from thermocline.transform.parts import unfit
+
+    return unfit(model) is None
 
 
 def _shown(size: int) -> str:

@@ -23,11 +23,12 @@ Touching too much is only slower; touching too little would be wrong. Every doub
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from sqlglot import exp
 
+from thermocline.transform import windows
 from thermocline.transform.models import table_references
 from thermocline.transform.parts import OLD
 
@@ -49,8 +50,13 @@ def row_by_row(query: exp.Query) -> bool:
     return len(table_references(query)) == 1
 
 
-def unfit_for_substitution(query: exp.Query, target: Sequence[str]) -> Unfit | None:
-    """Why touched values of the `target` output columns cannot be found; None if they can."""
+def unfit_for_substitution(
+    query: exp.Query, target: Sequence[str], days: Collection[str] = ()
+) -> Unfit | None:
+    """Why touched values of the `target` output columns cannot be found; None if they can.
+
+    Of those among `days` only the day counts.
+    """
     for kind, reason in _NEVER:
         if query.find(kind):
             return Unfit(reason)
@@ -64,9 +70,8 @@ def unfit_for_substitution(query: exp.Query, target: Sequence[str]) -> Unfit | N
             return Unfit("a join on an aggregated column")
     if _target_may_be_null_supplied(query, target):
         return Unfit("an outer join that may supply the partition or key itself")
-    for window in query.find_all(exp.Window):
-        if not _window_stays_inside(window, query, target):
-            return Unfit("a window that reaches across partitions")
+    if not windows.stay_inside(query, target, days):
+        return Unfit("a window that reaches across partitions")
     return None
 
 
@@ -84,6 +89,13 @@ _NEVER: tuple[tuple[type[exp.Expression], str], ...] = (
 )
 
 
+def widened(query: exp.Query) -> exp.Query:
+    """A copy of a query that hides no output row, and may give some that the query does not."""
+    copy = query.copy()
+    _widen(copy)
+    return copy
+
+
 def substitutions(query: exp.Query, table: str) -> Iterator[tuple[exp.Query, exp.Table]]:
     """For each occurrence of a table: a widened copy of the query, and that occurrence in it.
 
@@ -91,8 +103,7 @@ def substitutions(query: exp.Query, table: str) -> Iterator[tuple[exp.Query, exp
     """
     count = sum(1 for reference in table_references(query) if _is(reference, table))
     for index in range(count):
-        copy = query.copy()
-        _widen(copy)
+        copy = widened(query)
         occurrence = [r for r in table_references(copy) if _is(r, table)][index]
         _make_inner(occurrence)
         yield _without_other_branches(copy, occurrence), occurrence
@@ -259,49 +270,6 @@ def _target_may_be_null_supplied(query: exp.Query, target: Sequence[str]) -> boo
                 if not column.table or column.table.lower() in nullable:
                     return True
     return False
-
-
-def _window_stays_inside(window: exp.Window, query: exp.Query, target: Sequence[str]) -> bool:
-    """Whether the window's PARTITION BY holds every target column, or its definition."""
-    select = window.find_ancestor(exp.Select)
-    if select is None:
-        return False
-    definitions = _definitions(query)
-    inside = set()
-    for expression in window.args.get("partition_by") or ():
-        inside.add(_bare(expression))
-        inside |= definitions.get(_bare(expression), set())
-    return all(
-        name.lower() in inside or bool(definitions.get(name.lower(), set()) & inside)
-        for name in target
-    )
-
-
-def _definitions(query: exp.Query) -> dict[str, set[str]]:
-    """What each output name stands for, followed through renames of derived tables."""
-    direct: dict[str, set[str]] = {}
-    for select in query.find_all(exp.Select):
-        for projection in select.expressions:
-            if isinstance(projection, exp.Alias):
-                direct.setdefault(projection.alias.lower(), set()).add(_bare(projection.this))
-    for _ in range(len(direct)):
-        grown = False
-        for meanings in direct.values():
-            more = {m for known in tuple(meanings) for m in direct.get(known, ())} - meanings
-            if more:
-                meanings |= more
-                grown = True
-        if not grown:
-            break
-    return direct
-
-
-def _bare(expression: exp.Expression) -> str:
-    """An expression's text without table qualifiers, for comparing."""
-    copy = expression.copy()
-    for column in copy.find_all(exp.Column):
-        column.set("table", None)
-    return str(copy.sql("duckdb", normalize=True)).lower()
 
 
 def _widen(query: exp.Query) -> None:

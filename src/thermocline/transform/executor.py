@@ -80,7 +80,7 @@ class Executor(Protocol[R]):
         model: Model,
         draft: Draft,
         *,
-        bookmark: Mapping[str, Any],
+        bookmark: Mapping[str, Any] | None,
         full: bool = False,
         touched: Touched | None = None,
     ) -> int:

@@ -129,7 +129,15 @@ class Inputs(Generic[R]):
                 found |= named
                 if len(found) > most:
                     return None
-        return Touched(tuple(columns), tuple(sorted(found, key=repr)))
+        return Touched.of(columns, found)
+
+    def every_part(self, columns: Sequence[str], most: int) -> Touched | None:
+        """The parts that the model has rows in, and perhaps some more; None when over `most`."""
+        from thermocline.transform import delta
+
+        rows = self._select(delta.widened(self.model.query()), self._whole())
+        found = self.reader.parts(rows, self.model, columns, most)
+        return None if len(found) > most else Touched.of(columns, found)
 
     def only(self, touched: Touched) -> R:
         """The model's rows of the touched parts, from the source rows that can reach them."""

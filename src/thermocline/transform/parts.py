@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,9 +25,46 @@ class Touched:
     columns: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
 
+    @classmethod
+    def of(cls, columns: Sequence[str], values: Iterable[tuple[Any, ...]]) -> Touched:
+        """The same parts in the same order, whoever found them."""
+        return cls(tuple(columns), tuple(sorted(set(values), key=repr)))
+
     def as_dicts(self) -> list[dict[str, Any]]:
         """Each part as column → value."""
         return [dict(zip(self.columns, value, strict=True)) for value in self.values]
+
+
+def touched_columns(model: Model) -> list[str]:
+    """The output columns by which touched parts are named: the partition's, or the key's."""
+    contract = model.contract
+    if contract.write is Write.PARTITIONS:
+        fits = {"identity", "day"}
+        if all(field.transform in fits for field in contract.partition):
+            return [field.column for field in contract.partition]
+        return []
+    return list(contract.key) if contract.write is Write.MERGE else []
+
+
+def unfit(model: Model) -> str | None:
+    """Why a model's partitions cannot be computed one by one; None if they can."""
+    if not model.is_sql:
+        return "it is a Python model"
+    if model.contract.write is not Write.PARTITIONS:
+        return f"its contract says write: {model.contract.write}, not partitions"
+    if not touched_columns(model):
+        return "its partitions are cut by more than values and days"
+    return not_by_parts(model)
+
+
+def not_by_parts(model: Model) -> str | None:
+    """What in a model's query stands against computing only some parts; None if nothing does."""
+    from thermocline.transform import delta
+
+    columns = touched_columns(model)
+    days = [name for name in columns if by_day(model, name)]
+    doubt = delta.unfit_for_substitution(model.query(), columns, days)
+    return doubt.reason if doubt else None
 
 
 def by_day(model: Model, name: str) -> bool:

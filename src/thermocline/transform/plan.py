@@ -18,12 +18,17 @@ from thermocline.transform import graph
 from thermocline.transform.choice import SPARK, Choice, Sizes
 from thermocline.transform.declare import How
 from thermocline.transform.models import Model
+from thermocline.transform.parts import not_by_parts, touched_columns
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 MODEL_KEY = "@model"
 """Where a bookmark keeps the fingerprint of the model that computed the table."""
+
+
+BEYOND_KEY = "@beyond"
+"""Where it keeps how many bytes to read were once too much for DuckDB's memory."""
 
 
 class Way(StrEnum):
@@ -86,6 +91,7 @@ class Step:
             "why": list(self.why),
             "how": self.how,
             "engine": self.choice.engine,
+            "workers": self.choice.crew,
             "bytes": self.choice.bytes,
             "creates": self.creates,
             "sources": [
@@ -125,6 +131,7 @@ def plan(
     select: Sequence[str] = (),
     full_refresh: bool = False,
     into: str = MAIN,
+    workers: str | None = None,
 ) -> Plan:
     """Decide which of the selected models are stale, why, and how each will be computed."""
     chosen = graph.select(models, select)
@@ -135,7 +142,7 @@ def plan(
     planned: set[str] = set()
     pins: dict[str, int] = {}
     heads = {table: (state, _head(state, into)) for table, state in states.items()}
-    sizes = Sizes(lake.settings.transform, models, heads)
+    sizes = Sizes(lake.settings, models, heads)
     for model in graph.ordered(models):
         if model.table not in chosen:
             continue
@@ -147,7 +154,13 @@ def plan(
         if step is None:
             fresh.append(model.table)
         else:
-            choice = sizes.choose(model, step.moves, only_new=step.way is Way.EVENTS)
+            choice = sizes.choose(
+                model,
+                step.moves,
+                only_new=step.way is Way.EVENTS,
+                workers=workers,
+                beyond=_marked(states.get(model.table), into).get(BEYOND_KEY),
+            )
             steps.append(replace(step, choice=choice))
             planned.add(model.table)
     left = tuple(contract for contract in evolving if contract.table not in planned)
@@ -266,18 +279,6 @@ def incremental_way(model: Model, moves: Sequence[SourceMove]) -> Way:
         contract.write is Write.MERGE and contract.order_by
     ):
         return Way.EVENTS if delta.row_by_row(query) else Way.FULL
-    target = touched_columns(model)
-    if not target or delta.unfit_for_substitution(query, target) is not None:
+    if not touched_columns(model) or not_by_parts(model) is not None:
         return Way.FULL
     return Way.TOUCHED
-
-
-def touched_columns(model: Model) -> list[str]:
-    """The output columns by which touched parts are named: the partition's, or the key's."""
-    contract = model.contract
-    if contract.write is Write.PARTITIONS:
-        fits = {"identity", "day"}
-        if all(field.transform in fits for field in contract.partition):
-            return [field.column for field in contract.partition]
-        return []
-    return list(contract.key) if contract.write is Write.MERGE else []

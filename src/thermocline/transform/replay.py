@@ -39,6 +39,8 @@ def onto_moved(draft: Draft, contract: Contract, executor: Executor[Any]) -> boo
         return False  # somebody consumed the same input meanwhile
     if contract.write is Write.APPEND:
         return _append_again(draft, table, base, head)
+    if contract.write is Write.PARTITIONS:
+        return _partitions_again(draft, table, base, head, main)
     if contract.write not in {Write.MERGE, Write.SCD2} or _companion_moved(draft, contract):
         return False
     iceberg = draft.lake.iceberg(table)
@@ -50,6 +52,20 @@ def onto_moved(draft: Draft, contract: Contract, executor: Executor[Any]) -> boo
     mine = bookmarks.of(state.snapshot(head))
     draft.rebase(table)
     executor.replay(ours, contract, draft, bookmark=mine)
+    return True
+
+
+def _partitions_again(draft: Draft, table: str, base: int, head: int, main: int) -> bool:
+    """Put the draft's partitions, as they are written, into the new main where nobody was."""
+    from thermocline.lake.rewrite import partitions_again
+
+    change, clashing = partitions_again(draft.lake.iceberg(table), base, head, main)
+    if clashing:
+        return False
+    state = draft.lake.state(table)
+    marked = next((found for _, found in bookmarks.walk(state, head)), None)
+    draft.rebase(table)
+    draft.change_files(table, change, bookmark=marked, operation="partitions")
     return True
 
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import Report, raise_if_failed
 from thermocline.check.tables import check_tables
 from thermocline.contract import Contract
-from thermocline.contract.definition import Write
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import Draft, MainMoved, Published
 from thermocline.lake.faults import crash_point
-from thermocline.lake.partitions import partition_count, too_fine
+from thermocline.lake.partitions import too_fine
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import graph, replay
 from thermocline.transform.duck.executor import DuckExecutor
@@ -23,15 +21,18 @@ from thermocline.transform.duck.session import Unable
 from thermocline.transform.executor import Executor
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import Touched
-from thermocline.transform.plan import MODEL_KEY, Plan, Step, Way, touched_columns
+from thermocline.transform.plan import BEYOND_KEY, MODEL_KEY, Plan, Step, Way
 from thermocline.transform.spark.executor import SparkExecutor
+from thermocline.transform.step import compute
 from thermocline.transform.strategies import tombstones
+from thermocline.transform.workers import pool
+from thermocline.transform.workers.executor import WorkersExecutor
+from thermocline.transform.workers.piece import Piece
+from thermocline.transform.workers.work import OutOfMemory
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-FEW_PARTITIONS, FEW_KEYS, MOST_KEYS = 30, 1_000, 10_000
 ROUNDS = 5
 """How often a run works itself onto a main that keeps moving before it gives up."""
 
@@ -123,7 +124,11 @@ class _Run:
             "spark": SparkExecutor(lake),
             "duckdb": DuckExecutor(lake),
         }
+        self.executors["duckdb partition"] = WorkersExecutor(
+            lake, lambda: self.executors["spark"], progress
+        )
         self.results: dict[str, StepResult] = {}
+        self.ran: dict[str, str] = {}
         self.replayed: list[str] = []
 
     def execute(self, started: float) -> RunReport:
@@ -181,33 +186,61 @@ class _Run:
         spans = self._spans(step.model)
         bookmark: dict[str, Any] = {span.table: span.end for span in spans.values()}
         bookmark[MODEL_KEY] = step.model.fingerprint
-        engine = step.choice.engine
+        marked = bookmarks.read(self.lake.state(step.table), self.draft.branch)
+        if BEYOND_KEY in marked:
+            bookmark[BEYOND_KEY] = marked[BEYOND_KEY]
+        before, engine = self.draft.head(step.table), step.choice.executor
         try:
             snapshot, way, detail = self._write(step, engine, spans, bookmark)
         except Unable as unable:
             if self.lake.settings.transform.engine != "auto":
                 raise
             engine = "spark"
+            if isinstance(unable, OutOfMemory):
+                bookmark[BEYOND_KEY] = step.choice.bytes
             self._start_over(step.model.contract)
+            before = self.draft.head(step.table)
             snapshot, way, detail = self._write(step, engine, spans, bookmark)
             detail = f"{detail}, not on duckdb: {unable.cause}"
         crash_point("step.after")
-        made = self.lake.state(step.table).snapshot(snapshot)
-        removed = made.count("deleted-records") + made.count("added-position-deletes")
+        self._done(step, engine, str(way), detail, before, snapshot, time.monotonic() - began)
+
+    def _done(
+        self,
+        step: Step,
+        engine: str,
+        way: str,
+        detail: str,
+        before: int,
+        snapshot: int,
+        seconds: float,
+    ) -> None:
+        """Keep what a step did, which may have taken several snapshots."""
+        state = self.lake.state(step.table)
+        made = state.between(before, snapshot) or [state.snapshot(snapshot)]
+        last = state.snapshot(snapshot)
+        kinds = ("deleted-records", "added-position-deletes")
         result = StepResult(
             table=step.table,
             write=str(step.model.contract.write),
-            engine=engine,
-            way=str(way),
-            detail=detail,
-            added=made.count("added-records"),
-            removed=removed,
-            total=made.count("total-records") - made.count("total-position-deletes"),
+            engine=engine.partition(" ")[0],
+            way=way,
+            detail=self._by_whom(engine, detail),
+            added=sum(each.count("added-records") for each in made),
+            removed=sum(each.count(kind) for each in made for kind in kinds),
+            total=last.count("total-records") - last.count("total-position-deletes"),
             snapshot=snapshot,
-            seconds=time.monotonic() - began,
+            seconds=seconds,
         )
         self.results[step.table] = result
-        self.progress.done(f"{result.write:<10} {result.total:,} rows   {detail} on {engine}")
+        self.ran[step.table] = engine
+        said = f"{result.write:<10} {result.total:,} rows   {result.detail} on {result.engine}"
+        self.progress.done(said)
+
+    def _by_whom(self, engine: str, detail: str) -> str:
+        if engine != "duckdb partition":
+            return f"{detail}, by a worker" if engine == "duckdb model" else detail
+        return f"{detail}, by {self.lake.settings.workers.processes} workers"
 
     def _start_over(self, contract: Contract) -> None:
         """Forget what the draft wrote to a table and its companion."""
@@ -228,40 +261,25 @@ class _Run:
     def _write(
         self, step: Step, engine: str, spans: Mapping[str, Span], bookmark: Mapping[str, Any]
     ) -> tuple[int, Way, str]:
-        """Compute a step on an engine and write it: the snapshot, the way it took, and how much."""
+        if engine == "duckdb model":
+            return self._by_worker(step, spans, bookmark)
         executor = self.executors[engine]
-        inputs = executor.inputs(step.model, spans)
-        put = partial(executor.write, model=step.model, draft=self.draft, bookmark=bookmark)
-        try:
-            if step.way is Way.EVENTS:
-                rows = inputs.new_rows()
-                if rows is not None:
-                    return put(rows), step.way, "new rows"
-            if step.way is Way.TOUCHED:
-                found = inputs.touched(touched_columns(step.model), self._worthwhile(step.model))
-                if found is not None and not found.values:
-                    mark = replay.mark(self.draft, step.table, bookmark)
-                    return mark, step.way, "nothing touched"
-                if found is not None:
-                    what = _counted(found, step.model.contract)
-                    return put(inputs.only(found), touched=found), step.way, what
-            return put(inputs.everything(), full=True), Way.FULL, "all rows"
-        except executor.failures as error:
-            raise executor.failed(error, step.model.contract) from error
-        finally:
-            inputs.close()
+        return compute(executor, step.model, self.draft, step.way, spans, bookmark)
 
-    def _worthwhile(self, model: Model) -> int:
-        """How many parts may be touched before computing everything is the better way.
-
-        The sources are read either way: what is saved is the work on the other parts, and what
-        it costs is to find the parts and to send their names to all who read.
-        """
-        contract, head = model.contract, self.draft.head(model.table)
-        if contract.write is Write.PARTITIONS:
-            return max(FEW_PARTITIONS, partition_count(self.lake, contract.table, head) // 2)
-        rows = self.lake.state(contract.table).snapshot(head).count("total-records")
-        return min(MOST_KEYS, max(FEW_KEYS, rows // 20))
+    def _by_worker(
+        self, step: Step, spans: Mapping[str, Span], bookmark: Mapping[str, Any]
+    ) -> tuple[int, Way, str]:
+        """Have the whole step computed by a process that has its own memory."""
+        bases = {c.table: self.draft.base(c.table) for c in _contracts(step.model.contract)}
+        whole = {"into": self.draft.into, "bases": bases, "way": str(step.way),
+                 "bookmark": dict(bookmark)}  # fmt: skip
+        piece = Piece(
+            self.draft.run, step.table, self.draft.branch, bases[step.table], spans, whole=whole
+        )
+        (outcome,) = pool.work(self.lake.settings, [piece])
+        if outcome.done is None:
+            raise outcome.error or AssertionError(outcome)
+        return outcome.done.snapshot, Way(outcome.done.way), outcome.done.detail
 
     def _check(self, contracts: Sequence[Contract]) -> dict[str, Report]:
         """Check the tables on the draft. A broken rule stops the run and leaves the branch."""
@@ -294,7 +312,8 @@ class _Run:
         for step in self.plan.steps:
             if step.table not in behind:
                 continue
-            executor = self.executors[self.results[step.table].engine]
+            engine = self.ran[step.table].replace("duckdb model", "duckdb")
+            executor = self.executors[engine]
             stands = not changed & set(step.model.sources)
             if stands and replay.onto_moved(self.draft, step.model.contract, executor):
                 self.replayed.append(step.table)
@@ -312,8 +331,3 @@ def _contracts(contract: Contract) -> list[Contract]:
     """A table's contract and that of its companion, if it has one."""
     companion = tombstones.contract_for(contract)
     return [contract] if companion is None else [companion, contract]
-
-
-def _counted(touched: Touched, contract: Contract) -> str:
-    what = "partitions" if contract.write is Write.PARTITIONS else "keys"
-    return f"{len(touched.values):,} {what} touched"

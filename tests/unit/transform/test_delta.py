@@ -37,6 +37,19 @@ def test_row_by_row(sql: str, expected: bool) -> None:
         ("select day, sum(n) over (partition by day, k) as n from s.t", None),
         ("select cast(t as date) as day, lag(n) over (partition by cast(t as date)) as p from s.t",
          None),
+        ("with c as (select *, cast(t as date) as day from s.t), "
+         "d as (select *, row_number() over (partition by day, k order by n) as r from c) "
+         "select day, count(*) as n from d where r = 1 group by day", None),
+        ("select day, n from (select s.t.day, sum(n) over (partition by s.t.day) as n from s.t) "
+         "union all select day, sum(n) over (partition by day) as n from s.u", None),
+        # The window keeps to the days of another table than the one that names the part.
+        ("select d.day, r.n from (select k, rank() over (partition by day order by n) n from s.t)"
+         " as r join s.d on d.k = r.k", "a window"),
+        ("select u.day, rank() over (partition by t.day order by t.n) as n "
+         "from s.t join s.u on t.k = u.k", "a window"),
+        ("select day, n from (select day + 1 as day, sum(n) over (partition by day) as n from s.t)",
+         "a window"),
+        ("select * replace (k as day), sum(n) over (partition by day) as m from s.t", "a window"),
         ("select day from s.t except select day from s.u", "EXCEPT"),
         ("select day from s.t limit 5", "LIMIT"),
         ("select day from s.t where k in (select k from s.u)", "a subquery in a condition"),
@@ -106,3 +119,21 @@ def test_branches_of_a_union_that_no_change_reaches_are_dropped() -> None:
     assert "3 AS n" not in text
     [(widened, _)] = delta.substitutions(query, "s.u")
     assert widened.sql("duckdb").endswith("SELECT day, 3 AS n FROM s.u")
+
+
+@pytest.mark.parametrize(
+    ("sql", "fits"),
+    [
+        ("select at, row_number() over (partition by cast(at as date), k order by at) n from s.t",
+         True),
+        ("select at from (select *, row_number() over (partition by cast(at as date), k order by n)"
+         " as r from s.t) as x where r = 1", True),
+        ("select at, row_number() over (partition by at) as n from s.t", True),
+        ("select at, row_number() over (partition by k) as n from s.t", False),
+        ("select at, row_number() over (partition by date_trunc('month', at)) n from s.t", False),
+        ("select v as at, row_number() over (partition by cast(at as date)) as n from s.t", False),
+    ],
+)  # fmt: skip
+def test_windows_of_a_part_that_is_a_day(sql: str, fits: bool) -> None:
+    found = delta.unfit_for_substitution(parse_query(sql), ["at"], ["at"])
+    assert (found is None) is fits

@@ -17,6 +17,7 @@ from thermocline.lake.names import ref_name, table_name
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.typedef import Record
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
@@ -29,6 +30,11 @@ class Partitions:
     """All files of these partitions go, whoever wrote them: partitions are overwritten whole."""
 
     places: frozenset[Place]
+
+    @classmethod
+    def named(cls, spec: int, records: Iterable[Record]) -> Partitions:
+        """The partitions of a partition spec with these values, whether they hold a file or not."""
+        return cls(frozenset((spec, _values(record)) for record in records))
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> Partitions:
@@ -140,8 +146,11 @@ class Entry:
 
 def place(file: DataFile) -> Place:
     """The partition of a data file, in one spelling whoever read or wrote it."""
-    values = file.partition
-    return file.spec_id, tuple(_exact(values[position]) for position in range(len(values)))
+    return file.spec_id, _values(file.partition)
+
+
+def _values(record: Record) -> tuple[Any, ...]:
+    return tuple(_exact(record[position]) for position in range(len(record)))
 
 
 def _exact(value: Any) -> Any:

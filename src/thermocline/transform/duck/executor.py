@@ -32,8 +32,8 @@ class DuckExecutor:
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
-        self._session = Session(lake)
-        self._reader = DuckReader(self._session)
+        self.session = Session(lake)
+        self._reader = DuckReader(self.session)
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
@@ -56,7 +56,7 @@ class DuckExecutor:
         model: Model,
         draft: Draft,
         *,
-        bookmark: Mapping[str, Any],
+        bookmark: Mapping[str, Any] | None,
         full: bool = False,
         touched: Touched | None = None,
     ) -> int:
@@ -65,9 +65,9 @@ class DuckExecutor:
         if touched is not None and model.contract.write is Write.PARTITIONS:
             more["computed"] = touched.as_dicts()
         elif touched is not None:
-            more["affected"] = self._session.keep(self._reader.touched(model, touched))
+            more["affected"] = self.session.keep(self._reader.touched(model, touched))
         return write(
-            self._session, rows, model.contract, draft, bookmark=bookmark, full=full, **more
+            self.session, rows, model.contract, draft, bookmark=bookmark, full=full, **more
         )
 
     def replay(
@@ -82,25 +82,25 @@ class DuckExecutor:
         names = ", ".join(quoted(column.name) for column in contract.table_columns)
         parts = {"update": (changes.inserts, changes.after), "delete": (changes.deletes,)}
         marked = " UNION ALL ".join(
-            f"SELECT {names}, '{action}' AS {ACTION} FROM {self._session.register(rows)}"
+            f"SELECT {names}, '{action}' AS {ACTION} FROM {self.session.register(rows)}"
             for action, some in parts.items()
             for rows in some
         )
         try:
-            target = Target(self._session, contract, draft, marked)
+            target = Target(self.session, contract, draft, marked)
             return target.change(
-                self._session.keep(marked),
+                self.session.keep(marked),
                 on=contract.shape.key,
                 columns=[column.name for column in contract.table_columns],
                 bookmark=bookmark,
                 operation=str(contract.write),
             )
         finally:
-            self._session.clear()
+            self.session.clear()
 
     def close(self) -> None:
         """Close the connection."""
-        self._session.close()
+        self.session.close()
 
 
 def write(
@@ -109,7 +109,7 @@ def write(
     contract: Contract,
     draft: Draft,
     *,
-    bookmark: Mapping[str, Any],
+    bookmark: Mapping[str, Any] | None,
     full: bool = False,
     affected: str | None = None,
     computed: Any = None,

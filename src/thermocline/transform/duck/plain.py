@@ -22,10 +22,10 @@ def append(
     session: Session, rows: str, contract: Contract, draft: Draft, *, bookmark: Any, full: bool
 ) -> int:
     """Add the rows; with `full` they take the place of everything."""
-    ready = _ready(session, rows, contract)
+    given = ready(session, rows, contract)
     if full:
-        return draft.replace(contract.table, ready, bookmark=bookmark, operation="replace")
-    return draft.append(contract.table, ready, bookmark=bookmark, operation="append")
+        return draft.replace(contract.table, given, bookmark=bookmark, operation="replace")
+    return draft.append(contract.table, given, bookmark=bookmark, operation="append")
 
 
 def partitions(
@@ -45,13 +45,14 @@ def partitions(
     """
     if full:
         return append(session, rows, contract, draft, bookmark=bookmark, full=True)
-    ready = _ready(session, rows, contract)
+    given = ready(session, rows, contract)
     return draft.replace_partitions(
-        contract.table, ready, computed, bookmark=bookmark, operation="partitions"
+        contract.table, given, computed, bookmark=bookmark, operation="partitions"
     )
 
 
-def _ready(session: Session, rows: str, contract: Contract) -> Rows:
+def ready(session: Session, rows: str, contract: Contract) -> Rows:
+    """A model's rows in the contract's shape, partition by partition."""
     every = f"SELECT * EXCLUDE ({DELETED}) FROM ({shaped(session, rows, contract)})"
     return Ready(session, laid_out(every, contract), contract, rows)
 

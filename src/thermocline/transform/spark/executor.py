@@ -56,7 +56,7 @@ class SparkExecutor:
         model: Model,
         draft: Draft,
         *,
-        bookmark: Mapping[str, Any],
+        bookmark: Mapping[str, Any] | None,
         full: bool = False,
         touched: Touched | None = None,
     ) -> int:

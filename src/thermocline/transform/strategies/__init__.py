@@ -25,7 +25,7 @@ def write(
     contract: Contract,
     draft: Draft,
     *,
-    bookmark: Mapping[str, Any],
+    bookmark: Mapping[str, Any] | None,
     full: bool = False,
     affected: DataFrame | None = None,
     computed: Column | plain.Partitions | None = None,

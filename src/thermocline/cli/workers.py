@@ -1,0 +1,161 @@
+"""Partitions and who computes them: backfill, work, partitions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thermocline.cli import output
+from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.errors import BadInput
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from thermocline.transform.workers.backfill import BackfillReport
+    from thermocline.transform.workers.partition_map import PartitionMap
+    from thermocline.transform.workers.piece import Piece
+
+MARKS = {"fresh": "■", "stale": "□", "missing": "·", "done": "▣", "failed": "✗"}
+WIDE = 60
+
+
+@click.command(cls=Command)
+@click.argument("model")
+@click.option("--from", "first", metavar="P", help="The first partition, such as 2026-11-01.")
+@click.option("--to", "last", metavar="P", help="The last one; it is computed as well.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="How many processes.")
+@click.option("--batch", type=click.IntRange(1), metavar="K", help="Partitions a piece of work.")
+@click.option("--env", metavar="NAME", help="Work into this long-lived branch, not into main.")
+@click.option(
+    "--hand-out", is_flag=True, help="Begin it and print its pieces, for workers elsewhere."
+)
+@pass_invocation
+def backfill(
+    invocation: Invocation,
+    model: str,
+    first: str | None,
+    last: str | None,
+    workers: int | None,
+    batch: int | None,
+    env: str | None,
+    hand_out: bool,
+) -> None:
+    """Compute partitions of MODEL anew, many beside each other, and publish them at once.
+
+    Killed at any moment and called again, it goes on where it was.
+    """
+    lakehouse = invocation.lakehouse()
+    if hand_out:
+        pieces = lakehouse.hand_out(model, first, last, batch=batch, env=env)
+        invocation.show(pieces, _handed_out)
+        return
+    with invocation.progress() as progress:
+        report = lakehouse.backfill(
+            model, first, last, workers=workers, batch=batch, env=env, progress=progress
+        )
+    invocation.show(report, _backfilled)
+
+
+def _handed_out(pieces: list[Piece]) -> RenderableType:
+    lines = [json.dumps(piece.as_dict(), separators=(",", ":")) for piece in pieces]
+    return output.stack(*(output.line(line) for line in lines))
+
+
+def _backfilled(report: BackfillReport) -> RenderableType:
+    spark = f", {report.on_spark:,} of them on Spark" if report.on_spark else ""
+    again = " (went on where an earlier one stopped)" if report.resumed else ""
+    rows = [
+        ["partitions", f"{report.computed:,} of {report.partitions:,} computed{spark}{again}"],
+        ["rows", f"{report.rows:,} in {output.plural(report.snapshots, 'commit')}"],
+        ["took", f"{output.duration(report.seconds)}, {report.cpu_seconds:,.1f} CPU s in workers"],
+        ["largest worker", f"{report.peak_bytes / 2**20:,.0f} MB"],
+    ]
+    undo = f"(undo: thermo rollback --run {report.run})"
+    return output.stack(
+        output.table([report.table, ""], rows), output.line("published in one commit", undo)
+    )
+
+
+@click.command(cls=Command)
+@click.argument("model", required=False)
+@click.option("--partition", metavar="P", help="Compute and publish this partition of MODEL.")
+@click.option(
+    "--piece", metavar="JSON", help="Do this piece; otherwise pieces are read line by line."
+)
+@pass_invocation
+def work(
+    invocation: Invocation, model: str | None, partition: str | None, piece: str | None
+) -> None:
+    """Do pieces of work that `thermo backfill --hand-out` printed, one a line, from standard input.
+
+    With MODEL and --partition, compute that one partition and publish it.
+    """
+    from thermocline.transform.workers.piece import Piece
+
+    lakehouse = invocation.lakehouse()
+    if (model is None) != (partition is None):
+        raise BadInput(
+            "MODEL and --partition go together.",
+            "Write thermo work MODEL --partition P, or give pieces on standard input.",
+        )
+    if model is not None:
+        with invocation.progress() as progress:
+            report = lakehouse.backfill(model, partition, partition, workers=1, progress=progress)
+        invocation.show(report, _backfilled)
+        return
+    for line in [piece] if piece is not None else sys.stdin:
+        if line.strip():
+            done = lakehouse.work(Piece.from_dict(_parsed(line)))
+            click.echo(json.dumps(done.as_dict()))
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise BadInput(
+            "A piece of work is a line of JSON, and this is none.",
+            "Pass on a line that `thermo backfill --hand-out` printed, unchanged.",
+        ) from error
+
+
+@click.command(cls=Command)
+@click.argument("model")
+@pass_invocation
+def partitions(invocation: Invocation, model: str) -> None:
+    """Show which partitions of MODEL are fresh, stale or failed, and what a backfill is at."""
+    invocation.show(invocation.lakehouse().partitions(model), _mapped)
+
+
+def _mapped(found: PartitionMap) -> RenderableType:
+    if not found.partitions:
+        return output.line(f"{found.table} has no partitions yet.")
+    counts = " · ".join(f"{count:,} {how}" for how, count in sorted(found.counts.items()))
+    lines = [
+        output.line(f"{title:<12}", "".join(MARKS[str(each.standing)] for each in some))
+        for title, some in _rows(found)
+    ]
+    key = "   ".join(f"{mark} {how}" for how, mark in MARKS.items() if how in found.counts)
+    troubles = [each for each in found.partitions if each.why and each.standing == "failed"]
+    return output.stack(
+        output.line(f"{found.table}   {output.plural(len(found.partitions), 'partition')}", counts),
+        *lines,
+        output.line(key, style="dim"),
+        output.line(found.note, style="yellow") if found.note else None,
+        *(output.line(f"✗ {each.name}  {each.why}", style="red") for each in troubles[:5]),
+    )
+
+
+def _rows(found: PartitionMap) -> list[tuple[str, list[Any]]]:
+    """Days by month, and anything else so many to a line."""
+    names = [each.name for each in found.partitions]
+    if all(len(name) == 10 and name[4] == name[7] == "-" for name in names):
+        months = groupby(found.partitions, key=lambda each: each.name[:7])
+        return [(month, list(some)) for month, some in months]
+    every = list(found.partitions)
+    return [(every[i].name[:12], every[i : i + WIDE]) for i in range(0, len(every), WIDE)]

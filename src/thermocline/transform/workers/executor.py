@@ -1,0 +1,200 @@
+"""Where a step runs: workers, which compute its partitions beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from thermocline.contract import Contract
+from thermocline.errors import ThermoclineError
+from thermocline.telemetry import SILENT, Progress
+from thermocline.transform import replay
+from thermocline.transform.duck.executor import DuckExecutor
+from thermocline.transform.duck.session import Unable
+from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.models import Model
+from thermocline.transform.parts import Touched, touched_columns
+from thermocline.transform.workers import cluster, pool
+from thermocline.transform.workers.piece import Piece, cut, speakable
+from thermocline.transform.workers.pool import Outcome, Tally
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
+    from thermocline.lake.changeset import ChangeSet
+    from thermocline.lake.draft import Draft
+    from thermocline.transform.executor import Executor
+
+MOST_PARTS = 100_000
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Rows that workers are to compute: those of some parts."""
+
+    parts: Touched
+    spans: Mapping[str, Span]
+
+
+@dataclass
+class AskedInputs:
+    """What a step reads. Which parts it touches is found here; its rows are computed elsewhere."""
+
+    inputs: Inputs[str]
+
+    def everything(self) -> Asked:
+        """All rows, by all parts that there can be."""
+        found = self.inputs.every_part(touched_columns(self.inputs.model), MOST_PARTS)
+        if found is None:
+            raise Unable(f"{self.inputs.model.table} has more than {MOST_PARTS:,} partitions.")
+        return self.only(found)
+
+    def new_rows(self) -> None:
+        """New rows go into partitions that are there: these are computed whole."""
+
+    def touched(self, columns: Sequence[str], most: int) -> Touched | None:
+        """Which partitions the changes can touch."""
+        return self.inputs.touched(columns, most)
+
+    def only(self, touched: Touched) -> Asked:
+        """The rows of the touched parts."""
+        return Asked(touched, self.inputs.spans)
+
+    def close(self) -> None:
+        """Let go of what was made to look."""
+        self.inputs.close()
+
+
+class WorkersExecutor:
+    """Hands a step's partitions out to workers. What they have no memory for, `spare` computes."""
+
+    name = "duckdb"
+
+    def __init__(
+        self, lake: Lake, spare: Callable[[], Executor[Any]], progress: Progress = SILENT
+    ) -> None:
+        self._lake = lake
+        self._spare = spare
+        self._progress = progress
+        self._duck = DuckExecutor(lake)
+        self.outcomes: list[Outcome] = []
+        """What came of the pieces that were handed out last."""
+        self.spared: dict[str, int] = {}
+        """How many partitions of each table were beyond the workers."""
+
+    @property
+    def failures(self) -> tuple[type[Exception], ...]:
+        """What it raises for a query that it cannot compute."""
+        return self._duck.failures
+
+    def failed(self, error: Exception, contract: Contract) -> ThermoclineError:
+        """Such a failure in our words."""
+        return self._duck.failed(error, contract)
+
+    def inputs(self, model: Model, spans: Mapping[str, Span]) -> AskedInputs:
+        """What a step reads."""
+        return AskedInputs(self._duck.inputs(model, spans))
+
+    def write(
+        self,
+        rows: Asked,
+        model: Model,
+        draft: Draft,
+        *,
+        bookmark: Mapping[str, Any] | None,
+        full: bool = False,
+        touched: Touched | None = None,
+    ) -> int:
+        """Have the parts computed and put on the draft; the bookmark follows when all are there.
+
+        With `full`, partitions that the model has no row for any more are emptied.
+        """
+        parts = rows.parts
+        if full:
+            there = standing(draft, model.table, draft.head(model.table))
+            parts = Touched.of(parts.columns, (*parts.values, *there))
+        left = self.compute(model, draft, parts, rows.spans)
+        if left:
+            raise left[0].error or AssertionError(left)
+        return replay.mark(draft, model.table, bookmark or {})
+
+    def compute(
+        self,
+        model: Model,
+        draft: Draft,
+        parts: Touched,
+        spans: Mapping[str, Span],
+        *,
+        batch: int | None = None,
+        count: int | None = None,
+    ) -> list[Outcome]:
+        """Have parts computed and put on the draft; gives the pieces that could not be done."""
+        told = self._lake.settings.workers
+        pieces = cut_up(model, draft, parts, spans, batch or told.batch)
+
+        def watch(outcome: Outcome | None, tally: Tally) -> None:
+            many = len(outcome.piece.labels()) if outcome is not None else 0
+            self._progress.advance(many, str(tally))
+
+        if told.on == "spark":
+            outcomes = cluster.work(self._lake, pieces, watch=watch)
+        else:
+            outcomes = pool.work(self._lake.settings, pieces, count=count, watch=watch)
+        beyond = [outcome.piece for outcome in outcomes if outcome.beyond]
+        if beyond and self._lake.settings.transform.engine != "duckdb":
+            self._do_spare(model, draft, beyond, spans)
+            outcomes = [outcome for outcome in outcomes if not outcome.beyond]
+        self.outcomes = outcomes
+        return [outcome for outcome in outcomes if outcome.error is not None]
+
+    def _do_spare(
+        self, model: Model, draft: Draft, pieces: Sequence[Piece], spans: Mapping[str, Span]
+    ) -> None:
+        """Compute pieces on the engine that has room for anything, in one go."""
+        values = [v for piece in pieces if piece.parts for v in piece.parts.values]
+        parts = Touched.of(touched_columns(model), values)
+        spare = self._spare()
+        inputs = spare.inputs(model, spans)
+        try:
+            spare.write(inputs.only(parts), model, draft, bookmark=None, touched=parts)
+        except spare.failures as error:
+            raise spare.failed(error, model.contract) from error
+        finally:
+            inputs.close()
+        self.spared[model.table] = len(parts.values)
+
+    def replay(
+        self,
+        changes: ChangeSet,
+        contract: Contract,
+        draft: Draft,
+        *,
+        bookmark: Mapping[str, Any] | None,
+    ) -> int:
+        """Put rows that were changed elsewhere into a table of the draft."""
+        return self._duck.replay(changes, contract, draft, bookmark=bookmark)
+
+    def close(self) -> None:
+        """Close the connection that looked for parts."""
+        self._duck.close()
+
+
+def cut_up(
+    model: Model, draft: Draft, parts: Touched, spans: Mapping[str, Span], batch: int
+) -> list[Piece]:
+    """The pieces that parts make, so many parts each."""
+    if not speakable(parts):
+        raise Unable(f"{model.table} is cut by values that a piece of work cannot say.")
+    read = {table: replace(span, start=None) for table, span in spans.items()}
+    base = draft.base(model.table)
+    return [
+        Piece(draft.run, model.table, draft.branch, base, read, some) for some in cut(parts, batch)
+    ]
+
+
+def standing(draft: Draft, table: str, snapshot: int) -> list[tuple[Any, ...]]:
+    """The partitions that a table has at a snapshot, by the values of their columns."""
+    from thermocline.lake.rewrite import standing_partitions, values_of
+
+    iceberg = draft.lake.iceberg(table)
+    return [values_of(iceberg, record) for record in standing_partitions(iceberg, snapshot)]

@@ -1,0 +1,263 @@
+"""Worker processes of this machine, and a queue of pieces that feeds them.
+
+There are never more writers than processes. A process that dies is replaced, and its piece is done
+again. A piece that does not fit into its worker's memory is done once more by a single worker that
+has the memory of all; what does not fit there either is told, and somebody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any
+
+from thermocline import telemetry
+from thermocline.errors import Permanent, ThermoclineError, Transient
+from thermocline.transform.workers.piece import Done, Piece
+from thermocline.transform.workers.work import OutOfMemory
+
+if TYPE_CHECKING:
+    from thermocline.config import Settings
+
+MOST_DEATHS, MOST_TRIES = 20, 5
+"""So often a piece may lose its worker, or meet a catalog that is away, before it is given up."""
+
+
+class Remote(Permanent):
+    """An error of a worker process, as it told it."""
+
+
+@dataclass
+class Tally:
+    """How far the pieces are, in partitions; shared by all who work on them."""
+
+    total: int
+    done: int = 0
+    failed: int = 0
+    running: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    def __str__(self) -> str:
+        waiting = self.total - self.done - self.failed - self.running
+        parts = [f"{waiting:,} queued", f"{self.running:,} running", f"{self.done:,} done"]
+        if self.failed:
+            parts.append(f"{self.failed:,} failed")
+        if self.done and waiting + self.running:
+            left = (time.monotonic() - self.began) / self.done * (waiting + self.running)
+            parts.append(f"about {left:,.0f} s left")
+        return " · ".join(parts)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A piece, and either what was done or why it was not."""
+
+    piece: Piece
+    done: Done | None = None
+    error: ThermoclineError | None = None
+
+    @property
+    def beyond(self) -> bool:
+        """Whether another engine may still do it."""
+        return isinstance(self.error, OutOfMemory)
+
+
+Watch = Callable[[Outcome | None, Tally], None]
+"""Who is told whenever a piece begins (None) or ends."""
+
+
+def work(
+    settings: Settings,
+    pieces: Sequence[Piece],
+    *,
+    count: int | None = None,
+    watch: Watch = lambda *_: None,
+) -> list[Outcome]:
+    """Do all pieces with the workers that the settings give; says what came of each."""
+    total = sum(len(piece.labels()) or 1 for piece in pieces)
+    told = settings.workers
+    count = min(count or told.processes, len(pieces)) or 1
+    tally = Tally(total)
+    outcomes = _Crew(settings, count, told.bytes, 1, tally, watch).work(pieces)
+    alone = [outcome.piece for outcome in outcomes if outcome.beyond]
+    if not alone:
+        return outcomes
+    tally.failed -= sum(len(piece.labels()) or 1 for piece in alone)
+    again = _Crew(settings, 1, told.bytes * max(count, 2), count, tally, watch).work(alone)
+    return [outcome for outcome in outcomes if not outcome.beyond] + again
+
+
+class _Crew:
+    """Some processes, a thread for each that feeds it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        count: int,
+        memory: int,
+        threads: int,
+        tally: Tally,
+        watch: Watch,
+    ) -> None:
+        self._command = [
+            *(sys.executable, "-m", "thermocline.transform.workers", str(settings.project)),
+            *(("--profile", settings.profile) if settings.profile else ()),
+            *("--memory", str(memory), "--threads", str(threads)),
+        ]
+        self._count, self._tally, self._watch = count, tally, watch
+        self._waiting: deque[Piece] = deque()
+        self._outcomes: list[Outcome] = []
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def work(self, pieces: Iterable[Piece]) -> list[Outcome]:
+        """Do the pieces in their order, and end the processes whatever happens."""
+        self._waiting.extend(pieces)
+        hands = [threading.Thread(target=self._feed, daemon=True) for _ in range(self._count)]
+        for hand in hands:
+            hand.start()
+        try:
+            for hand in hands:
+                while hand.is_alive():  # so that a person's Ctrl-C gets through
+                    hand.join(0.2)
+        except BaseException:
+            self._stopped.set()
+            raise
+        return self._outcomes
+
+    def _feed(self) -> None:
+        process = _Process(self._command, self._stopped)
+        try:
+            while (piece := self._next()) is not None:
+                outcome = _tried(process, piece)
+                with self._lock:
+                    many = len(piece.labels()) or 1
+                    self._tally.running -= many
+                    self._tally.done += many if outcome.done else 0
+                    self._tally.failed += many if outcome.error else 0
+                    self._outcomes.append(outcome)
+                    self._watch(outcome, self._tally)
+        finally:
+            process.end()
+
+    def _next(self) -> Piece | None:
+        with self._lock:
+            if self._stopped.is_set() or not self._waiting:
+                return None
+            piece = self._waiting.popleft()
+            self._tally.running += len(piece.labels()) or 1
+            self._watch(None, self._tally)
+            return piece
+
+
+def _tried(process: _Process, piece: Piece) -> Outcome:
+    """Have a piece done, again where that may help."""
+    deaths = tries = 0
+    while True:
+        answer = process.ask(piece)
+        if answer is None:
+            deaths += 1
+            if process.gave_up and deaths >= MOST_TRIES:
+                return Outcome(piece, error=Remote(
+                    f"No worker can be started: {process.last_words}",
+                    "Try it by hand: thermo work.",
+                ))  # fmt: skip
+            if deaths < MOST_DEATHS:
+                continue
+            return Outcome(piece, error=OutOfMemory(
+                f"{piece.table}: its worker died {deaths} times, {process.last_words}"
+            ))  # fmt: skip
+        if "done" in answer:
+            return Outcome(piece, Done(**answer["done"]))
+        said = answer["error"]
+        tries += 1
+        if said["transient"] and tries < MOST_TRIES:
+            time.sleep(0.2 * tries)
+            continue
+        return Outcome(piece, error=told(said))
+
+
+def told(said: dict[str, Any]) -> ThermoclineError:
+    """The error that a worker told of."""
+    if said["code"] == OutOfMemory.code:
+        return OutOfMemory(said["cause"])
+    kind = Transient if said["transient"] else Remote
+    error = kind(said["cause"], said["next_step"], **said["details"])
+    error.code = said["code"]
+    return error
+
+
+class _Process:
+    """One worker process, started when it is first needed and again whenever it has died."""
+
+    def __init__(self, command: Sequence[str], stopped: threading.Event) -> None:
+        self._command = command
+        self._stopped = stopped
+        self._running: subprocess.Popen[str] | None = None
+        self._errors: IO[str] | None = None
+        self.last_words = ""
+        self.gave_up = False
+
+    def ask(self, piece: Piece) -> dict[str, Any] | None:
+        """What the process answers to a piece; None when it died over it."""
+        if self._running is None:
+            self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+            self._running = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                encoding="utf-8",
+            )
+        process = self._running
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(piece.as_dict()) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if line.endswith("\n"):
+            answer: dict[str, Any] = json.loads(line)
+            return answer
+        code = process.wait()
+        self.gave_up = code >= 0
+        self.last_words = f"by signal {-code}" if code < 0 else self._last_error(code)
+        self._close()
+        return None
+
+    def _last_error(self, code: int) -> str:
+        assert self._errors is not None
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors if line.strip()]
+        said = telemetry.redact(telemetry.one_line(lines[-1][:300])) if lines else ""
+        return said or f"it ended with code {code}"
+
+    def end(self) -> None:
+        """Let the process go: it ends by itself when its input does."""
+        if self._running is None:
+            return
+        if self._stopped.is_set():
+            self._running.terminate()
+        self._close()
+
+    def _close(self) -> None:
+        process, self._running = self._running, None
+        if process is not None:
+            for stream in (process.stdin, process.stdout):
+                with suppress(BrokenPipeError):
+                    if stream is not None:
+                        stream.close()
+            process.wait()
+        if self._errors is not None:
+            self._errors.close()
+            self._errors = None

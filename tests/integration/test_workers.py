@@ -1,0 +1,290 @@
+"""Workers: the same rows by partition, by model and in one process; backfills that go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.integration.worker_project import content, land, make, many, row
+
+from thermocline.api import Lakehouse
+from thermocline.errors import BadInput, CheckFailed, ThermoclineError
+from thermocline.transform.workers.piece import Piece
+
+TABLES = ("silver.clean", "gold.daily", "gold.kinds")
+
+
+@pytest.fixture
+def house(project: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lakehouse]:
+    """A small lake of ten days, and two workers that take three partitions at a time."""
+    monkeypatch.setenv("THERMOCLINE_WORKERS__COUNT", "2")
+    monkeypatch.setenv("THERMOCLINE_WORKERS__BATCH", "3")
+    made = make(project)
+    land(made, many(range(10)))
+    yield made
+    made.lake.duck.stop()
+
+
+def thermo(
+    house: Lakehouse, *words: str, crash: str | None = None, once: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one command in a process of its own."""
+    env = {**os.environ, **({"THERMOCLINE_CRASH_AT": crash} if crash else {})}
+    env |= {"THERMOCLINE_CRASH_ONCE": str(once)} if once else {}
+    command = [sys.executable, "-m", "thermocline.cli.main", "-C", str(house.settings.project)]
+    return subprocess.run(
+        [*command, "--json", *words], env=env, text=True, capture_output=True, timeout=120
+    )
+
+
+def test_every_way_of_working_gives_the_same_rows(house: Lakehouse) -> None:
+    house.run(workers="dag")
+    expected = {table: content(house, table) for table in TABLES}
+    assert len(expected["silver.clean"]) == 200
+    for workers in ("model", "partition"):
+        report = house.run(workers=workers, full_refresh=True)
+        assert {table: content(house, table) for table in TABLES} == expected
+        assert all(step.engine == "duckdb" for step in report.steps)
+    said = {step.table: step.detail for step in report.steps}
+    assert said["silver.clean"] == "all rows, by 2 workers"
+    assert said["gold.kinds"] == "all rows, by a worker"  # it is no table of partitions
+
+
+def test_a_late_row_makes_only_its_day_stale(house: Lakehouse) -> None:
+    house.run(workers="partition")
+    assert not house.run().steps
+    land(house, [row(9999, 4, "late", "3.25", 5)])
+    found = {p.name: p.standing for p in house.partitions("silver.clean").partitions}
+    assert [name for name, how in found.items() if how != "fresh"] == ["2026-01-05"]
+    report = house.run(workers="partition")
+    steps = {step.table: step for step in report.steps}
+    assert steps["silver.clean"].detail == "1 partitions touched, by 2 workers"
+    assert (steps["silver.clean"].added, steps["silver.clean"].removed) == (21, 20)
+    assert steps["gold.daily"].detail == "1 partitions touched, by 2 workers"
+    before = {table: content(house, table) for table in TABLES}
+    house.run(workers="dag", full_refresh=True)
+    assert {table: content(house, table) for table in TABLES} == before
+
+
+def test_a_partition_without_rows_is_emptied(house: Lakehouse) -> None:
+    house.run(workers="partition")
+    model = house.settings.project / "models/silver/clean.sql"
+    model.write_text(model.read_text().replace("kind <> 'bad'", "kind <> 'bad' and id >= 40"))
+    again = type(house)(house.settings)
+    again.run(workers="partition")
+    assert min(at.day for _, at, *_ in content(again, "silver.clean")) == 3
+    assert len(content(again, "gold.daily")) == 8
+    assert not again.run().steps
+
+
+def test_the_plan_says_who_works_and_remembers_what_was_too_much(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = {step.table: step for step in house.plan(workers="partition").steps}
+    assert steps["silver.clean"].choice.crew == "partition"
+    assert steps["gold.kinds"].choice.crew == "model"
+    assert "duckdb workers by partition" in steps["silver.clean"].how
+    monkeypatch.setenv("THERMOCLINE_TRANSFORM__DUCKDB_BYTES", "1kB")
+    from thermocline.api import open as opened
+
+    large = {step.table: step.choice for step in opened(house.settings.project).plan().steps}
+    assert large["silver.clean"].executor == "duckdb partition"
+    assert large["gold.kinds"].engine == "spark"
+    monkeypatch.setenv("THERMOCLINE_ENGINE__SPARK__MASTER", "spark://elsewhere:7077")
+    large = {step.table: step.choice for step in opened(house.settings.project).plan().steps}
+    assert large["silver.clean"].engine == "spark"
+
+
+def test_a_backfill_computes_its_range_and_moves_no_bookmark(house: Lakehouse) -> None:
+    house.run(workers="dag")
+    expected = {table: content(house, table) for table in TABLES}
+    before = house.lake.state("silver.clean").head()
+    report = house.backfill("silver.clean", "2026-01-02", "2026-01-04", workers=2, batch=1)
+    assert (report.partitions, report.computed, report.rows) == (3, 3, 60)
+    assert house.lake.state("silver.clean").head() != before
+    assert {table: content(house, table) for table in TABLES} == expected
+    assert [step.table for step in house.run().steps] == ["gold.daily", "gold.kinds"]
+    assert {table: content(house, table) for table in TABLES} == expected
+
+
+def test_a_backfill_of_everything_is_as_good_as_a_run(house: Lakehouse) -> None:
+    report = house.backfill("silver.clean")
+    assert (report.partitions, report.rows) == (10, 200)
+    assert "silver.clean" in house.plan().fresh
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["draft.begun", "backfill.begun", "backfill.checked", "publish.before", "publish.after"],
+)
+def test_a_backfill_that_died_goes_on(house: Lakehouse, point: str) -> None:
+    house.run(workers="dag", select=["silver.clean"])
+    expected = content(house, "silver.clean")
+    words = ("backfill", "silver.clean", "--from", "2026-01-01", "--batch", "5")
+    died = thermo(house, *words, crash=point)
+    assert died.returncode == -signal.SIGKILL
+    assert content(house, "silver.clean") == expected
+    again = thermo(house, *words)
+    assert again.returncode == 0, again.stderr
+    # Before its first note nobody can know what a branch was for.
+    assert json.loads(again.stdout)["resumed"] is (point not in {"draft.begun", "publish.after"})
+    assert content(house, "silver.clean") == expected
+    left = [ref for ref in house.lake.state("silver.clean").refs if ref.startswith("run-")]
+    assert len(left) == (1 if point == "draft.begun" else 0)
+
+
+@pytest.mark.parametrize(
+    "point", ["worker.begun", "worker.written", "groupcommit.leased", "worker.landed"]
+)
+def test_a_backfill_survives_its_workers(house: Lakehouse, point: str, tmp_path: Path) -> None:
+    once = tmp_path / "once"
+    once.touch()
+    words = ("backfill", "silver.clean", "--batch", "5", "--workers", "1")
+    done = thermo(house, *words, crash=point, once=once)
+    assert done.returncode == 0, done.stderr
+    assert not once.exists()
+    assert json.loads(done.stdout)["computed"] == 10
+    assert len(content(house, "silver.clean")) == 200
+
+
+def test_what_is_done_is_not_done_again(house: Lakehouse) -> None:
+    died = thermo(house, "backfill", "silver.clean", "--batch", "2", crash="backfill.checked")
+    assert died.returncode == -signal.SIGKILL
+    found = house.partitions("silver.clean")
+    assert found.counts == {"done": 10}
+    report = house.backfill("silver.clean")
+    assert report.resumed and (report.partitions, report.computed) == (10, 0)
+    assert len(content(house, "silver.clean")) == 200
+
+
+def test_a_load_and_a_backfill_of_one_table_at_once(house: Lakehouse) -> None:
+    """Both touch the third of January, and each a day that the other does not."""
+    house.run(workers="dag")
+    made = house._backfill("silver.clean", "2026-01-01", "2026-01-03", None, _silent())
+    made.begin()
+    made.compute(batch=1)
+    land(house, [row(501, 2, "late"), row(502, 8, "late")])
+    house.run(workers="dag")
+    made.finish()
+    made.close()
+    rows = content(house, "silver.clean")
+    assert [r[0] for r in rows if r[2] == "late"] == [501, 502]
+    assert len(rows) == 202
+    house.run(workers="dag", full_refresh=True)
+    assert content(house, "silver.clean") == rows
+    made = house._backfill("silver.clean", "2026-01-01", "2026-01-02", None, _silent())
+    made.begin()
+    made.compute()
+    land(house, [row(503, 9, "late")])
+    house.run(workers="dag")
+    made.finish()  # nothing in common: nothing is computed again
+    assert len(made.executor.outcomes) == 1
+    made.close()
+    assert len(content(house, "silver.clean")) == 203
+
+
+def test_two_backfills_of_one_table_at_once(house: Lakehouse) -> None:
+    house.run(workers="dag", select=["silver.clean"])
+    expected = content(house, "silver.clean")
+    failures: list[BaseException] = []
+
+    def fill(first: str, last: str) -> None:
+        try:
+            type(house)(house.settings).backfill("silver.clean", first, last, workers=1)
+        except BaseException as error:
+            failures.append(error)
+
+    both = [threading.Thread(target=fill, args=days)
+            for days in (("2026-01-01", "2026-01-06"), ("2026-01-05", "2026-01-10"))]  # fmt: skip
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert not failures
+    assert content(house, "silver.clean") == expected
+
+
+def test_partitions_that_fail_are_named_and_the_others_kept(house: Lakehouse) -> None:
+    land(house, [{**row(1, 3), "id": None}])
+    with pytest.raises(ThermoclineError) as told:
+        house.backfill("silver.clean", batch=1)
+    assert set(told.value.details["partitions"]) == {"2026-01-04"}
+    assert "id" in told.value.cause
+    assert content(house, "silver.clean") == []
+    found = house.partitions("silver.clean")
+    assert found.counts == {"done": 9, "failed": 1}
+    model = house.settings.project / "models/silver/clean.sql"
+    model.write_text(model.read_text().replace("kind <> 'bad'", "kind <> 'bad' and id >= 0"))
+    report = type(house)(house.settings).backfill("silver.clean", batch=1)
+    assert not report.resumed  # another model: what the old one computed does not count
+    assert len(content(house, "silver.clean")) == 200
+
+
+def test_a_broken_rule_publishes_nothing(house: Lakehouse) -> None:
+    land(house, [row(777, 2, "a", "-1.00")])
+    with pytest.raises(CheckFailed):
+        house.backfill("silver.clean")
+    assert content(house, "silver.clean") == []
+
+
+def test_pieces_can_be_done_elsewhere(house: Lakehouse) -> None:
+    handed = thermo(house, "backfill", "silver.clean", "--hand-out", "--batch", "4")
+    pieces = json.loads(handed.stdout)
+    assert [len(piece["parts"]["values"]) for piece in pieces] == [4, 4, 2]
+    for piece in [*pieces, pieces[0]]:  # one of them twice
+        done = thermo(house, "work", "--piece", json.dumps(piece))
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["snapshot"]
+    assert content(house, "silver.clean") == []
+    finished = json.loads(thermo(house, "backfill", "silver.clean").stdout)
+    assert finished["resumed"] and finished["computed"] == 0
+    assert len(content(house, "silver.clean")) == 200
+
+
+def test_one_partition_for_an_orchestrator(house: Lakehouse) -> None:
+    done = thermo(house, "work", "silver.clean", "--partition", "2026-01-03")
+    assert json.loads(done.stdout)["rows"] == 20
+    assert {at.day for _, at, *_ in content(house, "silver.clean")} == {3}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("backfill", "gold.kinds"), "cannot be computed partition by partition"),
+        (("backfill", "gold.nothing"), "no model"),
+        (("backfill", "silver.clean", "--from", "yesterday"), "is no date"),
+        (("work", "--piece", "{}"), "not a piece of work"),
+        (("work", "--piece", "{"), "line of JSON"),
+        (("work", "silver.clean"), "go together"),
+        (("partitions", "gold.nothing"), "no model"),
+    ],
+)
+def test_wrong_input_is_told_and_changes_nothing(
+    house: Lakehouse, words: tuple[str, ...], said: str
+) -> None:
+    before = {t: house.lake.state(t).metadata_location for t in house.lake.tables()}
+    wrong = thermo(house, *words)
+    assert wrong.returncode == 2
+    assert said in json.loads(wrong.stdout or wrong.stderr)["error"]["cause"]
+    assert {t: house.lake.state(t).metadata_location for t in house.lake.tables()} == before
+
+
+def test_a_piece_that_is_no_piece(house: Lakehouse) -> None:
+    piece = house.hand_out("silver.clean", batch=10)[0]
+    assert Piece.from_dict(json.loads(json.dumps(piece.as_dict()))) == piece
+    for wrong in ({"table": "a'; drop table t--"}, {"branch": "../x"}, {"version": 2}):
+        with pytest.raises(BadInput):
+            Piece.from_dict({**piece.as_dict(), **wrong})
+
+
+def _silent():  # type: ignore[no-untyped-def]
+    from thermocline.telemetry import SILENT
+
+    return SILENT
