@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from thermocline import api
@@ -19,11 +20,12 @@ from thermocline.check.compile import references
 from thermocline.check.rules import rules
 from thermocline.errors import CheckFailed, EngineUnavailable
 from thermocline.lake import bookmark as bookmarks
+from thermocline.transform.parts import unfit
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from thermocline.api import Lakehouse, RunReport
+    from thermocline.api import Lakehouse
     from thermocline.contract import Contract, Rule
     from thermocline.transform.models import Model
 
@@ -72,10 +74,12 @@ def key(table: str) -> dg.AssetKey:
 def partitions(contract: Contract, since: str = SINCE) -> dg.TimeWindowPartitionsDefinition | None:
     """The windows of time that a contract's table is partitioned by, if it is by such."""
     for field in contract.partition:
-        if field.transform in _WINDOWS:
-            start = f"{since}-00:00" if field.transform == "hour" else since
-            form = _FORMATS[field.transform]
-            return _WINDOWS[field.transform](start, fmt=form, timezone="UTC")
+        column = contract.column(field.column)
+        is_day = field.transform == "identity" and column and str(column.type) == "date"
+        window = "day" if is_day else field.transform
+        if window in _WINDOWS:
+            start = f"{since}-00:00" if window == "hour" else since
+            return _WINDOWS[window](start, fmt=_FORMATS[window], timezone="UTC")
     return None
 
 
@@ -135,12 +139,16 @@ def _asset(
     return asset
 
 
-def compute_window(house: Lakehouse, table: str, window: tuple[datetime, datetime]) -> RunReport:
+def compute_window(house: Lakehouse, table: str, window: tuple[datetime, datetime]) -> None:
     """Have the rows of one window of time computed: the one place that knows how.
 
-    A run brings all that is stale up to date, and the window with it.
+    A run brings all that is stale up to date, and the window with it. Where nothing was stale, the
+    window is asked for once more: it is computed anew, if that can be done for it alone.
     """
-    return house.run([table])
+    if not house.run([table]).steps and unfit(house.models[table]) is None:
+        first, end = window
+        last = max(first, end - timedelta(days=1))
+        house.backfill(table, first.date().isoformat(), last.date().isoformat())
 
 
 def check_names(found: Sequence[Rule]) -> list[str]:

@@ -108,6 +108,21 @@ def test_a_partition_is_there_once_it_is_materialised(shop: Lakehouse) -> None:
     assert shop.query(days).rows
 
 
+def test_a_partition_that_is_materialised_again_is_computed_again(shop: Lakehouse) -> None:
+    defs = definitions(shop)
+    assert materialise(defs, "silver.customers").success
+    assert materialise(defs, "silver.orders", partition_key="2025-06-01").success
+    assert materialise(defs, "gold.daily_revenue", partition_key="2026-11-10").success
+    before = shop.lake.state("gold.daily_revenue").head()
+    revenue = "select * from gold.daily_revenue order by day"
+    rows = shop.query(revenue).rows
+    assert materialise(defs, "gold.daily_revenue", partition_key="2026-11-10").success
+    state = shop.lake.state("gold.daily_revenue")
+    made = state.between(before, state.head())
+    assert made and {each.count("added-records") for each in made} == {0, 1}
+    assert shop.query(revenue).rows == rows
+
+
 def test_names_of_checks_are_what_dagster_takes() -> None:
     from thermocline.contract import Rule
     from thermocline.dagster import check_names

@@ -284,6 +284,82 @@ def test_a_piece_that_is_no_piece(house: Lakehouse) -> None:
             Piece.from_dict({**piece.as_dict(), **wrong})
 
 
+def test_a_piece_that_is_too_large_is_done_alone(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day needs 2 GB at once, for which there is room only when all memory goes to one."""
+    from thermocline.api import open as opened
+    from thermocline.transform.workers import pool
+
+    monkeypatch.setenv("THERMOCLINE_WORKERS__MEMORY", "1GB")
+    monkeypatch.setenv("THERMOCLINE_TRANSFORM__ENGINE", "duckdb")
+    model = house.settings.project / "models/silver/clean.sql"
+    large = (
+        "and case when id = 40 then length(repeat(repeat(kind, 1000), 1200000)) else 1 end > 0\n"
+    )
+    model.write_text(model.read_text() + large)
+    crews: list[tuple[int, int]] = []
+    begun = pool._Crew.__init__
+
+    def watched(self: object, settings: object, count: int, memory: int, *rest: object) -> None:
+        crews.append((count, memory))
+        begun(self, settings, count, memory, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(pool._Crew, "__init__", watched)
+    report = opened(house.settings.project).backfill("silver.clean", batch=1)
+    assert crews == [(2, 10**9), (1, 2 * 10**9)]
+    assert (report.partitions, report.computed, report.on_spark) == (10, 10, 0)
+    assert len(content(house, "silver.clean")) == 200
+
+
+def test_joins_that_compare_all_rows_are_left_to_spark(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from thermocline.transform.duck import session
+
+    opened = session.Session(house.lake)
+    head = house.lake.state("bronze.raw").head()
+    assert head is not None
+    rows = opened.table("bronze.raw", head)
+    joined = f"SELECT * FROM ({rows}) AS a LEFT JOIN ({rows}) AS b ON a.id = b.id AND "
+    monkeypatch.setattr(session, "MOST_PAIRS", 220 * 220 - 1)
+    opened.require_speed(joined + "a.at < coalesce(b.at, TIMESTAMPTZ '9999-01-01')")
+    with pytest.raises(session.Unable, match="pairs of rows"):
+        opened.require_speed(joined + "(b.at IS NULL OR a.at < b.at)")
+    monkeypatch.setattr(session, "MOST_PAIRS", 220 * 220)
+    opened.require_speed(joined + "(b.at IS NULL OR a.at < b.at)")
+    opened.close()
+
+
+POLARS = """
+import polars as pl
+from thermocline.transform import changes, model
+
+@model(reads={"rows": changes("bronze.raw")}, engine="polars")
+def kinds(rows):
+    new = rows.filter((pl.col("_change") == "insert") & (pl.col("kind") != "bad"))
+    return new.select("id", "at", pl.col("kind").str.to_uppercase(), "amount")
+"""
+
+
+def test_a_python_model_on_polars(house: Lakehouse) -> None:
+    """No Java is started: polars computes it, from new rows alone the second time."""
+    project = house.settings.project
+    clean = project / "contracts/silver/clean.odcs.yaml"
+    text = clean.read_text().replace("write, value: partitions", "write, value: append")
+    (project / "contracts/silver/upper.odcs.yaml").write_text(text.replace("clean", "upper"))
+    (project / "models/silver/upper.py").write_text(POLARS)
+    house = type(house)(house.settings)
+    land(house, [row(1, 0, "a", "2.00")])
+    for workers, detail in (("dag", "all rows"), ("model", "new rows, by a worker")):
+        report = house.run(["silver.upper"], workers=workers)
+        assert [(s.engine, s.detail) for s in report.steps] == [("polars", detail)]
+        land(house, [row(2, 0, "b", "2.00")])
+    rows = content(house, "silver.upper")
+    assert len(rows) == 212
+    assert {kind for *_, kind, _ in rows} == {"A", "B", "C"}
+
+
 def _silent():  # type: ignore[no-untyped-def]
     from thermocline.telemetry import SILENT
 

@@ -79,7 +79,7 @@ class Sizes:
         self._grown[model.table] = size
         mode = workers or self._workers.mode
         chosen = self._engine(model, size, beyond, mode)
-        if chosen.engine != "duckdb":
+        if chosen.engine == "spark":
             return chosen
         return replace(chosen, crew=self._crew(model, size, mode, only_new=only_new))
 
@@ -94,6 +94,8 @@ class Sizes:
 
     def _engine(self, model: Model, size: int, beyond: int | None, mode: str) -> Choice:
         wanted = self._settings.engine
+        if model.engine == "polars":
+            return Choice("polars", "a Python model", size)
         if not model.is_sql:
             if wanted == "duckdb":
                 raise BadInput(

@@ -44,8 +44,12 @@ def lookup(name: str) -> Read:
     return Read(name, How.LOOKUP)
 
 
-def model(reads: Mapping[str, Read], tags: tuple[str, ...] = ()) -> Callable[[F], F]:
+def model(
+    reads: Mapping[str, Read], tags: tuple[str, ...] = (), engine: str = "spark"
+) -> Callable[[F], F]:
     """Mark a function as the model of its file. `reads` maps its parameters to tables.
+
+    With `engine="polars"` it gets and gives frames of polars, and needs no Java.
 
     The planner reads the decorator from the source text, without importing the file, so that
     planning starts no engine: its arguments must be written out, not computed.

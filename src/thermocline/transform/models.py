@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 _READERS = {how.value: how for how in How}
+_ENGINES = ("spark", "polars")
 DIALECT = "duckdb"
 """The one dialect that SQL models are written in."""
 
@@ -33,6 +34,8 @@ class Model:
     contract: Contract
     tags: tuple[str, ...] = ()
     text: str = field(default="", repr=False)
+    engine: str = ""
+    """What the frames of a Python model are: spark or polars."""
 
     @property
     def is_sql(self) -> bool:
@@ -102,16 +105,17 @@ def _load(table: str, path: Path, contract: Contract) -> Model:
     except (OSError, UnicodeDecodeError) as error:
         raise _Wrong(1, f"cannot be read: {error}") from error
     tags: tuple[str, ...] = ()
+    engine = ""
     if path.suffix == ".sql":
         reads = _sql_reads(text, path)
     else:
-        reads, tags = _python_reads(text)
+        reads, tags, engine = _python_reads(text)
     if not reads:
         raise _Wrong(1, "it reads no table")
     if any(read.table == table for read in reads.values()):
         raise _Wrong(1, "a model cannot read the table it writes")
     tags = (*tags, *contract.tags)
-    return Model(table, path, reads, _fingerprint(text, contract), contract, tags, text)
+    return Model(table, path, reads, _fingerprint(text, contract), contract, tags, text, engine)
 
 
 def _check_sources(model: Model, contracts: Mapping[str, Contract]) -> None:
@@ -168,7 +172,7 @@ def _sql_reads(text: str, path: Path) -> dict[str, Read]:
     return reads
 
 
-def _python_reads(text: str) -> tuple[dict[str, Read], tuple[str, ...]]:
+def _python_reads(text: str) -> tuple[dict[str, Read], tuple[str, ...], str]:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -194,7 +198,10 @@ def _python_reads(text: str) -> tuple[dict[str, Read], tuple[str, ...]]:
     if parameters != set(declared):
         raise _Wrong(node.lineno, f"its parameters and its reads differ: {sorted(declared)}")
     tags = arguments.get("tags")
-    return declared, tuple(ast.literal_eval(tags)) if tags is not None else ()
+    engine = _text(arguments["engine"]) if "engine" in arguments else "spark"
+    if engine not in _ENGINES:
+        raise _Wrong(call.lineno, f"engine must be one of {', '.join(_ENGINES)}")
+    return declared, tuple(ast.literal_eval(tags)) if tags is not None else (), engine
 
 
 def _read(node: ast.expr) -> Read:

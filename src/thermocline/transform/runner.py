@@ -124,9 +124,9 @@ class _Run:
             "spark": SparkExecutor(lake),
             "duckdb": DuckExecutor(lake),
         }
-        self.executors["duckdb partition"] = WorkersExecutor(
-            lake, lambda: self.executors["spark"], progress
-        )
+        self.executors["polars"] = self.executors["duckdb"]
+        self.workers = WorkersExecutor(lake, lambda: self.executors["spark"], progress)
+        self.executors["duckdb partition"] = self.workers
         self.results: dict[str, StepResult] = {}
         self.ran: dict[str, str] = {}
         self.replayed: list[str] = []
@@ -239,8 +239,8 @@ class _Run:
 
     def _by_whom(self, engine: str, detail: str) -> str:
         if engine != "duckdb partition":
-            return f"{detail}, by a worker" if engine == "duckdb model" else detail
-        return f"{detail}, by {self.lake.settings.workers.processes} workers"
+            return f"{detail}, by a worker" if engine.endswith(" model") else detail
+        return f"{detail}, by {self.workers.crew}"
 
     def _start_over(self, contract: Contract) -> None:
         """Forget what the draft wrote to a table and its companion."""
@@ -261,7 +261,7 @@ class _Run:
     def _write(
         self, step: Step, engine: str, spans: Mapping[str, Span], bookmark: Mapping[str, Any]
     ) -> tuple[int, Way, str]:
-        if engine == "duckdb model":
+        if engine.endswith(" model"):
             return self._by_worker(step, spans, bookmark)
         executor = self.executors[engine]
         return compute(executor, step.model, self.draft, step.way, spans, bookmark)
@@ -312,8 +312,7 @@ class _Run:
         for step in self.plan.steps:
             if step.table not in behind:
                 continue
-            engine = self.ran[step.table].replace("duckdb model", "duckdb")
-            executor = self.executors[engine]
+            executor = self.executors[self.ran[step.table].removesuffix(" model")]
             stands = not changed & set(step.model.sources)
             if stands and replay.onto_moved(self.draft, step.model.contract, executor):
                 self.replayed.append(step.table)

@@ -40,7 +40,7 @@ from kept as k
 left join silver.customers as c
     on c.customer_id = k.customer_id
     and k.order_date >= c._valid_from
-    and (c._valid_to is null or k.order_date < c._valid_to)
+    and k.order_date < coalesce(c._valid_to, timestamptz '9999-12-31 00:00:00+00')
 group by cast(k.order_date as date), coalesce(c.segment, 'unknown')
 union all
 select

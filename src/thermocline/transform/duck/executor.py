@@ -11,6 +11,7 @@ from thermocline.errors import ThermoclineError
 from thermocline.transform.duck import merge, plain, scd2
 from thermocline.transform.duck.applying import Target
 from thermocline.transform.duck.failures import explained, judged
+from thermocline.transform.duck.functions import PolarsInputs
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
 from thermocline.transform.inputs import Inputs, Span
@@ -46,8 +47,14 @@ class DuckExecutor:
         """Such a failure in our words."""
         return judged(error, contract)
 
-    def inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str]:
+    def inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str] | PolarsInputs:
         """What a step reads."""
+        if not model.is_sql:
+            return PolarsInputs(self.session, model, spans)
+        return self.sql_inputs(model, spans)
+
+    def sql_inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str]:
+        """What a step of a SQL model reads."""
         return Inputs(self._lake, model, spans, self._reader)
 
     def write(

@@ -76,7 +76,13 @@ class DuckReader:
 
     def select(self, query: exp.Query) -> str:
         """A query of the models' dialect, which is DuckDB's own."""
-        return query.sql(dialect=DIALECT)
+        from sqlglot import exp
+
+        text = query.sql(dialect=DIALECT)
+        chosen = self._session.lake.settings.transform.engine == "auto"
+        if chosen and any(join.side for join in query.find_all(exp.Join)):
+            self._session.require_speed(text)
+        return text
 
     def parts(
         self, rows: str, model: Model, columns: Sequence[str], most: int

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +26,15 @@ UNABLE = "unable: "
 """What a query says first when a row shows that DuckDB is not able to do what is asked."""
 
 
+MOST_PAIRS = 2_000_000_000
+"""So many pairs of rows may be compared one by one: some seconds of work."""
+_ONE_BY_ONE = {"BLOCKWISE_NL_JOIN", "NESTED_LOOP_JOIN"}
+
+
 class Unable(Permanent):
     """Something that DuckDB cannot do, or not as Spark would; nothing was written by then."""
+
+    code = "unable"
 
     def __init__(self, what: str) -> None:
         super().__init__(what, "Set transform.engine = auto, and Spark computes it.")
@@ -90,6 +99,20 @@ class Session:
         """A query's rows as Python values, for answers that are small."""
         return self.connection.execute(sql).fetchall()
 
+    def require_speed(self, sql: str) -> None:
+        """Raise Unable where DuckDB would join large tables by comparing all their rows.
+
+        It does so for outer joins with a condition that is not a comparison of one side with the
+        other, even beside an equality; Spark takes the equality first.
+        """
+        ((_, text),) = self.rows(f"EXPLAIN (FORMAT json) {sql}")
+        pairs = max(map(_pairs, json.loads(text)), default=0)
+        if pairs > MOST_PAIRS:
+            raise Unable(
+                f"an outer join would compare {pairs:.0e} pairs of rows; "
+                "write its condition as comparisons of one side with the other"
+            )
+
     def stream(self, sql: str) -> Iterator[pa.Table]:
         """A query's rows in the canonical Arrow form, a few at a time."""
         import pyarrow as pa
@@ -113,6 +136,22 @@ class Session:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+
+
+def _pairs(node: Mapping[str, Any]) -> int:
+    """The most pairs of rows that an operator of a plan compares one by one, as DuckDB guesses."""
+    below = [_pairs(child) for child in node["children"]]
+    if node["name"].strip() in _ONE_BY_ONE:
+        below.append(math.prod(_guessed(child) for child in node["children"]))
+    return max(below, default=0)
+
+
+def _guessed(node: Mapping[str, Any]) -> int:
+    """How many rows an operator gives; one that does not say gives what those below it do."""
+    said = node["extra_info"].get("Estimated Cardinality")
+    if said is not None:
+        return int(said)
+    return max((_guessed(child) for child in node["children"]), default=1)
 
 
 def _uuid_columns(state: TableState, session: Session, rows: str) -> list[tuple[str, str]]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from traceback import extract_tb
 from typing import TYPE_CHECKING
 
-from thermocline.errors import Permanent, ThermoclineError
-from thermocline.lake.changes import changes
 from thermocline.transform.declare import How
+from thermocline.transform.functions import CHANGE, called, changed_rows
 from thermocline.transform.inputs import Span, appended_only
 from thermocline.transform.models import Model
 from thermocline.transform.spark.reader import SparkReader, frame
@@ -18,8 +16,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from thermocline.lake import Lake
-
-CHANGE = "_change"
 
 
 @dataclass
@@ -52,25 +48,8 @@ class FunctionInputs:
         from pyspark.errors import PySparkException
         from pyspark.sql import DataFrame as Frame
 
-        path = f"models/{self.model.contract.layer}/{self.model.path.name}"
         frames = {name: read(each.table, each.how) for name, each in self.model.reads.items()}
-        try:
-            rows = self.model.function()(**frames)
-        except (ThermoclineError, PySparkException):
-            raise
-        except Exception as error:
-            # A user's code may fail in any way; where it failed is what its author needs.
-            line = next((f.lineno for f in reversed(extract_tb(error.__traceback__))
-                         if f.filename == str(self.model.path)), 0)  # fmt: skip
-            raise Permanent(
-                f"{path}:{line}  {type(error).__name__}: {error}",
-                "Mend the model. Nothing was published.",
-            ) from error
-        if not isinstance(rows, Frame):
-            raise Permanent(
-                f"{path}  it gave a {type(rows).__name__}, not a DataFrame.",
-                "Return the rows as a DataFrame. Nothing was published.",
-            )
+        rows: DataFrame = called(self.model, frames, gives=Frame, passes=PySparkException)
         return rows
 
     def _whole(self, table: str, how: How) -> DataFrame:
@@ -92,17 +71,5 @@ class FunctionInputs:
 
     def _changed(self, span: Span) -> DataFrame:
         """Inserted and updated rows as they are now, deleted ones as they were."""
-        import pyarrow as pa
-
-        state = self.lake.state(span.table)
-        key = state.schema.get("identifier-field-ids") or ()
-        names = {f["id"]: f["name"] for f in state.schema["fields"]}
-        found = changes(
-            self.lake.iceberg(span.table), span.start, span.end, key=[names[i] for i in key]
-        )
-        kinds = (("insert", found.inserts), ("update", found.after), ("delete", found.deletes))
-        marked = [
-            rows.append_column(CHANGE, pa.array([kind] * rows.num_rows, pa.string()))
-            for kind, rows in kinds
-        ]
-        return frame(self.lake, pa.concat_tables(marked), span.table, {CHANGE: "string"})
+        rows = changed_rows(self.lake, span)
+        return frame(self.lake, rows, span.table, {CHANGE: "string"})

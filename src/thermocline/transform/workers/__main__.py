@@ -45,8 +45,9 @@ def answered(
     settings = config.load(project, profile)
     telemetry.hide(secret.reveal() for secret in settings.secrets())
     share = settings.workers.bytes if memory is None else memory
-    brake(share)
     with opened.worker(settings, share, threads) as worker:
+        worker.warm()
+        brake(share)
         for line in lines:
             if not line.strip():
                 continue

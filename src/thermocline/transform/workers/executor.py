@@ -79,6 +79,8 @@ class WorkersExecutor:
         self._duck = DuckExecutor(lake)
         self.outcomes: list[Outcome] = []
         """What came of the pieces that were handed out last."""
+        self.crew = ""
+        """Who worked last, for people."""
         self.spared: dict[str, int] = {}
         """How many partitions of each table were beyond the workers."""
 
@@ -93,7 +95,7 @@ class WorkersExecutor:
 
     def inputs(self, model: Model, spans: Mapping[str, Span]) -> AskedInputs:
         """What a step reads."""
-        return AskedInputs(self._duck.inputs(model, spans))
+        return AskedInputs(self._duck.sql_inputs(model, spans))
 
     def write(
         self,
@@ -136,7 +138,9 @@ class WorkersExecutor:
             many = len(outcome.piece.labels()) if outcome is not None else 0
             self._progress.advance(many, str(tally))
 
+        self.crew = f"{min(count or told.processes, len(pieces))} workers"
         if told.on == "spark":
+            self.crew = f"{len(pieces)} tasks of Spark"
             outcomes = cluster.work(self._lake, pieces, watch=watch)
         else:
             outcomes = pool.work(self._lake.settings, pieces, count=count, watch=watch)

@@ -137,7 +137,7 @@ def _stale(
         source: Span(source, _since(state, source), source_head(lake.state(source), MAIN))
         for source in model.sources
     }
-    inputs = executor.inputs(model, spans)
+    inputs = executor.sql_inputs(model, spans)
     try:
         columns = touched_columns(model)
         found = None

@@ -8,6 +8,7 @@ has the memory of all; what does not fit there either is told, and somebody else
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from thermocline import telemetry
 from thermocline.errors import Permanent, ThermoclineError, Transient
+from thermocline.transform.duck.session import Unable
 from thermocline.transform.workers.piece import Done, Piece
 from thermocline.transform.workers.work import OutOfMemory
 
@@ -67,6 +69,11 @@ class Outcome:
     @property
     def beyond(self) -> bool:
         """Whether another engine may still do it."""
+        return isinstance(self.error, Unable)
+
+    @property
+    def too_large(self) -> bool:
+        """Whether a worker with more memory may do it."""
         return isinstance(self.error, OutOfMemory)
 
 
@@ -87,12 +94,12 @@ def work(
     count = min(count or told.processes, len(pieces)) or 1
     tally = Tally(total)
     outcomes = _Crew(settings, count, told.bytes, 1, tally, watch).work(pieces)
-    alone = [outcome.piece for outcome in outcomes if outcome.beyond]
+    alone = [outcome.piece for outcome in outcomes if outcome.too_large]
     if not alone:
         return outcomes
     tally.failed -= sum(len(piece.labels()) or 1 for piece in alone)
     again = _Crew(settings, 1, told.bytes * max(count, 2), count, tally, watch).work(alone)
-    return [outcome for outcome in outcomes if not outcome.beyond] + again
+    return [outcome for outcome in outcomes if not outcome.too_large] + again
 
 
 class _Crew:
@@ -170,7 +177,7 @@ def _tried(process: _Process, piece: Piece) -> Outcome:
                     f"No worker can be started: {process.last_words}",
                     "Try it by hand: thermo work.",
                 ))  # fmt: skip
-            if deaths < MOST_DEATHS:
+            if deaths < (2 if process.aborted else MOST_DEATHS):
                 continue
             return Outcome(piece, error=OutOfMemory(
                 f"{piece.table}: its worker died {deaths} times, {process.last_words}"
@@ -187,8 +194,9 @@ def _tried(process: _Process, piece: Piece) -> Outcome:
 
 def told(said: dict[str, Any]) -> ThermoclineError:
     """The error that a worker told of."""
-    if said["code"] == OutOfMemory.code:
-        return OutOfMemory(said["cause"])
+    for known in (OutOfMemory, Unable):
+        if said["code"] == known.code:
+            return known(said["cause"])
     kind = Transient if said["transient"] else Remote
     error = kind(said["cause"], said["next_step"], **said["details"])
     error.code = said["code"]
@@ -205,6 +213,9 @@ class _Process:
         self._errors: IO[str] | None = None
         self.last_words = ""
         self.gave_up = False
+        """It ended by itself."""
+        self.aborted = False
+        """A library ended it, as they do for want of memory."""
 
     def ask(self, piece: Piece) -> dict[str, Any] | None:
         """What the process answers to a piece; None when it died over it."""
@@ -231,6 +242,7 @@ class _Process:
             return answer
         code = process.wait()
         self.gave_up = code >= 0
+        self.aborted = code in {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
         self.last_words = f"by signal {-code}" if code < 0 else self._last_error(code)
         self._close()
         return None

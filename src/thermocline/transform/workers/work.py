@@ -6,6 +6,7 @@ import resource
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thermocline.errors import BadInput
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 OWN = 400 << 20
 """What a worker needs beside DuckDB: libraries, and rows on their way into files."""
 LEAST = 128 << 20
+SLACK = 512 << 20
 
 
 class OutOfMemory(Unable):
@@ -42,6 +44,15 @@ class Worker:
         self._lake = Lake(settings)
         self._models = models
         self._executor = DuckExecutor(self._lake)
+
+    def warm(self) -> None:
+        """Load and open all that a piece needs, Arrow's pool of memory among it."""
+        import pyarrow as pa
+
+        pa.array(range(1000)).cast(pa.string())
+        self._executor.session.connection.execute("SELECT 1")
+        for table in self._lake.tables()[:1]:
+            self._lake.iceberg(table)
 
     def do(self, piece: Piece) -> Done:
         """Compute a piece and put it on its branch; says when it is committed.
@@ -80,7 +91,7 @@ class Worker:
 
         assert piece.parts is not None
         crash_point("worker.begun")
-        inputs = self._executor.inputs(model, piece.spans)
+        inputs = self._executor.sql_inputs(model, piece.spans)
         try:
             rows = plain.ready(self._executor.session, inputs.only(piece.parts), model.contract)
             table = self._lake.iceberg(piece.table)
@@ -121,8 +132,14 @@ def limited(settings: Settings, memory: int, threads: int) -> Settings:
 def brake(memory: int) -> None:
     """Have the system refuse this process what is far beyond its share.
 
-    Twice, because what DuckDB has freed and may use again counts as well.
+    What its libraries have mapped by now is left out, and something for threads to come: both
+    reserve much that they never use.
     """
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return  # not Linux: DuckDB's own limit has to do
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+    most = (int(lines["VmData"].split()[0]) << 10) + memory + SLACK
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    most = 2 * memory if hard == resource.RLIM_INFINITY else min(2 * memory, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    if hard == resource.RLIM_INFINITY or most < hard:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
