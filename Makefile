@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-tpch torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,10 +64,20 @@ COMMITS ?=
 bench-commits: setup  ## 50 writer processes on one table: group commit beside PyIceberg's appends
 	@$(BIN)/python -m benchmarks.commits $(COMMITS)
 
+# WORKERS="--orders 1000000 --days 30" makes it a short one.
+WORKERS ?=
+bench-workers: java  ## 20 million orders by day: DuckDB workers, warm Spark, plain Spark SQL
+	@$(BIN)/python -m benchmarks.workers $(WORKERS)
+
 # TPCH="--scale 0.1" makes it a short one.
 TPCH ?=
 bench-tpch: java  ## TPC-H's 22 queries as models, on DuckDB and on Spark, row by row alike
 	@$(BIN)/python -m benchmarks.tpch $(TPCH)
+
+# QUESTIONS="--queries 500 --trino 20" makes it a short one.
+QUESTIONS ?=
+bench-questions: java  ## 10,000 random queries: the same rows hot, direct, on Spark, 300 on Trino
+	@$(BIN)/python -m benchmarks.questions $(QUESTIONS)
 
 # TORTURE="--kills 20 --events 100000" makes it a short one.
 TORTURE ?=

@@ -94,4 +94,11 @@ def _warehouse(project: Path, given: str) -> str:
             "Use a folder or s3://bucket/prefix.",
             key="lake.warehouse",
         )
-    return os.path.normpath(project / Path(path if separator else given).expanduser())
+    folder = os.path.normpath(project / Path(path if separator else given).expanduser())
+    if Path(folder).as_uri() != f"file://{folder}":
+        raise ConfigError(
+            f"The warehouse's path has a space or another sign that engines write apart: {folder}",
+            "Move the project, or set lake.warehouse to a path of letters, digits, - _ and . only.",
+            key="lake.warehouse",
+        )
+    return folder

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from thermocline.transform import windows
+from thermocline.transform import lineage, windows
 from thermocline.transform.models import table_references
 from thermocline.transform.parts import OLD
 
@@ -68,8 +68,19 @@ def unfit_for_substitution(
             continue  # USING names columns of both sides; grouped ones are checked below
         if _joins_on_aggregate(join, query):
             return Unfit("a join on an aggregated column")
-    if _target_may_be_null_supplied(query, target):
-        return Unfit("an outer join that may supply the partition or key itself")
+    for distinct in query.find_all(exp.Distinct):
+        if distinct.args.get("on"):
+            return Unfit("DISTINCT ON")
+    for group in query.find_all(exp.Group):
+        if group.find(exp.Rollup, exp.Cube, exp.GroupingSets):
+            return Unfit("grouping sets")
+    for join in query.find_all(exp.Join):
+        for word in (join.kind, join.method):
+            if word in {"ANTI", "ASOF", "POSITIONAL"}:
+                return Unfit(f"{word} JOIN")
+    doubt = _moves(query, target)
+    if doubt is not None:
+        return Unfit(doubt)
     if not windows.stay_inside(query, target, days):
         return Unfit("a window that reaches across partitions")
     return None
@@ -80,6 +91,7 @@ _NEVER: tuple[tuple[type[exp.Expression], str], ...] = (
     (exp.Intersect, "INTERSECT"),
     (exp.Limit, "LIMIT"),
     (exp.Offset, "OFFSET"),
+    (exp.Fetch, "FETCH"),
     (exp.Exists, "EXISTS"),
     (exp.Rand, "random numbers"),
     (exp.CurrentTimestamp, "the current time"),
@@ -253,23 +265,24 @@ def _nullable_aliases(select: exp.Select) -> set[str]:
     return nullable
 
 
-def _target_may_be_null_supplied(query: exp.Query, target: Sequence[str]) -> bool:
-    """Whether a row that loses or finds its partner in an outer join could change its target.
+def _moves(query: exp.Query, target: Sequence[str]) -> str | None:
+    """Why the rows of a changed input may belong to a part that they do not name themselves.
 
-    Its old target would then not be found by joining with the changed rows.
+    A part that is an aggregate depends on rows that did not change. And a row that loses or finds
+    its partner in an outer join may change its part; its old one would not be found by joining with
+    the changed rows.
     """
-    wanted = {name.lower() for name in target}
-    for select in query.find_all(exp.Select):
-        nullable = _nullable_aliases(select)
-        if not nullable:
-            continue
-        for projection in select.expressions:
-            if projection.alias_or_name.lower() not in wanted:
-                continue
-            for column in projection.find_all(exp.Column):
-                if not column.table or column.table.lower() in nullable:
-                    return True
-    return False
+    for name in target:
+        for select, value in lineage.passed(query, name):
+            if value is None:
+                return "a partition or key whose origin cannot be followed"
+            if value.find(exp.AggFunc, exp.Window):
+                return "a partition or key that is an aggregate"
+            nullable = _nullable_aliases(select)
+            columns = value.find_all(exp.Column) if nullable else ()
+            if any(not column.table or column.table.lower() in nullable for column in columns):
+                return "an outer join that may supply the partition or key itself"
+    return None
 
 
 def _widen(query: exp.Query) -> None:

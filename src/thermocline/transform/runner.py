@@ -25,7 +25,6 @@ from thermocline.transform.plan import BEYOND_KEY, MODEL_KEY, Plan, Step, Way
 from thermocline.transform.spark.executor import SparkExecutor
 from thermocline.transform.step import compute
 from thermocline.transform.strategies import tombstones
-from thermocline.transform.workers import pool
 from thermocline.transform.workers.executor import WorkersExecutor
 from thermocline.transform.workers.piece import Piece
 from thermocline.transform.workers.work import OutOfMemory
@@ -240,7 +239,7 @@ class _Run:
     def _by_whom(self, engine: str, detail: str) -> str:
         if engine != "duckdb partition":
             return f"{detail}, by a worker" if engine.endswith(" model") else detail
-        return f"{detail}, by {self.workers.crew}"
+        return f"{detail}, by {self.workers.crew}" if self.workers.crew else detail
 
     def _start_over(self, contract: Contract) -> None:
         """Forget what the draft wrote to a table and its companion."""
@@ -276,7 +275,7 @@ class _Run:
         piece = Piece(
             self.draft.run, step.table, self.draft.branch, bases[step.table], spans, whole=whole
         )
-        (outcome,) = pool.work(self.lake.settings, [piece])
+        (outcome,) = self.workers.pool.work([piece])
         if outcome.done is None:
             raise outcome.error or AssertionError(outcome)
         return outcome.done.snapshot, Way(outcome.done.way), outcome.done.detail

@@ -14,6 +14,8 @@ from collections.abc import Collection, Sequence
 
 from sqlglot import exp
 
+from thermocline.transform.lineage import output, sources
+
 
 def stay_inside(query: exp.Query, target: Sequence[str], days: Collection[str] = ()) -> bool:
     """Whether no window reaches across parts, which `target` columns name; `days` by their day."""
@@ -64,7 +66,7 @@ class _Trace:
             self._select(query, name, day)
 
     def _select(self, select: exp.Select, name: str, day: bool) -> None:
-        value = _value(select, name)
+        value = output(select, name)
         if value is None:
             return
         if id(select) in self.met and _text(select, value) not in self.met[id(select)]:
@@ -79,30 +81,15 @@ class _Trace:
             self.follow(self._source(select, value), value.name, day=day)
 
     def _source(self, select: exp.Select, column: exp.Column) -> exp.Expr | None:
-        sources = _sources(select)
+        found = sources(select)
         if column.table:
-            sources = [s for s in sources if s.alias_or_name.lower() == column.table.lower()]
-        if len(sources) != 1:
+            found = [each for each in found if each.alias_or_name.lower() == column.table.lower()]
+        if len(found) != 1:
             return None
-        (source,) = sources
+        (source,) = found
         if isinstance(source, exp.Table):
             return None if source.db else self._ctes.get(source.name)
         return source
-
-
-def _value(select: exp.Select, name: str) -> exp.Expr | None:
-    """What an output column of a SELECT is; a star gives its source's column."""
-    named = [each for each in select.selects if each.alias_or_name.lower() == name.lower()]
-    stars = [each for each in select.selects if each.is_star]
-    if len(named) == 1 and not isinstance(named[0], exp.Star):
-        return named[0].unalias()
-    if named or len(stars) != 1 or len(_sources(select)) != 1:
-        return None
-    star = stars[0]
-    changed = star.args if isinstance(star, exp.Star) else star.this.args
-    if any(changed.get(key) for key in ("except_", "except", "replace", "rename")):
-        return None
-    return exp.column(name)
 
 
 def _day(value: exp.Expr) -> exp.Expr:
@@ -112,14 +99,7 @@ def _day(value: exp.Expr) -> exp.Expr:
 def _text(select: exp.Select, value: exp.Expr) -> str:
     """An expression's text; who it belongs to is part of it where there are several sources."""
     copy = value.copy()
-    if len(_sources(select)) == 1:
+    if len(sources(select)) == 1:
         for column in copy.find_all(exp.Column):
             column.set("table", None)
     return str(copy.sql("duckdb", normalize=True)).lower()
-
-
-def _sources(select: exp.Select) -> list[exp.Expr]:
-    first = select.args.get("from_")
-    joins = select.args.get("joins") or []
-    laterals = select.args.get("laterals") or []
-    return ([first.this] if first else []) + [join.this for join in joins] + list(laterals)

@@ -86,6 +86,8 @@ class Session:
     def register(self, rows: object) -> str:
         """A name for rows that Arrow can read: a table, or what gives a stream of them."""
         name = f"_tc_{next(self._numbers)}"
+        # A join may hand its filter down to the rows of Arrow, which cannot take every kind.
+        self.connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
         self.connection.register(name, rows)
         self._made.append(("", name))
         return name
@@ -124,6 +126,8 @@ class Session:
 
     def clear(self) -> None:
         """Drop all that was made."""
+        if any(not kind for kind, _ in self._made):
+            self.connection.execute("RESET disabled_optimizers")
         for kind, name in reversed(self._made):
             if kind:
                 self.connection.execute(f"DROP {kind} {name}")

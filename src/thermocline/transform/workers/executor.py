@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract import Contract
-from thermocline.errors import ThermoclineError
+from thermocline.errors import ThermoclineError, Transient
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import replay
 from thermocline.transform.duck.executor import DuckExecutor
@@ -15,9 +15,10 @@ from thermocline.transform.duck.session import Unable
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
 from thermocline.transform.parts import Touched, touched_columns
-from thermocline.transform.workers import cluster, pool
+from thermocline.transform.workers import cluster
 from thermocline.transform.workers.piece import Piece, cut, speakable
-from thermocline.transform.workers.pool import Outcome, Tally
+from thermocline.transform.workers.pool import Outcome, Pool, Tally
+from thermocline.transform.workers.work import Worker
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -77,6 +78,7 @@ class WorkersExecutor:
         self._spare = spare
         self._progress = progress
         self._duck = DuckExecutor(lake)
+        self.pool = Pool(lake.settings)
         self.outcomes: list[Outcome] = []
         """What came of the pieces that were handed out last."""
         self.crew = ""
@@ -138,18 +140,33 @@ class WorkersExecutor:
             many = len(outcome.piece.labels()) if outcome is not None else 0
             self._progress.advance(many, str(tally))
 
-        self.crew = f"{min(count or told.processes, len(pieces))} workers"
+        many = min(count or told.processes, len(pieces))
+        self.crew = f"{many} workers" if many > 1 else "a worker"
         if told.on == "spark":
             self.crew = f"{len(pieces)} tasks of Spark"
             outcomes = cluster.work(self._lake, pieces, watch=watch)
         else:
-            outcomes = pool.work(self._lake.settings, pieces, count=count, watch=watch)
+            outcomes = self._here(model, pieces) if len(pieces) == 1 else []
+            if outcomes and not any(outcome.too_large for outcome in outcomes):
+                self.crew = ""
+            else:
+                outcomes = self.pool.work(pieces, count=count, watch=watch)
         beyond = [outcome.piece for outcome in outcomes if outcome.beyond]
         if beyond and self._lake.settings.transform.engine != "duckdb":
             self._do_spare(model, draft, beyond, spans)
             outcomes = [outcome for outcome in outcomes if not outcome.beyond]
         self.outcomes = outcomes
         return [outcome for outcome in outcomes if outcome.error is not None]
+
+    def _here(self, model: Model, pieces: Sequence[Piece]) -> list[Outcome]:
+        """Do a single piece in this process: starting another would take longer than most."""
+        worker = Worker(self._lake, {model.table: model}, self._duck)
+        try:
+            return [Outcome(piece, worker.do(piece)) for piece in pieces]
+        except Transient:
+            raise
+        except ThermoclineError as error:
+            return [Outcome(piece, error=error) for piece in pieces]
 
     def _do_spare(
         self, model: Model, draft: Draft, pieces: Sequence[Piece], spans: Mapping[str, Span]
@@ -179,8 +196,9 @@ class WorkersExecutor:
         return self._duck.replay(changes, contract, draft, bookmark=bookmark)
 
     def close(self) -> None:
-        """Close the connection that looked for parts."""
+        """Close the connection that looked for parts, and let the workers go."""
         self._duck.close()
+        self.pool.close()
 
 
 def cut_up(

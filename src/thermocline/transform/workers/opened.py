@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from thermocline.contract import load_contracts
+from thermocline.lake import Lake
 from thermocline.transform.models import load_models
 from thermocline.transform.workers.work import Worker, limited
 
@@ -20,7 +21,7 @@ def worker(settings: Settings, memory: int, threads: int = 1) -> Iterator[Worker
     models = load_models(
         settings.project / "models", load_contracts(settings.project / "contracts")
     )
-    made = Worker(limited(settings, memory, threads), models)
+    made = Worker(Lake(limited(settings, memory, threads)), models)
     try:
         yield made
     finally:

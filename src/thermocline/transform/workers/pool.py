@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -81,54 +81,87 @@ Watch = Callable[[Outcome | None, Tally], None]
 """Who is told whenever a piece begins (None) or ends."""
 
 
-def work(
-    settings: Settings,
-    pieces: Sequence[Piece],
-    *,
-    count: int | None = None,
-    watch: Watch = lambda *_: None,
-) -> list[Outcome]:
-    """Do all pieces with the workers that the settings give; says what came of each."""
-    total = sum(len(piece.labels()) or 1 for piece in pieces)
-    told = settings.workers
-    count = min(count or told.processes, len(pieces)) or 1
-    tally = Tally(total)
-    outcomes = _Crew(settings, count, told.bytes, 1, tally, watch).work(pieces)
-    alone = [outcome.piece for outcome in outcomes if outcome.too_large]
-    if not alone:
-        return outcomes
-    tally.failed -= sum(len(piece.labels()) or 1 for piece in alone)
-    again = _Crew(settings, 1, told.bytes * max(count, 2), count, tally, watch).work(alone)
-    return [outcome for outcome in outcomes if not outcome.too_large] + again
+class Pool:
+    """The workers that the settings give, kept from one step of a run to the next."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._crew: _Crew | None = None
+
+    def work(
+        self,
+        pieces: Sequence[Piece],
+        *,
+        count: int | None = None,
+        watch: Watch = lambda *_: None,
+    ) -> list[Outcome]:
+        """Do all pieces; says what came of each."""
+        told = self._settings.workers
+        count = min(count or told.processes, len(pieces)) or 1
+        tally = Tally(sum(map(_size, pieces)))
+        if self._crew is None:
+            self._crew = _Crew(self._settings, told.bytes, 1)
+        outcomes = self._crew.work(pieces, count, tally, watch)
+        alone = [outcome.piece for outcome in outcomes if outcome.too_large]
+        if not alone:
+            return outcomes
+        tally.failed -= sum(map(_size, alone))
+        self.close()  # their memory is needed
+        with closing(_Crew(self._settings, told.bytes * max(count, 2), count)) as single:
+            again = single.work(alone, 1, tally, watch)
+        return [outcome for outcome in outcomes if not outcome.too_large] + again
+
+    def close(self) -> None:
+        """Let the processes go."""
+        if self._crew is not None:
+            self._crew.close()
+            self._crew = None
+
+
+def _size(piece: Piece) -> int:
+    return len(piece.labels()) or 1
 
 
 class _Crew:
-    """Some processes, a thread for each that feeds it."""
+    """Processes with so much memory each, and a thread for each of them that feeds it."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        count: int,
-        memory: int,
-        threads: int,
-        tally: Tally,
-        watch: Watch,
-    ) -> None:
+    def __init__(self, settings: Settings, memory: int, threads: int) -> None:
         self._command = [
             *(sys.executable, "-m", "thermocline.transform.workers", str(settings.project)),
             *(("--profile", settings.profile) if settings.profile else ()),
             *("--memory", str(memory), "--threads", str(threads)),
         ]
-        self._count, self._tally, self._watch = count, tally, watch
-        self._waiting: deque[Piece] = deque()
-        self._outcomes: list[Outcome] = []
+        self._processes: list[_Process] = []
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
 
-    def work(self, pieces: Iterable[Piece]) -> list[Outcome]:
-        """Do the pieces in their order, and end the processes whatever happens."""
-        self._waiting.extend(pieces)
-        hands = [threading.Thread(target=self._feed, daemon=True) for _ in range(self._count)]
+    def work(
+        self, pieces: Iterable[Piece], count: int, tally: Tally, watch: Watch
+    ) -> list[Outcome]:
+        """Do the pieces in their order with so many processes."""
+        while len(self._processes) < count:
+            self._processes.append(_Process(self._command))
+        waiting, outcomes = deque(pieces), list[Outcome]()
+
+        def feed(process: _Process) -> None:
+            while True:
+                with self._lock:
+                    if not waiting:
+                        return
+                    piece = waiting.popleft()
+                    tally.running += _size(piece)
+                    watch(None, tally)
+                outcome = _tried(process, piece)
+                with self._lock:
+                    tally.running -= _size(piece)
+                    tally.done += _size(piece) if outcome.done else 0
+                    tally.failed += _size(piece) if outcome.error else 0
+                    outcomes.append(outcome)
+                    watch(outcome, tally)
+
+        hands = [
+            threading.Thread(target=feed, args=[process], daemon=True)
+            for process in self._processes[:count]
+        ]
         for hand in hands:
             hand.start()
         try:
@@ -136,33 +169,16 @@ class _Crew:
                 while hand.is_alive():  # so that a person's Ctrl-C gets through
                     hand.join(0.2)
         except BaseException:
-            self._stopped.set()
+            waiting.clear()
+            for process in self._processes:
+                process.kill()
             raise
-        return self._outcomes
+        return outcomes
 
-    def _feed(self) -> None:
-        process = _Process(self._command, self._stopped)
-        try:
-            while (piece := self._next()) is not None:
-                outcome = _tried(process, piece)
-                with self._lock:
-                    many = len(piece.labels()) or 1
-                    self._tally.running -= many
-                    self._tally.done += many if outcome.done else 0
-                    self._tally.failed += many if outcome.error else 0
-                    self._outcomes.append(outcome)
-                    self._watch(outcome, self._tally)
-        finally:
+    def close(self) -> None:
+        """Let the processes go: each ends by itself when its input does."""
+        for process in self._processes:
             process.end()
-
-    def _next(self) -> Piece | None:
-        with self._lock:
-            if self._stopped.is_set() or not self._waiting:
-                return None
-            piece = self._waiting.popleft()
-            self._tally.running += len(piece.labels()) or 1
-            self._watch(None, self._tally)
-            return piece
 
 
 def _tried(process: _Process, piece: Piece) -> Outcome:
@@ -206,11 +222,11 @@ def told(said: dict[str, Any]) -> ThermoclineError:
 class _Process:
     """One worker process, started when it is first needed and again whenever it has died."""
 
-    def __init__(self, command: Sequence[str], stopped: threading.Event) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         self._command = command
-        self._stopped = stopped
         self._running: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
+        self._stopped = False
         self.last_words = ""
         self.gave_up = False
         """It ended by itself."""
@@ -219,6 +235,8 @@ class _Process:
 
     def ask(self, piece: Piece) -> dict[str, Any] | None:
         """What the process answers to a piece; None when it died over it."""
+        if self._stopped:
+            return Permanent("The work was interrupted.", "Call it again to go on.").as_dict()
         if self._running is None:
             self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
             self._running = subprocess.Popen(
@@ -254,12 +272,15 @@ class _Process:
         said = telemetry.redact(telemetry.one_line(lines[-1][:300])) if lines else ""
         return said or f"it ended with code {code}"
 
+    def kill(self) -> None:
+        """End the process now, whatever it is at."""
+        self._stopped = True
+        process = self._running
+        if process is not None:
+            process.kill()
+
     def end(self) -> None:
         """Let the process go: it ends by itself when its input does."""
-        if self._running is None:
-            return
-        if self._stopped.is_set():
-            self._running.terminate()
         self._close()
 
     def _close(self) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thermocline.errors import BadInput
-from thermocline.lake import Lake
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import Draft
 from thermocline.lake.faults import crash_point
@@ -24,6 +23,7 @@ from thermocline.transform.workers.piece import Done, Piece
 
 if TYPE_CHECKING:
     from thermocline.config import Settings
+    from thermocline.lake import Lake
 
 OWN = 400 << 20
 """What a worker needs beside DuckDB: libraries, and rows on their way into files."""
@@ -40,10 +40,12 @@ class OutOfMemory(Unable):
 class Worker:
     """Does pieces, one after the other, in one DuckDB connection."""
 
-    def __init__(self, settings: Settings, models: Mapping[str, Model]) -> None:
-        self._lake = Lake(settings)
+    def __init__(
+        self, lake: Lake, models: Mapping[str, Model], executor: DuckExecutor | None = None
+    ) -> None:
+        self._lake = lake
         self._models = models
-        self._executor = DuckExecutor(self._lake)
+        self._executor = executor or DuckExecutor(lake)
 
     def warm(self) -> None:
         """Load and open all that a piece needs, Arrow's pool of memory among it."""
