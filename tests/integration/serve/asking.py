@@ -152,7 +152,7 @@ def until_it_scans(ask: Asker, table: str) -> None:
 async def _queried(server: trino.Trino, sql: str) -> Rows:
     engine = TrinoEngine(server.url, "test", server.catalog)
     try:
-        return await engine.query(sql, seconds=60, rows=100_000, bytes=64 << 20, format="json")
+        return await engine.query(sql, seconds=240, rows=100_000, bytes=64 << 20, format="json")
     finally:
         await engine.close()
 

@@ -61,7 +61,8 @@ class LeanSpark(Spark):
     def ask(self, sql: str) -> Frame:
         """The answer to a question, which is translated first."""
         question = guard(sql)
-        said = translate(question, "spark", {t: t for t in question.tables}, self.columns)
+        columns = {table: self.columns[table] for table in question.tables}
+        said = translate(question, "spark", {t: t for t in question.tables}, columns)
         of = {table: self.tables[table] for table in question.tables}
         try:
             told, body = self.query(asking.request(said, of, id=uuid.uuid4().hex))

@@ -88,3 +88,8 @@ select k, label from silver.dims where ratio >= 0e0 and ratio <= 2.5e0
 select f.id, (select count(*) from silver.facts g where g.k = f.k) as n from silver.facts f
 select id from silver.facts where not (k in (select k from silver.dims where k is not null) and flag) or amount > 99
 select id, case when k not in (select k from silver.dims where k is not null) then 'a' else 'b' end as w from silver.facts
+select id, x as v, -x as w from silver.facts order by v desc nulls first, id limit 40 offset 3
+select id, x from silver.facts order by x nulls first, id
+select id, row_number() over (order by x nulls first, id) as n, rank() over (partition by flag order by x desc nulls first) as r from silver.facts
+select id from silver.facts where -x > 1 or (-x) = x
+select string_agg(name, '|' order by x desc nulls first, id) as s from silver.facts

@@ -31,3 +31,6 @@ select id, cast(moment as date), date(local), cast(local as timestamp(6)), cast(
 select strpos(name, 'b'), position('a' in name), starts_with(name, 'a'), trim(both ' ' from name) from silver.facts
 select avg(rate), sum(rate), avg(amount * rate), avg(amount) from silver.facts where k = 1
 select point.lon, point.label, point from silver.facts where id < 20
+select id, x from silver.facts order by x desc nulls first, id
+select id, x from silver.facts order by x nulls first, id limit 40
+select id, row_number() over (order by x nulls first, id) as n from silver.facts

@@ -1,36 +1,33 @@
 """Random questions have the same answer hot, direct, on Spark and on Trino, at the same snapshots.
 
-    python -m tests.integration.serve.same_answer --count 10000 --seed 1 --folder /tmp/same
-    python -m tests.integration.serve.same_answer --count 300 --engines spark,trino …
-
 Every question is made so that there is one right answer: windows and LIMIT stand on a total order.
 Rows are compared as multisets, in their order where one is asked for; decimals by their digits,
-fractions up to the last ones, in which the order of adding shows. Questions are asked until
-`--count` of them were answered by everybody.
+fractions up to the last ones, in which the order of adding shows. A seeded part is a test;
+`python -m benchmarks.questions` asks ten thousand.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import itertools
 import math
 import re
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tests.integration.serve import asking, awkward, lean_spark, served
-from tests.integration.serve.maker import Maker
+from tests.integration.serve import asking, awkward, shop_tables
+from tests.integration.serve.maker import Maker, ShopMaker
 
 from thermocline.serve.question.guard import Refused
 from thermocline.serve.question.translate import Unfaithful
 from thermocline.serve.wire.wire import Frame
+
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
 
 Asker = Callable[[str], Frame | None]
 """Gives None when the question is not for it: a hot copy does not hold all that is asked for."""
@@ -163,9 +160,8 @@ def compare(questions: Iterable[str], askers: Askers) -> Tally:
     return tally
 
 
-def compare_many(questions: Iterator[str], askers: Askers, count: int) -> Tally:
+def compare_many(questions: Iterator[str], askers: Askers, count: int, tally: Tally) -> None:
     """Ask several questions at a time, until `count` of them were answered by everybody."""
-    tally = Tally()
     with ThreadPoolExecutor(THREADS) as pool:
         while tally.same < count and tally.asked < MOST_ASKED * count:
             chunk = list(itertools.islice(questions, CHUNK))
@@ -176,63 +172,23 @@ def compare_many(questions: Iterator[str], askers: Askers, count: int) -> Tally:
             if not chunk:
                 break
             print(f"{tally.same} the same of {tally.asked}", file=sys.stderr, flush=True)
-    return tally
 
 
 def endless(seed: int) -> Iterator[str]:
-    """Questions by chance, always the same ones from a seed."""
-    maker = Maker(seed)
+    """Questions by chance, always the same ones from a seed: of facts and of the shop in turn."""
+    makers = Maker(seed), ShopMaker(seed)
     while True:
-        yield maker.question()
+        yield from (maker.question() for maker in makers)
 
 
-def main() -> int:
-    """Make a lake, start everybody, change the lake under them, and compare."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--folder", type=Path, required=True)
-    parser.add_argument(
-        "--engines", default="spark", help="beside hot and direct: spark, trino, both or none"
-    )
-    parser.add_argument("--questions", type=Path, help="a file of questions instead, one a line")
-    given = parser.parse_args()
-    lake = awkward.build(given.folder, lean_spark.SETTINGS)
-    questions = endless(given.seed)
-    if given.questions:
-        questions = iter(given.questions.read_text(encoding="utf-8").splitlines())
-    began = time.monotonic()
-    with contextlib.ExitStack() as stack:
-        router = stack.enter_context(served.serving(lake))
-        awkward.stir(lake)
-        router.settled()
-        askers: dict[str, Asker] = {"hot": router.hot, "direct": router.direct}
-        for engine in filter(None, given.engines.split(",")):
-            cold = lean_spark.lean(lake) if engine == "spark" else asking.other(
-                lake, given.folder, engine)  # fmt: skip
-            askers[engine] = stack.enter_context(cold)
-        ready = time.monotonic()
-        tally = compare_many(questions, askers, given.count)
-    report(tally, time.monotonic() - ready, ready - began)
-    return 1 if tally.different or tally.unanswered or tally.same < given.count else 0
+def build(folder: Path, settings: str = awkward.SETTINGS) -> Lake:
+    """A lake with awkward facts and the shop's tables."""
+    lake = awkward.build(folder, settings)
+    shop_tables.build(lake)
+    return lake
 
 
-def report(tally: Tally, seconds: float, start: float) -> None:
-    """Say what came of it."""
-    each = seconds / max(tally.asked, 1)
-    print(f"{tally.asked} asked in {seconds:.0f} s after {start:.0f} s, {each:.3f} s each")
-    print(f"{tally.same} the same everywhere, {tally.partly} more where they are held; "
-          f"{tally.empty} of them without rows")  # fmt: skip
-    print(", ".join(f"{count} answered {name}" for name, count in tally.answered.items()))
-    for name, found in (("refused", tally.refused), ("failed everywhere", tally.failed)):
-        print(f"{sum(found.values())} {name}")
-        for cause, count in found.most_common(60):
-            print(f"  {count:5} {cause}")
-    for name, listed in (("UNANSWERED", tally.unanswered), ("DIFFERENT", tally.different)):
-        print(f"{len(listed)} {name}")
-        for sql, why in listed[:60]:
-            print(f"  {sql}\n      {why[:400]}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def stir(lake: Lake) -> None:
+    """Commits to a lake that is served, so that hot copies are carried on and not only made."""
+    awkward.stir(lake)
+    shop_tables.stir(lake)

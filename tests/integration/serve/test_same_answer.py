@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.serve import asking, awkward, same_answer, served
+from tests.integration.serve import asking, same_answer, served
 
 SEED, COUNT = 5, 120
 CHOSEN = Path(__file__).with_name("questions.sql")
@@ -17,9 +17,9 @@ CHOSEN = Path(__file__).with_name("questions.sql")
 @pytest.fixture(scope="module")
 def askers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[same_answer.Askers]:
     folder = tmp_path_factory.mktemp("same")
-    lake = awkward.build(folder)
+    lake = same_answer.build(folder)
     with served.serving(lake) as router:
-        awkward.stir(lake)  # so that the hot copies have been carried on, and not only made
+        same_answer.stir(lake)
         router.settled()
         with asking.other(lake, folder, "spark") as spark:
             yield {"hot": router.hot, "direct": router.direct, "spark": spark}

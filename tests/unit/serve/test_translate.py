@@ -82,6 +82,17 @@ def test_trinos_meaning_on_duckdb(
     assert [v if isinstance(v, int) else str(v) for v in found] == values
 
 
+@pytest.mark.parametrize(
+    ("order", "ids"),
+    [("x", [2, 1]), ("x desc", [1, 2]), ("x nulls first", [1, 2]), ("x desc nulls first", [2, 1])],
+)
+def test_a_nan_sorts_on_duckdb_where_trino_has_it(
+    database: duckdb.DuckDBPyConnection, order: str, ids: list[int]
+) -> None:
+    sql = said(f"select id from silver.facts order by {order}", "duckdb", "trino")
+    assert [row[0] for row in database.execute(sql).fetchall()] == ids
+
+
 def test_trinos_average_of_decimals_is_exact_and_rounded(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
@@ -126,6 +137,19 @@ def test_trinos_average_of_decimals_is_exact_and_rounded(
             "trino",
             'WHERE ("f"."k" = 1 OR "f"."id" = 2) AND NOT EXISTS(SELECT 1 FROM',
         ),
+        ("select -x > 1 from silver.facts", "trino", 'OR (IS_NAN(-"facts"."x")'),
+        (
+            "select x as v from silver.facts order by v desc nulls first",
+            "trino",
+            'ORDER BY IS_NAN("v") DESC NULLS FIRST, "v" DESC NULLS FIRST',
+        ),
+        (
+            "select rank() over (order by x nulls first) from silver.facts",
+            "trino",
+            'OVER (ORDER BY IS_NAN("facts"."x") ASC NULLS FIRST, "facts"."x" NULLS FIRST)',
+        ),
+        ("select x from silver.facts order by x desc", "trino", 'ORDER BY "x" DESC'),
+        ("select k, count(*) from silver.facts group by k + 1, cube (k)", "trino", "CUBE ("),
     ],
 )
 def test_what_means_something_else_there_is_mended(sql: str, engine: str, part: str) -> None:
@@ -174,6 +198,17 @@ def test_what_means_something_else_there_is_mended(sql: str, engine: str, part: 
             "beside a RIGHT or FULL JOIN",
         ),
         ("select count_if(distinct k > 1) from silver.facts", "trino", "count_if"),
+        ("select count(*) from silver.facts group by cube (k + 1, id)", "trino", "no column"),
+        (
+            "select k + 1 as g, day from silver.facts group by grouping sets ((g), (g, day))",
+            "trino",
+            "no column",
+        ),
+        (
+            "select distinct x from silver.facts order by x nulls first",
+            "trino",
+            "DISTINCT beside ORDER BY fractions",
+        ),
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(sql: str, engine: str, named: str) -> None:

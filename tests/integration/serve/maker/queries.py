@@ -22,11 +22,17 @@ class Maker(Ranges):
     """Makes questions by chance; the same ones from the same seed."""
 
     table = "silver.facts"
+    time: tuple[str, str] | None = None
+    """The column from which on the table is held, and its kind, where it is not held whole."""
 
     def question(self) -> str:
         """The next question."""
         # Of the rows of facts one table is held whole, the others from EDGE on.
         self.table = self.pick("silver.facts", "silver.facts", "silver.facts", *TIMED)
+        self.time = (TIMED[self.table], TIMED[self.table]) if self.table in TIMED else None
+        return self._question()
+
+    def _question(self) -> str:
         kinds = (self.rows, self.rows, self.groups, self.groups, self.total, self.joined,
                  self.joined, self.windowed, self.windowed, self.nested, self.nested, self.chained,
                  self.around, self.sets, self.grouping_sets, self.by_time,
@@ -39,12 +45,14 @@ class Maker(Ranges):
 
     def where(self, depth: int, alias: str = "f") -> str:
         condition = self.condition(depth, f"{alias}.")
-        if self.table not in TIMED or self.chance.random() < 0.05:
-            return condition
-        time = TIMED[self.table]
-        within = self.within(f"{alias}.{time}", time)
+        # Conditions by chance are mostly narrow, and of no rows there is little to compare.
         wider = f"({condition} or {self.condition(0, f'{alias}.')})"
-        return str(self.pick(f"{within} and {condition}", f"{wider} and {within}", within))
+        if self.time is None or self.chance.random() < 0.05:
+            return str(self.pick(condition, wider, wider))
+        column, kind = self.time
+        within = self.within(f"{alias}.{column}", kind)
+        return str(self.pick(f"{within} and {condition}", f"{wider} and {within}",
+                             f"{wider} and {within}", within))  # fmt: skip
 
     def aggregate(self, scope: str = "f.") -> str:
         """An aggregate whose value does not depend on the order of rows."""
@@ -177,14 +185,14 @@ class Maker(Ranges):
     def nested(self) -> str:
         """A query in a WITH, and others over it."""
         family = self.pick("integer", "decimal", "text", "timestamp")
-        time = TIMED.get(self.table, "moment")
+        time, kind = self.time or ("moment", "moment")
         # The range of a timed table stands inside, or only outside of it.
-        outside = self.table in TIMED and self.chance.random() < 0.4
+        outside = self.time is not None and self.chance.random() < 0.4
         where = self.condition(1) if outside else self.where(1)
-        passed = f", f.{time} as at" if outside else ""
+        passed = f", f.{time} as told" if outside else ""
         inner = f"select f.id, f.k, {self.value(family, 2)} as v, f.day as d{passed}"
         inner += f" from {self.table} f where {where}"
-        beside = f"select id, k, v, d from t where {self.within('at', time)}"
+        beside = f"select id, k, v, d from t where {self.within('told', kind)}"
         seen = f"({beside}) as u" if outside else "t as u"
         outer = self.pick(
             f"select k, count(v) as n, max(v) as m from {seen} group by k",
@@ -199,21 +207,23 @@ class Maker(Ranges):
 
     def around(self) -> str:
         """A range around a query: it may be moved into some of them, and must not into others."""
-        time = TIMED.get(self.table, "moment")
+        time, kind = self.time or ("moment", "moment")
         at, of = f"f.{time} as at", f"from {self.table} f"
         inner = self.pick(
-            f"select f.id, {at}, f.k as w {of} where {self.condition(0)}",
-            f"select f.id, {at}, row_number() over (order by f.id) as w {of}",
-            f"select f.id, {at}, sum(f.k) over (partition by f.flag) as w {of}",
+            f"select f.id as id, {at}, f.k as w {of} where {self.condition(0)}",
+            f"select f.id as id, {at}, row_number() over (order by f.id) as w {of}",
+            f"select f.id as id, {at}, sum(f.k) over (partition by f.flag) as w {of}",
             f"select min(f.id) as id, {at}, count(*) as w {of} group by f.{time}",
-            f"select f.id, max(f.{time}) as at, count(*) as w {of} group by f.id",
-            f"select f.id, {at}, f.k as w {of} order by f.id limit 60",
+            f"select f.id as id, max(f.{time}) as at, count(*) as w {of} group by f.id",
+            f"select f.id as id, {at}, f.k as w {of} order by f.id limit 60",
             f"select distinct f.flag as id, {at}, f.k as w {of}",
-            f"select f.id, lag(f.{time}) over (order by f.id) as at, f.k as w {of}",
-            f"select f.id, {at}, (select count(*) from {self.table} g where g.k = f.k) as w {of}",
-            f"select f.id, {at}, f.k as w {of} where f.flag union all select f.k, {at}, 0 {of}",
+            f"select f.id as id, lag(f.{time}) over (order by f.id) as at, f.k as w {of}",
+            f"select f.id as id, {at}, "
+            f"(select count(*) from {self.table} g where g.k = f.k) as w {of}",
+            f"select f.id as id, {at}, f.k as w {of} where f.flag "
+            f"union all select f.id, {at}, 0 {of}",
         )
-        return f"select s.id, s.at, s.w from ({inner}) s where {self.within('s.at', time)}"
+        return f"select s.id, s.at, s.w from ({inner}) s where {self.within('s.at', kind)}"
 
     def chained(self) -> str:
         """Several WITHs, one in another, one used twice."""

@@ -19,7 +19,7 @@ class Ranges(Values):
 
     def within(self, column: str, kind: str) -> str:
         """A condition by which only rows from EDGE on are asked for, or sometimes more."""
-        if self.chance.random() < 0.15:
+        if self.chance.random() < 0.1:
             return self._beyond(column, kind)
         later = EDGE + self.pick(timedelta(days=1), timedelta(days=4), timedelta(hours=12))
         start = self.pick(EDGE, EDGE, EDGE, EDGE + TICK, EDGE + timedelta(days=1), EDGE - TICK)

@@ -23,6 +23,8 @@ COMPARED = ("<", "<=", "=", "<>", ">", ">=")
 class Values:
     """Makes expressions by chance; the same ones from the same seed."""
 
+    columns = FACTS
+
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
 
@@ -31,7 +33,7 @@ class Values:
 
     def value(self, family: str, depth: int, scope: str = "f.") -> str:
         """An expression of a family over the columns of facts."""
-        column = scope + self.chance.choice(FACTS[family])
+        column = scope + self.chance.choice(self.columns[family])
         if depth <= 0 or self.chance.random() < 0.3:
             return column if self.chance.random() < 0.85 else self.constant(family)
         maker = getattr(self, f"_{family}")

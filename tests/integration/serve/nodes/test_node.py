@@ -102,6 +102,21 @@ def test_it_answers_with_the_snapshot_it_holds(line: Line) -> None:
     assert 0 < held["memory"] < 512 << 20
 
 
+def test_zeros_keep_their_signs_when_rows_are_compressed(line: Line) -> None:
+    zeros = [0.0] * 700 + [-0.0] * 700 + [1.5] * 700 + [7.0] * 700
+    rows = pa.table({
+        "x": pa.array(zeros), "__file": pa.array([1] * len(zeros), pa.int32()),
+        "__pos": pa.array(range(len(zeros)), pa.int64()),
+    })  # fmt: skip
+    ok(line.ask(staging.begin("zeros")))
+    ok(line.ask(staging.new("zeros", "silver.zeros", [("x", "double")], 1)))
+    ok(line.ask(staging.rows("zeros", "silver.zeros"), staging.body(rows)))
+    ok(line.ask(staging.apply("zeros")))
+    sql = 'SELECT 1 / x, count(*) FROM "silver.zeros" WHERE x = 0 GROUP BY 1 ORDER BY 1'
+    reply = ask(line, sql, {"silver.zeros": 1})
+    assert rows_of(reply) == [["-inf", 700], ["inf", 700]]
+
+
 def test_hidden_columns_are_not_seen(line: Line) -> None:
     load(line, "silver.hidden", [(1, 1, 1)], 1)
     reply = ask(line, 'SELECT * FROM "silver.hidden"', {"silver.hidden": 1})

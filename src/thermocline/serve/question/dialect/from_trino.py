@@ -332,6 +332,10 @@ def _nullif(node: exp.Expr) -> exp.Expr:
     return shared.RULES["Nullif"](node)
 
 
+def _order(node: exp.Expr) -> exp.Expr:
+    return nan.sorted_below(shared.RULES["Order"](node), is_nan)
+
+
 def _list_item(node: exp.Expr) -> exp.Expr:
     return call("list_extract", node.this, shared.place_in_list(node))
 
@@ -353,5 +357,5 @@ RULES: dict[str, Rule] = {
     "Substring": texts.substring, "Trim": _trimmed, "StrPosition": texts.position,
     "Replace": texts.replaced, "TimeToStr": _formatted, "Sum": _summed,
     "Mod": _remainder, "Between": _between, "In": _within, "Nullif": _nullif,
-    "Bracket": _list_item,
+    "Bracket": _list_item, "Order": _order,
 }  # fmt: skip

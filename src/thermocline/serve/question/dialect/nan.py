@@ -1,6 +1,7 @@
 """Comparisons of fractions: for DuckDB and Spark a NaN equals itself and is above all numbers.
 
-For Trino, as for IEEE 754, it is neither equal, nor above, nor below anything.
+For Trino, as for IEEE 754, it is neither equal, nor above, nor below anything. Where it sorts,
+though, NaN is above all numbers under NULLS LAST, and below them under NULLS FIRST.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ IsNan = Callable[[exp.Expr], exp.Expr]
 
 def may_be(node: exp.Expr) -> bool:
     """Whether a value can be NaN; a constant cannot."""
-    return family(node) in FRACTIONS and not isinstance(node.unnest(), exp.Literal | exp.Neg)
+    held = node.unnest()
+    if isinstance(held, exp.Neg):
+        held = held.this.unnest()
+    return family(node) in FRACTIONS and not isinstance(held, exp.Literal)
 
 
 def above_all(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
@@ -72,3 +76,36 @@ def no_fractions(node: exp.Expr, values: list[exp.Expr], where: str) -> exp.Expr
     if any(may_be(each) for each in values):
         unfaithful(f"{where} of fractions", "a NaN is compared differently")
     return node
+
+
+def sorted_above(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+    """DuckDB's ORDER BY for Trino: NaN above all numbers under NULLS FIRST, too."""
+    return _sorted(node, is_nan, below=False)
+
+
+def sorted_below(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+    """Trino's ORDER BY for DuckDB: under NULLS FIRST, NaN is below all numbers."""
+    return _sorted(node, is_nan, below=True)
+
+
+def _sorted(node: exp.Expr, is_nan: IsNan, *, below: bool) -> exp.Expr:
+    found: list[exp.Expr] = []
+    for each in node.expressions:
+        if each.args.get("nulls_first") and may_be(_meant(each.this, node.parent)):
+            if isinstance(node.parent, exp.Select) and node.parent.args.get("distinct"):
+                unfaithful("DISTINCT beside ORDER BY fractions NULLS FIRST", "a NaN is elsewhere")
+            # Whether it is NaN is null where it is null itself, and so stands where that does.
+            turned = bool(each.args.get("desc")) != below
+            found.append(exp.Ordered(this=is_nan(each.this), desc=turned, nulls_first=True))
+        found.append(each)
+    node.set("expressions", found)
+    return node
+
+
+def _meant(key: exp.Expr, query: exp.Expr | None) -> exp.Expr:
+    """The value that rows are ordered by, where the key is the name of a result."""
+    while isinstance(query, exp.SetOperation | exp.Subquery):
+        query = query.this
+    if isinstance(key, exp.Column) and not key.table and isinstance(query, exp.Select):
+        return next((each for each in query.selects if each.alias_or_name == key.name), key)
+    return key

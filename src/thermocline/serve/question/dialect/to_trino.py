@@ -30,6 +30,7 @@ from thermocline.serve.question.dialect.shared import need
 from thermocline.serve.question.dialect.texts import text
 
 SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
+_GROUPED = (exp.Column, exp.GroupingSets, exp.Rollup, exp.Cube)
 _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ")
 
 
@@ -296,6 +297,20 @@ def _select(node: exp.Expr) -> exp.Expr:
     return shared.RULES["Select"](node)
 
 
+def _order(node: exp.Expr) -> exp.Expr:
+    return nan.sorted_above(shared.RULES["Order"](node), is_nan)
+
+
+def _grouped(node: exp.Expr) -> exp.Expr:
+    """Of several groupings at once, Trino takes columns alone."""
+    for several in node.find_all(*_GROUPED[1:]):
+        for each in several.expressions:
+            keys = each.expressions if isinstance(each, exp.Tuple) else [each.unnest()]
+            if not all(isinstance(key, _GROUPED) for key in keys):
+                unfaithful("ROLLUP, CUBE or GROUPING SETS of something that is no column")
+    return shared.RULES["Group"](node)
+
+
 def _list_item(node: exp.Expr) -> exp.Expr:
     return call("ELEMENT_AT", node.this, shared.place_in_list(node))
 
@@ -317,7 +332,7 @@ RULES: dict[str, Rule] = {
     "RegexpLike": texts.regexp, "Left": texts.ends,
     "Substring": texts.substring, "Right": _right, "Trim": _trimmed, "StrPosition": _position,
     "Replace": texts.replaced, "SplitPart": _part, "Between": _between, "In": _within,
-    "Nullif": _nullif, "Select": _select, "Is": _is,
+    "Nullif": _nullif, "Select": _select, "Is": _is, "Order": _order, "Group": _grouped,
     "Bracket": _list_item, "Contains": _contains, "EndsWith": _ends_with,
     "RegexpReplace": texts.pattern_replaced, "GroupConcat": texts.joined,
 }  # fmt: skip
