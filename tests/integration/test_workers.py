@@ -312,6 +312,44 @@ def test_a_piece_that_is_too_large_is_done_alone(
     assert len(content(house, "silver.clean")) == 200
 
 
+def test_what_no_worker_has_room_for_is_sparks_and_the_plan_remembers_it(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every worker dies of its first piece, as one does that the system ends for its memory."""
+    from thermocline.transform.workers import pool
+
+    monkeypatch.setattr(pool, "MOST_DEATHS", 1)
+    monkeypatch.setenv("THERMOCLINE_CRASH_AT", "worker.begun")
+    report = house.run(["silver.clean"], workers="partition")
+    assert [(step.way, step.engine) for step in report.steps] == [("full", "duckdb")]
+    assert len(content(house, "silver.clean")) == 200
+    land(house, [row(7, 1, "late")])
+    (step,) = house.plan(["silver.clean"]).steps
+    assert step.choice.engine == "spark"
+    assert "too much for DuckDB before" in step.choice.why
+    (asked,) = house.plan(["silver.clean"], workers="partition").steps
+    assert asked.choice.executor == "duckdb partition"
+    filled = house.backfill("silver.clean", "2026-01-02", "2026-01-04", batch=1)
+    assert (filled.computed, filled.on_spark) == (3, 3)
+    assert len(content(house, "silver.clean")) == 201
+
+
+def test_a_table_that_was_cut_otherwise_before(house: Lakehouse) -> None:
+    """Its old files lie in no partition of today: a full refresh takes all of them out."""
+    house.run(["silver.clean"], workers="partition")
+    contract = house.settings.project / "contracts/silver/clean.odcs.yaml"
+    contract.write_text(contract.read_text().replace("value: day}", "value: month}"))
+    house = type(house)(house.settings)
+    house.run(["silver.clean"], workers="partition")
+    contract.write_text(contract.read_text().replace("value: month}", "value: day}"))
+    house = type(house)(house.settings)
+    expected = content(house, "silver.clean")
+    report = house.run(["silver.clean"], workers="partition", full_refresh=True)
+    assert report.steps[0].engine == "duckdb"
+    assert content(house, "silver.clean") == expected
+    assert len(expected) == 200
+
+
 def test_joins_that_compare_all_rows_are_left_to_spark(
     house: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -36,6 +36,10 @@ _DELETES = pa.schema(
 """The columns of a position-delete file, with the ids that the specification gives them."""
 
 
+class OlderPartitioning(Permanent):
+    """Partitions cannot be replaced one by one: some files are cut in another way."""
+
+
 def everything(table: Table, head: int, rows: Rows) -> FileChange:
     """The rows in the place of all there are at a snapshot."""
     return FileChange(write_files(table, rows), _live(table, head))
@@ -101,7 +105,7 @@ def _of_today(table: Table, snapshot: int) -> dict[str, DataFile]:
     """The files of a snapshot by path; none may be of an older partitioning."""
     files = _live(table, snapshot)
     if any(file.spec_id != table.spec().spec_id for file in files):
-        raise Permanent(
+        raise OlderPartitioning(
             f"{'.'.join(table.name())} has files of an older partitioning.",
             "Compute it anew: thermo run --full-refresh.",
         )

@@ -105,9 +105,9 @@ class Sizes:
             return Choice("spark", "a Python model", size)
         if wanted != "auto":
             return Choice(wanted, "as set", size)
-        if beyond is not None and size >= beyond:
-            return Choice("spark", f"{_shown(beyond)} were too much for DuckDB before", size)
         asked = mode in {"dag", "model", "partition"}
+        if beyond is not None and size >= beyond and not asked:
+            return Choice("spark", f"{_shown(beyond)} were too much for DuckDB before", size)
         in_parts = mode == "auto" and self._one_machine and _in_parts(model)
         if size > self._settings.small and not asked and not in_parts:
             return Choice("spark", f"{_shown(size)} to read", size)

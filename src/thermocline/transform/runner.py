@@ -188,6 +188,7 @@ class _Run:
         marked = bookmarks.read(self.lake.state(step.table), self.draft.branch)
         if BEYOND_KEY in marked:
             bookmark[BEYOND_KEY] = marked[BEYOND_KEY]
+        self.workers.sizes[step.table] = step.choice.bytes
         before, engine = self.draft.head(step.table), step.choice.executor
         try:
             snapshot, way, detail = self._write(step, engine, spans, bookmark)

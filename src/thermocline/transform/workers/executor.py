@@ -15,6 +15,7 @@ from thermocline.transform.duck.session import Unable
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
 from thermocline.transform.parts import Touched, touched_columns
+from thermocline.transform.plan import BEYOND_KEY
 from thermocline.transform.workers import cluster
 from thermocline.transform.workers.piece import Piece, cut, speakable
 from thermocline.transform.workers.pool import Outcome, Pool, Tally
@@ -85,6 +86,8 @@ class WorkersExecutor:
         """Who worked last, for people."""
         self.spared: dict[str, int] = {}
         """How many partitions of each table were beyond the workers."""
+        self.sizes: dict[str, int] = {}
+        """How much each step has to read, for the plans to come."""
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
@@ -111,16 +114,36 @@ class WorkersExecutor:
     ) -> int:
         """Have the parts computed and put on the draft; the bookmark follows when all are there.
 
-        With `full`, partitions that the model has no row for any more are emptied.
+        With `full`, partitions that the model has no row for any more are emptied. A table with
+        files of an older partitioning is then replaced as a whole, in this process.
         """
+        from thermocline.lake.rewrite import OlderPartitioning
+
         parts = rows.parts
-        if full:
+        try:
             there = standing(draft, model.table, draft.head(model.table))
+        except OlderPartitioning:
+            if not full:
+                raise
+            return self._whole(rows, model, draft, bookmark)
+        if full:
             parts = Touched.of(parts.columns, (*parts.values, *there))
         left = self.compute(model, draft, parts, rows.spans)
         if left:
             raise left[0].error or AssertionError(left)
-        return replay.mark(draft, model.table, bookmark or {})
+        more = {BEYOND_KEY: self.sizes.get(model.table, 0)} if model.table in self.spared else {}
+        return replay.mark(draft, model.table, {**(bookmark or {}), **more})
+
+    def _whole(
+        self, rows: Asked, model: Model, draft: Draft, bookmark: Mapping[str, Any] | None
+    ) -> int:
+        self.crew = ""
+        inputs = self._duck.sql_inputs(model, rows.spans)
+        try:
+            every = inputs.everything()
+            return self._duck.write(every, model, draft, bookmark=bookmark, full=True)
+        finally:
+            inputs.close()
 
     def compute(
         self,
