@@ -30,7 +30,11 @@ from thermocline.lake.files import present, reachable
 Found = TypeVar("Found")
 
 
-ELSEWHERE = ("integration/dbt/test_jaffle_shop.py", "contract/test_group_commit_crowd.py")
+ELSEWHERE = (
+    "integration/dbt/test_jaffle_shop.py",
+    "integration/test_workers.py",
+    "contract/test_group_commit_crowd.py",
+)
 """Other suites that kill at points of their own."""
 
 

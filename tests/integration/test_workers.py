@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,6 +153,36 @@ def test_a_backfill_survives_its_workers(house: Lakehouse, point: str, tmp_path:
     assert not once.exists()
     assert json.loads(done.stdout)["computed"] == 10
     assert len(content(house, "silver.clean")) == 200
+
+
+def test_a_backfill_that_died_after_main_had_moved(
+    house: Lakehouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stops before it publishes, main moves in one of its days, and it dies catching up."""
+    house.run(workers="dag", select=["silver.clean"])
+    words = ("backfill", "silver.clean", "--from", "2026-01-01", "--to", "2026-01-03")
+    with monkeypatch.context() as env:
+        env.setenv("THERMOCLINE_FREEZE_AT", "backfill.checked")
+        env.setenv("THERMOCLINE_CRASH_AT", "backfill.rebased")
+        command = [sys.executable, "-m", "thermocline.cli.main", "-C", str(house.settings.project)]
+        process = subprocess.Popen([*command, *words], stderr=subprocess.DEVNULL)
+    try:
+        stopped, deadline = Path(f"/proc/{process.pid}/stat"), time.monotonic() + 120
+        while stopped.read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline and process.poll() is None
+            time.sleep(0.05)
+        land(house, [row(501, 1, "late"), row(502, 7, "late")])
+        house.run(workers="dag", select=["silver.clean"])
+        process.send_signal(signal.SIGCONT)
+        assert process.wait(timeout=120) == -signal.SIGKILL
+    finally:
+        process.kill()
+    again = json.loads(thermo(house, *words).stdout)
+    assert again["resumed"] and again["computed"] == 1  # the day that both had touched
+    rows = content(house, "silver.clean")
+    assert len(rows) == 202
+    house.run(workers="dag", select=["silver.clean"], full_refresh=True)
+    assert content(house, "silver.clean") == rows
 
 
 def test_what_is_done_is_not_done_again(house: Lakehouse) -> None:
