@@ -23,7 +23,7 @@ from thermocline.engine.spark import SparkEngine
 from thermocline.serve.rows.bounded import fetched
 from thermocline.serve.rows.reply import as_asked, checked, reply
 from thermocline.serve.wire import worker
-from thermocline.serve.wire.jobs import Failed, too_many_rows
+from thermocline.serve.wire.jobs import Broken, Failed, too_many_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 THREADS = 4
+PATIENCE = 3.0
+"""Seconds that the tasks of a cancelled query have to end, before the process does."""
 # What the translation relies on: errors instead of wrong values, no digits lost to a wider type,
 # and subqueries, times and texts as the standard has them.
 MEANING = {
@@ -65,13 +67,28 @@ class Spark:
         try:
             table = self._run(request["id"], sql, request["tables"], rows, size)
         except (PySparkException, Py4JError, pa.ArrowException) as error:
-            raise _reported(error) from error
+            told = _reported(error)
+            if told.code == "cancelled" and not self._ended(request["id"]):
+                raise Broken("A cancelled query goes on computing.") from error
+            raise told from error
         return reply(table, format_, began, as_asked(request))
 
     def cancel(self, query: str) -> None:
         """Cancel the jobs of a query."""
         if query in self._running:
             self._session.sparkContext.cancelJobGroup(query)
+
+    def _ended(self, query: str) -> bool:
+        """Whether the tasks of a cancelled query end soon: some loops never look up."""
+        tracker = self._session.sparkContext.statusTracker()
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(query)]
+            stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+            if not any(stage and stage.numActiveTasks for stage in stages):
+                return True
+            time.sleep(0.1)
+        return False
 
     def stop(self) -> None:
         """End the session and its JVM."""
