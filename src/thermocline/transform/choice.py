@@ -108,9 +108,10 @@ class Sizes:
         asked = mode in {"dag", "model", "partition"}
         if beyond is not None and size >= beyond and not asked:
             return Choice("spark", f"{_shown(beyond)} were too much for DuckDB before", size)
-        in_parts = mode == "auto" and self._one_machine and _in_parts(model)
-        if size > self._settings.small and not asked and not in_parts:
-            return Choice("spark", f"{_shown(size)} to read", size)
+        if size > self._settings.small and not asked:
+            in_parts = mode == "auto" and self._one_machine and _in_parts(model)
+            if not in_parts:
+                return Choice("spark", f"{_shown(size)} to read", size)
         doubt = self._doubt(model)
         if doubt is not None:
             return Choice("spark", f"{doubt} may differ on DuckDB", size)

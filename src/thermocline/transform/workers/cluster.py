@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thermocline.transform.workers import pool
-from thermocline.transform.workers.piece import Done, Piece
-from thermocline.transform.workers.pool import Outcome, Tally, Watch
+from thermocline.transform.workers.piece import Piece
+from thermocline.transform.workers.pool import Outcome, Tally, Watch, outcome_of
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -36,18 +35,12 @@ def work(lake: Lake, pieces: Sequence[Piece], *, watch: Watch = lambda *_: None)
     tally = Tally(sum(len(piece.labels()) for piece in pieces))
     outcomes = []
     for key, answer in tasks.collect():
-        outcome = _outcome(by_key[key], answer)
+        outcome = outcome_of(by_key[key], answer)
         tally.done += len(outcome.piece.labels()) if outcome.done else 0
         tally.failed += len(outcome.piece.labels()) if outcome.error else 0
         watch(outcome, tally)
         outcomes.append(outcome)
     return outcomes
-
-
-def _outcome(piece: Piece, answer: dict[str, Any]) -> Outcome:
-    if "done" in answer:
-        return Outcome(piece, Done(**answer["done"]))
-    return Outcome(piece, error=pool.told(answer["error"]))
 
 
 def _done_by_task(

@@ -198,14 +198,18 @@ def _tried(process: _Process, piece: Piece) -> Outcome:
             return Outcome(piece, error=OutOfMemory(
                 f"{piece.table}: its worker died {deaths} times, {process.last_words}"
             ))  # fmt: skip
-        if "done" in answer:
-            return Outcome(piece, Done(**answer["done"]))
-        said = answer["error"]
         tries += 1
-        if said["transient"] and tries < MOST_TRIES:
+        if "error" in answer and answer["error"]["transient"] and tries < MOST_TRIES:
             time.sleep(0.2 * tries)
             continue
-        return Outcome(piece, error=told(said))
+        return outcome_of(piece, answer)
+
+
+def outcome_of(piece: Piece, answer: dict[str, Any]) -> Outcome:
+    """What a worker's answer says about a piece."""
+    if "done" in answer:
+        return Outcome(piece, Done(**answer["done"]))
+    return Outcome(piece, error=told(answer["error"]))
 
 
 def told(said: dict[str, Any]) -> ThermoclineError:
