@@ -97,7 +97,7 @@ def main() -> None:
 def _on(kind: str, options: argparse.Namespace) -> Iterator[str]:
     ours = Job(options.writers, options.commits, compact=True, patience=600)
     killed = Job(options.writers, options.commits, kills=options.kills, holders_only=True,
-                 patience=600)  # fmt: skip
+                 pause=0.1, patience=600)  # fmt: skip
     peer = _measure(kind, Job(options.writers, options.commits, plain=options.budget))
     print(peer.line(f"PyIceberg, {kind}"), flush=True)
     group = _measure(kind, ours)

@@ -45,6 +45,8 @@ class Commits:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self._lately: dict[str, float] = {}
+        """Seconds that the last entry of a table waited for."""
 
     def submit(self, entry: Entry) -> Ticket:
         """Hand over an entry.
@@ -65,7 +67,7 @@ class Commits:
             )
         self._queue.put(entry)
         crash_point("groupcommit.queued")
-        return _Place(self._queue, self._committer, entry.table, entry.key)
+        return _Place(self._queue, self._committer, self._lately, entry.table, entry.key)
 
     def commit(self, entry: Entry, timeout: float = PATIENCE) -> int:
         """Hand over an entry and wait for it; says in which snapshot it is."""
@@ -106,19 +108,24 @@ class _Attempt:
 class _Place:
     """A place in the queue."""
 
-    def __init__(self, queue: Queue, committer: Committer, table: str, key: str) -> None:
+    def __init__(
+        self, queue: Queue, committer: Committer, lately: dict[str, float], table: str, key: str
+    ) -> None:
         self._queue = queue
         self._committer = committer
+        self._lately = lately
         self._table = table
         self._key = key
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        deadline = time.monotonic() + timeout
+        began = time.monotonic()
+        deadline = began + timeout
         trouble: Transient | None = None
-        for pause in _pauses():
+        for pause in _pauses(began, self._lately.get(self._table, 0.0)):
             try:
                 snapshot = self._look(deadline)
                 if snapshot is not None:
+                    self._lately[self._table] = time.monotonic() - began
                     return snapshot
             except (CatalogUnavailable, CommitUnknown) as error:
                 trouble = error
@@ -159,13 +166,16 @@ class _Place:
         return standing is None or standing.state != WAITING
 
 
-def _pauses() -> Iterator[float]:
-    """Pauses that grow with the time waited: many who wait for long hardly disturb who works."""
-    began = time.monotonic()
+def _pauses(began: float, lately: float) -> Iterator[float]:
+    """Pauses that grow with the time waited: many who wait for long hardly disturb who works.
+
+    The first is half of what it took lately; looks before that would nearly all be in vain.
+    """
+    longest = lately / 2
     while True:
-        share = (time.monotonic() - began) * _SHARE
-        longest = min(max(share, _SHORTEST), _LONGEST)
+        longest = min(max(longest, _SHORTEST), _LONGEST)
         yield random.uniform(longest / 2, longest)  # noqa: S311  not a secret
+        longest = (time.monotonic() - began) * _SHARE
 
 
 def _me() -> str:

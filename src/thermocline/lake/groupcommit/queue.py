@@ -21,10 +21,12 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     MetaData,
+    Select,
     String,
     Table,
     Text,
     and_,
+    bindparam,
     delete,
     func,
     literal_column,
@@ -145,6 +147,8 @@ class Queue:
         self.lease_seconds = lease_seconds
         self._name = catalog.name
         self._engine = catalog.engine
+        # Who waits looks often: a look is one statement, without a transaction around it.
+        self._reader = catalog.engine.execution_options(isolation_level="AUTOCOMMIT")
         sqlite_here = self._engine.dialect.name == "sqlite"
         self.kind = "sqlite" if sqlite_here else "postgres"
         self._insert: Any = sqlite.insert if sqlite_here else postgresql.insert
@@ -154,6 +158,7 @@ class Queue:
             else "(extract(epoch from clock_timestamp())::double precision)"
         )
         self._expiry = self._now + lease_seconds
+        self._standing = self._standings()
         self._made = False
         self._leases: set[str] = set()
 
@@ -175,18 +180,8 @@ class Queue:
 
     def standing(self, table: str, key: str) -> Standing | None:
         """How an entry stands; None for a key that is not known, or not any more."""
-        lease = and_(
-            _LEASES.c.catalog == _ENTRIES.c.catalog,
-            _LEASES.c.table_name == _ENTRIES.c.table_name,
-        )
-        free = func.coalesce(_LEASES.c.expires < self._now, true())
-        shown = (_ENTRIES.c.state, _ENTRIES.c.snapshot, _ENTRIES.c.error, free)
         with self._reading() as connection:
-            row = connection.execute(
-                select(*shown)
-                .select_from(_ENTRIES.outerjoin(_LEASES, lease))
-                .where(*self._of(_ENTRIES, table), _ENTRIES.c.key == key)
-            ).first()
+            row = connection.execute(self._standing, {"of_table": table, "of_key": key}).first()
         return None if row is None else Standing(row[0], row[1], row[2], bool(row[3]))
 
     def lease(self, table: str, owner: str) -> Lease | None:
@@ -277,13 +272,30 @@ class Queue:
         )
         return bool(held.rowcount == 1)
 
+    def _standings(self) -> Select[Any]:
+        """How the entry `of_key` stands: made once, since it is what is asked most often."""
+        lease = and_(
+            _LEASES.c.catalog == _ENTRIES.c.catalog,
+            _LEASES.c.table_name == _ENTRIES.c.table_name,
+        )
+        free = func.coalesce(_LEASES.c.expires < self._now, true())
+        return (
+            select(_ENTRIES.c.state, _ENTRIES.c.snapshot, _ENTRIES.c.error, free)
+            .select_from(_ENTRIES.outerjoin(_LEASES, lease))
+            .where(
+                _ENTRIES.c.catalog == self._name,
+                _ENTRIES.c.table_name == bindparam("of_table"),
+                _ENTRIES.c.key == bindparam("of_key"),
+            )
+        )
+
     def _of(self, rows: Table, table: str) -> tuple[Any, ...]:
         return rows.c.catalog == self._name, rows.c.table_name == table
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
         self._make()
-        with catalog_errors(self.kind), self._engine.connect() as connection:
+        with catalog_errors(self.kind), self._reader.connect() as connection:
             yield connection
 
     @contextmanager
