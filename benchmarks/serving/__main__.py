@@ -100,6 +100,7 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
     mistakes, compared = wrong(heard, mix.questions, first, happened.commits)
     times = peers.medians(lake, mix.hot[:18], options.without)
     print(HEADINGS, *(loop.row() for loop in loops), sep="\n")
+    print(*(said for loop in loops for said in loop.complaints()), sep="\n")
     print(f"\n{len(happened.commits)} commits, {happened.kills} nodes killed; server: {cost}")
     print("memory:", ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in memory.items()))
     print(f"\n| the hot questions one by one | median ms | hot is faster |\n|---|---:|---:|\n"

@@ -24,6 +24,8 @@ class Heard:
     snapshot: str = ""
     digest: bytes = b""
     fell_back: bool = False
+    why: str = ""
+    """What was said instead of an answer."""
 
 
 @dataclass
@@ -92,12 +94,12 @@ async def ask(client: Client, number: int, sql: str) -> Heard:
     began = time.perf_counter()
     try:
         status, body = await client.post("/query", json.dumps({"sql": sql}).encode())
-    except (OSError, asyncio.IncompleteReadError, StopIteration):
+    except (OSError, asyncio.IncompleteReadError, StopIteration) as error:
         client.close()
-        return Heard(number, began, time.perf_counter() - began, 0)
+        return Heard(number, began, time.perf_counter() - began, 0, why=repr(error))
     seconds = time.perf_counter() - began
     if status != 200:
-        return Heard(number, began, seconds, status)
+        return Heard(number, began, seconds, status, why=body.decode(errors="replace"))
     told = json.loads(body)
     provenance = told["provenance"]
     (table,) = provenance["tables"].values()

@@ -49,6 +49,11 @@ class Loop:
         """Of answers that came from memory, executed or kept."""
         return self.at(0.95, "hot", "cache")
 
+    def complaints(self) -> list[str]:
+        """What was said instead of answers, and how often."""
+        said = Counter((each.status, each.why) for each in self.heard if each.status != 200)
+        return [f"{self.name}: {n} × {status} {why}" for (status, why), n in said.most_common(5)]
+
     def row(self) -> str:
         """A line of the table."""
         engines = Counter(each.engine for each in self.good).most_common()
