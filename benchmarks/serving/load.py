@@ -71,6 +71,8 @@ class Client:
         return await self._said(f"{head}Content-Length: {len(body)}\r\n", body)
 
     async def _said(self, head_: str, body: bytes) -> tuple[int, bytes]:
+        if self._streams is not None and self._streams[0].at_eof():
+            self.close()  # it was idle for so long that the server ended it
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port)
         reader, writer = self._streams

@@ -9,7 +9,8 @@ lakehouse.query("select count(*) from silver.orders", at="yesterday 18:00").to_p
 from thermocline.api.answer import Result
 from thermocline.api.example import DemoReport, demo, init
 from thermocline.api.health import Finding
-from thermocline.api.lakehouse import IngestReport, IngestTarget, Lakehouse, open
+from thermocline.api.ingestion import IngestReport, IngestTarget
+from thermocline.api.lakehouse import Lakehouse, open
 from thermocline.api.table import Entry, Table, TableAt, TableInfo
 from thermocline.check.gate import Report as CheckReport
 from thermocline.transform.plan import Plan

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from thermocline import config, telemetry
+from thermocline.api import environments, ingestion
+from thermocline.api.environments import PublishReport
+from thermocline.api.ingestion import IngestReport
 from thermocline.api.table import Rollback, Table, TableInfo, info
 from thermocline.contract import Contract, load_contracts
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake import Lake, Published, refs
+from thermocline.lake import Lake, refs
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.atomic import TableChange
-from thermocline.lake.draft import MainMoved, drop_branch_everywhere
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.moments import Moment
 from thermocline.lake.names import env_branch, new_run_id, table_name
@@ -38,59 +40,6 @@ if TYPE_CHECKING:
     from thermocline.transform.workers.backfill import Backfill, BackfillReport
     from thermocline.transform.workers.partition_map import PartitionMap
     from thermocline.transform.workers.piece import Done, Piece
-
-
-@dataclass(frozen=True)
-class IngestTarget:
-    """What one source put into its table."""
-
-    source: str
-    table: str
-    files: int
-    rows: int
-    quarantined: int
-    refused: tuple[str, ...]
-    snapshot: int | None
-
-    def plus(self, rows: int, quarantined: int, snapshot: int) -> IngestTarget:
-        """The same with one more batch."""
-        rows, quarantined = self.rows + rows, self.quarantined + quarantined
-        return replace(self, rows=rows, quarantined=quarantined, snapshot=snapshot)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        return {**vars(self), "refused": list(self.refused)}
-
-
-@dataclass(frozen=True)
-class IngestReport:
-    """What an ingestion took in, source by source."""
-
-    run: str
-    targets: tuple[IngestTarget, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        return {"run": self.run, "targets": [target.as_dict() for target in self.targets]}
-
-
-@dataclass(frozen=True)
-class PublishReport:
-    """What a publish made visible on main."""
-
-    published: Published
-    env: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        tables = {t: after for t, (_, after) in self.published.tables.items()}
-        return {"env": self.env, "tables": tables}
-
-    def __str__(self) -> str:
-        count = len(self.published.tables)
-        if not count:
-            return f"nothing to publish in {self.env}"
-        return f"published {count} table{'' if count == 1 else 's'} in one commit"
 
 
 def open(path: str | os.PathLike[str] = ".", profile: str | None = None) -> Lakehouse:
@@ -279,31 +228,12 @@ class Lakehouse:
         targets = []
         for source in self._chosen_sources(names):
             progress.step(f"ingest {source.target}")
-            target = self._ingest(source, run_id, accept_loss, progress)
-            progress.done(_ingested(target.rows, target.files, target.quarantined))
+            target = ingestion.ingest(
+                self.lake, source, self._contract(source.target), run_id, accept_loss, progress
+            )
+            progress.done(str(target))
             targets.append(target)
         return IngestReport(run_id, tuple(targets))
-
-    def _ingest(
-        self, source: Source, run: str, accept_loss: bool, progress: Progress
-    ) -> IngestTarget:
-        contract = self._contract(source.target)
-        if source.messages:
-            from thermocline.ingest.stream import intake_of, take_all
-
-            target = IngestTarget(source.name, source.target, 0, 0, 0, (), None)
-            intake = intake_of(self.lake, source, contract, accept_loss=accept_loss)
-            with closing(intake):
-                for taken in take_all(intake):
-                    target = target.plus(taken.rows, taken.quarantined, taken.snapshot)
-                    progress.advance(taken.rows, f"{target.rows:,} rows")
-            return target
-        from thermocline.ingest import files
-
-        done = files.ingest(self.lake, source, contract, run=run, progress=progress)
-        refused = tuple(str(refused) for refused in done.refused)
-        return IngestTarget(source.name, source.target, done.files, done.rows, done.quarantined,
-                            refused, done.snapshot)  # fmt: skip
 
     def stream(
         self,
@@ -348,43 +278,18 @@ class Lakehouse:
 
     def diff(self, env: str) -> list[ChangeSet]:
         """How the tables of an environment differ from main."""
-        from thermocline.lake import schema as schemas
-        from thermocline.lake.changes import changes
-
-        found = []
-        for table, (main, head) in self._env_heads(env).items():
-            if "__" not in table and head != main:
-                key = schemas.shape_of(self.lake.state(table)).key
-                found.append(changes(self.lake.iceberg(table), main, head, key=key))
-        return found
+        return environments.diff(self.lake, env)
 
     def publish(self, env: str) -> PublishReport:
         """Make main what an environment is, in all its tables at once.
 
         Main must not have moved since: what others published would be lost.
         """
-        branch = env_branch(env)
-        moved: list[str] = []
-        changes: list[TableChange] = []
-        published: dict[str, tuple[int | None, int]] = {}
-        for table, (main, head) in self._env_heads(env).items():
-            state = self.lake.state(table)
-            if not state.is_ancestor(main, of=head):
-                moved.append(table)
-                continue
-            if head != main:
-                changes.append(refs.set_ref(table, MAIN, head, was=main))
-                published[table] = (main, head)
-            changes.append(refs.drop_ref(table, branch, was=head))
-        if moved:
-            raise _env_is_behind(env, moved)
-        self.lake.commit(refs.together(*changes))
-        return PublishReport(Published(env, MAIN, published), env)
+        return environments.publish(self.lake, env)
 
     def drop_env(self, env: str) -> list[str]:
         """Forget an environment in all tables."""
-        self._env_heads(env)
-        return drop_branch_everywhere(self.lake, env_branch(env), self.lake.tables())
+        return environments.drop(self.lake, env)
 
     def rollback(self, run: str) -> Rollback:
         """Undo what a run published, in all tables at once, if nothing was built on it since."""
@@ -475,34 +380,5 @@ class Lakehouse:
             raise NotFound(f"There is no table {', '.join(missing)} yet.", "Run thermo run first.")
         return direct
 
-    def _env_heads(self, env: str) -> dict[str, tuple[int, int]]:
-        """Each table of an environment: main's snapshot and the environment's."""
-        branch = env_branch(env)
-        heads = {}
-        for table in self.lake.tables():
-            state = self.lake.state(table)
-            head, main = state.head(branch), state.head()
-            if head is not None and main is not None:
-                heads[table] = (main, head)
-        if not heads:
-            raise NotFound(f"There is no environment {env}.", f"Make it: thermo run --env {env}.")
-        return heads
-
     def __repr__(self) -> str:
         return f"<Lakehouse {self.settings.name} in {self.settings.project}>"
-
-
-def _ingested(rows: int, files: int, quarantined: int) -> str:
-    if not (files or rows or quarantined):
-        return "nothing new"
-    kept = f"   {quarantined:,} quarantined" if quarantined else ""
-    return f"{rows:,} rows" + (f"   {files:,} files" if files else "") + kept
-
-
-def _env_is_behind(env: str, tables: list[str]) -> MainMoved:
-    error = MainMoved(tables, MAIN)
-    error.next_step = (
-        f"Build it anew on the new main: thermo publish --env {env} --discard, "
-        f"then thermo run --env {env}."
-    )
-    return error

@@ -1,0 +1,98 @@
+"""Environments: branches of the same name on many tables, looked at and published as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import NotFound
+from thermocline.lake import Lake, Published, refs
+from thermocline.lake.draft import MainMoved, drop_branch_everywhere
+from thermocline.lake.metadata import MAIN
+from thermocline.lake.names import env_branch
+
+if TYPE_CHECKING:
+    from thermocline.lake.atomic import TableChange
+    from thermocline.lake.changeset import ChangeSet
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """What a publish made visible on main."""
+
+    published: Published
+    env: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        tables = {t: after for t, (_, after) in self.published.tables.items()}
+        return {"env": self.env, "tables": tables}
+
+    def __str__(self) -> str:
+        count = len(self.published.tables)
+        if not count:
+            return f"nothing to publish in {self.env}"
+        return f"published {count} table{'' if count == 1 else 's'} in one commit"
+
+
+def diff(lake: Lake, env: str) -> list[ChangeSet]:
+    """How the tables of an environment differ from main."""
+    from thermocline.lake import schema as schemas
+    from thermocline.lake.changes import changes
+
+    found = []
+    for table, (main, head) in _heads(lake, env).items():
+        if "__" not in table and head != main:
+            key = schemas.shape_of(lake.state(table)).key
+            found.append(changes(lake.iceberg(table), main, head, key=key))
+    return found
+
+
+def publish(lake: Lake, env: str) -> PublishReport:
+    """Make main what an environment is, in all its tables at once, unless main has moved since."""
+    branch = env_branch(env)
+    moved: list[str] = []
+    changes: list[TableChange] = []
+    published: dict[str, tuple[int | None, int]] = {}
+    for table, (main, head) in _heads(lake, env).items():
+        state = lake.state(table)
+        if not state.is_ancestor(main, of=head):
+            moved.append(table)
+            continue
+        if head != main:
+            changes.append(refs.set_ref(table, MAIN, head, was=main))
+            published[table] = (main, head)
+        changes.append(refs.drop_ref(table, branch, was=head))
+    if moved:
+        raise _behind(env, moved)
+    lake.commit(refs.together(*changes))
+    return PublishReport(Published(env, MAIN, published), env)
+
+
+def drop(lake: Lake, env: str) -> list[str]:
+    """Forget an environment in all tables; gives those that had it."""
+    _heads(lake, env)
+    return drop_branch_everywhere(lake, env_branch(env), lake.tables())
+
+
+def _heads(lake: Lake, env: str) -> dict[str, tuple[int, int]]:
+    """Each table of an environment: main's snapshot and the environment's."""
+    branch = env_branch(env)
+    heads = {}
+    for table in lake.tables():
+        state = lake.state(table)
+        head, main = state.head(branch), state.head()
+        if head is not None and main is not None:
+            heads[table] = (main, head)
+    if not heads:
+        raise NotFound(f"There is no environment {env}.", f"Make it: thermo run --env {env}.")
+    return heads
+
+
+def _behind(env: str, tables: list[str]) -> MainMoved:
+    error = MainMoved(tables, MAIN)
+    error.next_step = (
+        f"Build it anew on the new main: thermo publish --env {env} --discard, "
+        f"then thermo run --env {env}."
+    )
+    return error

@@ -1,0 +1,81 @@
+"""One source taken in until nothing is new, and what came of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from thermocline.contract import Contract
+    from thermocline.ingest.source import Source
+    from thermocline.lake import Lake
+    from thermocline.telemetry import Progress
+
+
+@dataclass(frozen=True)
+class IngestTarget:
+    """What one source put into its table."""
+
+    source: str
+    table: str
+    files: int
+    rows: int
+    quarantined: int
+    refused: tuple[str, ...]
+    snapshot: int | None
+
+    def plus(self, rows: int, quarantined: int, snapshot: int) -> IngestTarget:
+        """The same with one more batch."""
+        rows, quarantined = self.rows + rows, self.quarantined + quarantined
+        return replace(self, rows=rows, quarantined=quarantined, snapshot=snapshot)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {**vars(self), "refused": list(self.refused)}
+
+    def __str__(self) -> str:
+        if not (self.files or self.rows or self.quarantined):
+            return "nothing new"
+        files = f"   {self.files:,} files" if self.files else ""
+        kept = f"   {self.quarantined:,} quarantined" if self.quarantined else ""
+        return f"{self.rows:,} rows{files}{kept}"
+
+
+@dataclass(frozen=True)
+class IngestReport:
+    """What an ingestion took in, source by source."""
+
+    run: str
+    targets: tuple[IngestTarget, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {"run": self.run, "targets": [target.as_dict() for target in self.targets]}
+
+
+def ingest(
+    lake: Lake,
+    source: Source,
+    contract: Contract,
+    run: str,
+    accept_loss: bool,
+    progress: Progress,
+) -> IngestTarget:
+    """Take in what is new at a source: messages batch by batch, files as files."""
+    if source.messages:
+        from thermocline.ingest.stream import intake_of, take_all
+
+        target = IngestTarget(source.name, source.target, 0, 0, 0, (), None)
+        with closing(intake_of(lake, source, contract, accept_loss=accept_loss)) as intake:
+            for taken in take_all(intake):
+                target = target.plus(taken.rows, taken.quarantined, taken.snapshot)
+                progress.advance(taken.rows, f"{target.rows:,} rows")
+        return target
+    from thermocline.ingest import files
+
+    done = files.ingest(lake, source, contract, run=run, progress=progress)
+    refused = tuple(str(refused) for refused in done.refused)
+    return IngestTarget(
+        source.name, source.target, done.files, done.rows, done.quarantined, refused, done.snapshot
+    )
