@@ -118,6 +118,39 @@ def test_a_line_of_which_a_parser_might_think_otherwise_is_odd(line: bytes) -> N
     assert ([row[1] for row in rows], odd) == ([7, 8], [2])
 
 
+CELLS = {
+    "boolean": (["true", "false", ""], ["TRUE", "1", "yes", "truefalse"]),
+    "int": (["1", "-999999999", "007", ""], ["1.0", "x", "1e3", "2147483648", "- 1"]),
+    "long": (["-1", "999999999999999999"], ["9223372036854775808", "1L", "0x10", "--1"]),
+    "double": (
+        ["1.5", "-2", "1e10", "123456789012345.5", "0", ""],
+        ["x", "-0", "-0.0", "-0e5", "NaN", "Infinity", "1e400", "1d", ".5", "5.", "0x1p3", "1e",
+         "0.1234567890123456", "2.5756851160916716e+33", "12345678901234567", "1 2"],
+    ),
+    "date": (["2026-03-01", ""], ["2026-3-1", "20260301", "2026-02-30", "tomorrow"]),
+    "timestamp": (["2026-03-01T12:00:00", ""], ["2026-03-01T25:00:00", "noon", "2026-03-01T"]),
+    "timestamptz": (["2026-03-01 12:00:00.000Z"], ["2026-13-01 12:00:00Z", "1772366400"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "cell", "odd"),
+    [
+        pytest.param(kind, cell, odd, id=f"{kind} {cell!r}")
+        for kind, (plain, others) in CELLS.items()
+        for odd, cells in ((False, plain), (True, others))
+        for cell in cells
+    ],
+)
+def test_one_cell_that_is_not_plain_makes_its_line_odd(kind: str, cell: str, odd: bool) -> None:
+    contract = Contract("bronze.t", (Column("v", Primitive(kind)), Column("n", Primitive("int"))))
+    lines = f"{CELLS[kind][0][0]},1\n{cell},2".encode()
+    table, positions, found = Csv(Layout("csv", ("v", "n")), contract).read(Block(lines, 1))
+    assert (positions, found) == (([1], [2]) if odd else ([1, 2], []))
+    assert table is not None
+    assert all((row["v"] is None) == (cell == "" and row["n"] == 2) for row in table.to_pylist())
+
+
 def test_an_escape_of_its_own_makes_a_line_odd() -> None:
     escaped = Layout("csv", ("i", "s", "m", "day"), escape="\\")
     assert read(b'1,"a,b",2,', b'1,"a\\"",2,', b'1,"a""b",2,', layout=escaped)[1] == [2, 3]

@@ -190,7 +190,8 @@ def _values(name: str, type_: Type, cells: pa.Array) -> tuple[pa.Array, npt.NDAr
         values = texts.cast(arrow_type(type_))
     if kind == "double":  # where the sign of a zero is kept
         negative = pc.and_(pc.equal(values, 0.0), pc.starts_with(texts, "-"))
-        plain = pc.and_(plain, pc.invert(negative))
+        # What is not plain has no value here, and must not become plain by that.
+        plain = pc.and_not(plain, pc.fill_null(negative, False))
     return values, pc.fill_null(plain, True).to_numpy(zero_copy_only=False)
 
 
