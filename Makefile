@@ -23,9 +23,8 @@ java: setup  ## find Java 17 or newer, or install it where that is allowed
 demo: java  ## the shop, from raw files to published gold, in demo/
 	@$(BIN)/thermo demo demo
 
-# Two processes: each has a Spark session and servers of its own, and takes whole files of tests, in
-# the order of their folders: the small ones of tests/unit come last, so that both end together.
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# Two processes: each has a Spark session and servers of its own, and takes whole files of tests.
+TWO := -n 2 --dist loadfile
 test: java  ## all tests
 	@$(BIN)/python -m pytest $(TWO) $(PYTEST) tests
 

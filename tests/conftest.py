@@ -22,7 +22,7 @@ SETTINGS = """
 name = "test"
 [engine.spark]
 master = "local[2]"
-memory = "1500m"
+memory = "2g"
 shuffle_partitions = 2
 """
 
