@@ -56,6 +56,10 @@ class SparkEngine:
             self._session = _start(self._settings)
         return self._session
 
+    def beside(self) -> SparkSession:
+        """A further session on the same lake, whose temporary views and settings are its own."""
+        return _another(self.session, self._settings)
+
     def add_jars(self, packages: Sequence[str]) -> None:
         """Have the session know further jars, whether it runs already or not."""
         wanted = [each for each in packages if each not in self._added]
@@ -251,13 +255,11 @@ def _start(settings: Settings) -> SparkSession:
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
-    catalog, secret = catalog_conf(settings)
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if running is not None:
         # One JVM a process. Another lake gets a session of its own in it, with its own catalog.
-        session = running.newSession()
-        apply_conf(session, {**catalog, **secret})
-        return session
+        return _another(running, settings)
+    catalog, secret = catalog_conf(settings)
     builder = SparkSession.builder
     for key, value in {**_base_conf(settings), **catalog, **settings.spark.conf}.items():
         builder = builder.config(key, value)
@@ -272,6 +274,17 @@ def _start(settings: Settings) -> SparkSession:
         ) from error
     apply_conf(session, {**catalog, **secret})
     _write_no_checksum_files(session)
+    return session
+
+
+def _another(running: SparkSession, settings: Settings) -> SparkSession:
+    """A session in the same JVM. Of another's settings it has only those that the JVM began with.
+
+    Secrets are not among those, so that no log and no list of settings shows them.
+    """
+    session = running.newSession()
+    catalog, secret = catalog_conf(settings)
+    apply_conf(session, {**catalog, **secret})
     return session
 
 

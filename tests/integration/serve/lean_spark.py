@@ -51,12 +51,14 @@ class LeanSpark(Spark):
         names = {table: table for table in lake.tables()}
         self.tables = asking.tables(lake, names)
         self.columns = asking.columns(lake, names)
-        self._one = super().reading(self.tables)
+        self._opened = contextlib.ExitStack()
+        self._one = self._opened.enter_context(super().reading(self.tables))
 
-    def reading(self, tables: Mapping[str, Any]) -> SparkSession:
+    @contextlib.contextmanager
+    def reading(self, tables: Mapping[str, Any]) -> Iterator[SparkSession]:
         """The session, in which every table is there already at its snapshot."""
         assert all(self.tables[view] == of for view, of in tables.items())
-        return self._one
+        yield self._one
 
     def ask(self, sql: str) -> Frame:
         """The answer to a question, which is translated first."""

@@ -125,9 +125,9 @@ def started(project: Path, *arguments: str, **environ: str) -> Iterator[Serving]
         process.communicate()
 
 
-def shop(project: Path, settings: str) -> Path:
+def shop(project: Path, settings: str, **environ: str) -> Path:
     """A project with the small shop, whose three tables are hot where they are served."""
-    shop_lake.build(project).close()
+    shop_lake.build(project, **environ).close()
     with (project / "thermocline.toml").open("a") as file:
         file.write(settings)
     return project

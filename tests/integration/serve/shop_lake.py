@@ -63,11 +63,11 @@ def orders_of(day: int) -> list[dict[str, Any]]:
     return [order(day * PER_DAY + n, at + timedelta(minutes=30 * n)) for n in range(PER_DAY)]
 
 
-def build(project: Path) -> Lake:
-    """Make the project and its tables."""
+def build(project: Path, **environ: str) -> Lake:
+    """Make the project and its tables, where the environment says."""
     project.mkdir(parents=True, exist_ok=True)
     (project / "thermocline.toml").write_text(SETTINGS)
-    lake = Lake(load(project, environ={}))
+    lake = Lake(load(project, environ=environ))
     for layer in ("silver", "gold"):
         lake.catalog.create_namespace(layer)
     by_day = PartitionSpec(PartitionField(2, 1000, DayTransform(), "ordered_at_day"))

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import argparse
 import re
-import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from thermocline.serve.wire import worker
 from thermocline.serve.wire.jobs import Broken, Failed, too_many_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -49,13 +49,14 @@ MEANING = {
 
 
 class Spark:
-    """Answers queries on sessions of their own, which share one JVM."""
+    """Answers queries, as many at a time as there are threads, on sessions that share one JVM."""
 
     def __init__(self, settings: Settings) -> None:
         self._engine = SparkEngine(settings)
         self._session = self._engine.session
-        self._lock = threading.Lock()
         self._running: set[str] = set()
+        self._free: list[SparkSession] = []
+        """Sessions without a query. Each has a catalog with connections of its own: they stay."""
 
     def query(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         """Answer a query at the snapshots that it names, or say why not."""
@@ -94,15 +95,30 @@ class Spark:
         """End the session and its JVM."""
         self._engine.stop()
 
-    def reading(self, tables: Mapping[str, Any]) -> SparkSession:
-        """A session in which names mean tables at their snapshots, and SQL what it should."""
-        # Temporary views are a session's own: two queries cannot see each other's.
-        session = self._session.newSession()
+    @contextmanager
+    def reading(self, tables: Mapping[str, Any]) -> Iterator[SparkSession]:
+        """A session in which names mean tables at their snapshots, and SQL what it should.
+
+        Temporary views are a session's own: two queries cannot see each other's.
+        """
+        try:
+            session = self._free.pop()
+        except IndexError:
+            session = self._another()
+        try:
+            for view, of in tables.items():
+                read = session.read.option("versionAsOf", str(int(of["snapshot"])))
+                read.table(f"lake.{_table(of)}").createOrReplaceTempView(f"`{view}`")
+            yield session
+        finally:
+            for view in tables:
+                session.catalog.dropTempView(view)
+            self._free.append(session)
+
+    def _another(self) -> SparkSession:
+        session = self._engine.beside()
         for key, value in MEANING.items():
             session.conf.set(key, value)
-        for view, of in tables.items():
-            read = session.read.option("versionAsOf", str(int(of["snapshot"])))
-            read.table(f"lake.{_table(of)}").createOrReplaceTempView(f"`{view}`")
         return session
 
     def _run(
@@ -111,10 +127,10 @@ class Spark:
         self._running.add(query)
         try:
             self._session.sparkContext.setJobGroup(query, "a query", interruptOnCancel=True)
-            session = self.reading(tables)
-            # One more than may be: so that too many are noticed, and no more than that are made.
-            frame = session.sql(sql).limit(rows + 1)
-            table = _arrow(frame)
+            with self.reading(tables) as session:
+                # One more than may be: too many are noticed, and no more than that are made.
+                frame = session.sql(sql).limit(rows + 1)
+                table = _arrow(frame)
         finally:
             self._running.discard(query)
         if table.num_rows > rows:
