@@ -25,6 +25,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    UniqueConstraint,
     and_,
     bindparam,
     delete,
@@ -79,7 +80,9 @@ _ENTRIES = Table(
     Column("snapshot", BigInteger),
     Column("error", Text),
     Column("settled", Double),
-    Index("thermocline_commit_keys", "catalog", "table_name", "key", unique=True),
+    # Part of the table, not an index of its own: SQLite makes those one after the other, and
+    # whoever finds the table there goes on at once.
+    UniqueConstraint("catalog", "table_name", "key", name="thermocline_commit_keys"),
     Index("thermocline_commit_waiting", "catalog", "table_name", "state", "number"),
     Index("thermocline_commit_settled", "catalog", "table_name", "settled"),
     sqlite_autoincrement=True,
