@@ -122,6 +122,7 @@ class Crowd:
         self._notes.mkdir()
         self._random = random.Random(job.seed)
         self._running: dict[int, int] = {}
+        self._has_leases = load(project).catalog.type != "rest"
         self._kills = self._deaths = self._holders_killed = 0
 
     def run(self) -> Outcome:
@@ -189,22 +190,25 @@ class Crowd:
                 self._start(writer, {})
             begun = any(self._notes.glob("writer-*"))
             if begun and self._kills < self._job.kills and time.monotonic() > next_kill:
-                self._kill()
-                next_kill = time.monotonic() + self._random.uniform(0, 2 * self._job.pause)
+                if self._kill() or self._job.holders_only:
+                    next_kill = time.monotonic() + self._random.uniform(0, 2 * self._job.pause)
             if not pid:
                 time.sleep(0.01)
 
-    def _kill(self) -> None:
+    def _kill(self) -> bool:
+        """Kill somebody; False when it is a leaseholder's turn and there is none just now."""
         only = self._job.holders_only
-        holder = leaseholder(self._project) if only or self._kills % 2 == 0 else None
-        if holder in self._running:
+        wants_holder = self._has_leases and (only or self._kills % 2 == 0)
+        victim = leaseholder(self._project) if wants_holder else None
+        if victim in self._running:
             self._holders_killed += 1
-        elif only:
-            return
+        elif wants_holder:
+            return False
         else:
-            holder = self._random.choice(sorted(self._running))
+            victim = self._random.choice(sorted(self._running))
         self._kills += 1
-        os.kill(holder, signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)
+        return True
 
     def _write(self, writer: int) -> None:
         """Commit key by key, from the first that has no answer yet."""
