@@ -134,10 +134,11 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _sortable(row: list[Any]) -> list[tuple[str, str]]:
+def _sortable(row: list[Any]) -> list[tuple[int, str, str]]:
     """Fractions last and coarsely, so that their last digits don't decide the order."""
-    exact = [(type(v).__name__, str(v)) for v in row if not isinstance(v, float)]
-    rough = [("float", f"{v + 0.0:.6e}") for v in row if isinstance(v, float)]
+    cells = list(enumerate(row))
+    exact = [(n, type(v).__name__, str(v)) for n, v in cells if not isinstance(v, float)]
+    rough = [(n, "float", f"{v + 0.0:.6e}") for n, v in cells if isinstance(v, float)]
     return exact + rough
 
 

@@ -93,6 +93,42 @@ def test_a_nan_sorts_on_duckdb_where_trino_has_it(
     assert [row[0] for row in database.execute(sql).fetchall()] == ids
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "date_trunc('week', t) <> timestamp '2026-02-28 12:00:00'",
+        "timestamp '2026-02-28 12:00:00' = (date_trunc('month', t))",
+        "date_trunc('month', t) not in (timestamp '2026-02-28 12:00:00')",
+        "date_trunc('month', d) <> date '2026-03-04'",
+        "cast(date_trunc('year', t) as date) <> date '2026-03-04'",
+        "date_trunc('hour', d) <> timestamp '2026-03-01 12:30:00'",
+        "date_trunc('month', z) <> timestamptz '2026-03-01 12:00:00+01:00'",
+        "date_trunc('month', t) <> timestamp '2026-03-01'",
+        "date_trunc('week', t) = timestamp '2026-02-23'",
+        "date_trunc('month', t) is distinct from timestamp '2026-03-04'",
+    ],
+)
+def test_a_missing_time_is_not_compared(condition: str) -> None:
+    """DuckDB takes a constant that no truncated time can be for unequal to a missing one."""
+    connection = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(
+        'CREATE TABLE "silver.t" AS SELECT * FROM (VALUES (NULL, NULL, NULL), (TIMESTAMP '
+        "'2026-03-01', DATE '2026-03-01', TIMESTAMPTZ '2026-03-01 00:00:00Z')) AS t(t, d, z)"
+    )
+    columns = {"silver.t": {"t": "timestamp", "d": "date", "z": "timestamptz"}}
+    sql = f"select {condition} as c, t is null as missing from silver.t"
+    found = dict(connection.execute(said(sql, "duckdb", columns=columns)).fetchall()[::-1])
+    connection.execute("SET disabled_optimizers = 'expression_rewriter'")
+    plain = sql.replace("silver.t", '"silver.t"')
+    assert found == dict(connection.execute(plain).fetchall()[::-1])
+
+
+def test_what_begins_a_unit_of_time_still_finds_files() -> None:
+    day = "select k from silver.facts where date_trunc('day', moment) = date '2026-03-01'"
+    assert "INTERVAL" not in said(day, "duckdb")
+
+
 def test_trinos_average_of_decimals_is_exact_and_rounded(
     database: duckdb.DuckDBPyConnection,
 ) -> None:
@@ -216,6 +252,12 @@ def test_what_cannot_be_kept_is_refused_by_name(sql: str, engine: str, named: st
         said(sql, engine)
     assert named in refused.value.cause
     assert refused.value.code == "unfaithful"
+
+
+def test_group_by_all_with_a_query_among_the_results_is_refused() -> None:
+    sql = "select k < (select min(k) from silver.dims) as g, sum(id) as s from silver.facts"
+    with pytest.raises(Unfaithful, match="GROUP BY ALL"):
+        said(f"{sql} group by all", "spark")
 
 
 def test_without_types_nothing_is_guessed() -> None:

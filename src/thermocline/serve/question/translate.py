@@ -9,8 +9,10 @@ found to mean the same is refused as Unfaithful, with the construct named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
+from thermocline.serve.question.constant import UNITS, moment, truncated
 from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ LONGEST = 2_000_000
 """Characters of a translation. Saying one construct by several can make a text grow."""
 
 _OF_A_DAY = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
+_NO_BEGINNING = datetime(1970, 1, 2, 3, 4, 5, 678_901)
+"""What the clock shows where nothing may follow from it: no unit of time begins then."""
 _STORED = "stored"
 """Under this name a node remembers which stored table it mentions."""
 
@@ -173,16 +177,41 @@ def _count_plainly(tree: exp.Query) -> None:
 
 
 def _truncate_times(tree: exp.Query) -> None:
-    """Truncate a time where a date may be truncated to less than a day.
+    """Keep DuckDB 1.5 from comparing something else than a truncated time.
 
-    Where that is compared, DuckDB 1.5 compares the date itself, with the wrong day.
+    Of a date that is truncated to less than a day it compares the date itself, with the wrong day;
+    so a time is truncated. And that it equals a constant which no truncated time can be is false
+    to it, and not null, where there is no time; so not quite a truncated time is compared.
     """
     from sqlglot import exp
 
-    for node in tree.find_all(exp.DateTrunc, exp.TimestampTrunc):
+    for node in list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc)):
         if node.text("unit").upper() in _OF_A_DAY and not isinstance(node.this, exp.Literal):
-            nothing = exp.Interval(this=exp.Literal.string("0"), unit=exp.var("SECOND"))
-            node.set("this", exp.Add(this=exp.paren(node.this), expression=nothing))
+            node.set("this", _and_nothing(node.this))
+        above: exp.Expr = node
+        while isinstance(above.parent, exp.Paren | exp.Cast | exp.TryCast):
+            above = above.parent
+        compared = above.parent
+        if isinstance(compared, exp.EQ | exp.NEQ):
+            other = compared.right if above is compared.left else compared.left
+            if _begins_one(other, node.text("unit")):
+                continue  # DuckDB is right, and finds the files by it
+        if isinstance(compared, exp.EQ | exp.NEQ | exp.In | exp.NullSafeEQ | exp.NullSafeNEQ):
+            node.replace(exp.paren(_and_nothing(node.copy()), copy=False))
+
+
+def _begins_one(node: exp.Expr, unit: str) -> bool:
+    """Whether an expression is known to be the beginning of a unit of time."""
+    at = moment(node, _NO_BEGINNING)
+    return at is not None and unit.lower() in UNITS and truncated(at, unit.lower()) == at
+
+
+def _and_nothing(node: exp.Expr) -> exp.Expr:
+    """A time to which nothing is added: the same, but no longer the expression that it was."""
+    from sqlglot import exp
+
+    nothing = exp.Interval(this=exp.Literal.string("0"), unit=exp.var("SECOND"))
+    return exp.Add(this=exp.paren(node), expression=nothing)
 
 
 def _alias_tables(tree: exp.Query) -> None:

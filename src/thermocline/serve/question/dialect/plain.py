@@ -51,6 +51,8 @@ def _group_by_all(select: exp.Select) -> None:
     group = select.args.get("group")
     if group is None or not group.args.get("all"):
         return
+    if any(each.find(exp.Query) for each in select.selects):
+        unfaithful("GROUP BY ALL with a query among its results")
     keys = [
         each.unalias().copy()
         for each in select.selects
