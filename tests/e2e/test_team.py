@@ -13,7 +13,7 @@ import yaml
 from tests.e2e.shop_project import Embedded, contents, copy_of, environment, opened, thermo
 from tests.servers.postgres import Postgres
 from tests.servers.s3 import S3
-from tests.servers.settings import postgres_lake_settings, s3_lake_settings
+from tests.servers.settings import team_lake_settings
 
 SCRIPT = """
 import json, os, sys
@@ -47,10 +47,7 @@ def on_servers(shop: Path, postgres: Postgres, s3: S3) -> dict[str, str]:
         source = yaml.safe_load(path.read_text())
         source["path"] = f"s3://{s3.bucket}/{source['path']}"
         path.write_text(yaml.safe_dump(source))
-    warehouse = s3_lake_settings(s3, shop)
-    catalog = postgres_lake_settings(postgres, shop)
-    del catalog["THERMOCLINE_LAKE__WAREHOUSE"]
-    return {**warehouse, **catalog}
+    return team_lake_settings(postgres, s3, shop)
 
 
 def secrets(settings: dict[str, str]) -> list[str]:

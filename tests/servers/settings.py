@@ -36,16 +36,20 @@ def rest_lake_settings(server: RestCatalog) -> dict[str, str]:
 
 
 def s3_lake_settings(server: S3, folder: Path) -> dict[str, str]:
-    """A lake with its files under a new prefix of the bucket, its SQLite catalog in `folder`.
-
-    Joined with another lake's catalog settings it gives, say, PostgreSQL and S3 together.
-    """
+    """A lake with its files under a new prefix of the bucket, its SQLite catalog in `folder`."""
     return {
         "THERMOCLINE_LAKE__WAREHOUSE": f"s3://{server.bucket}/{uuid.uuid4().hex}",
         "THERMOCLINE_LAKE__CATALOG__TYPE": "sqlite",
         "THERMOCLINE_LAKE__CATALOG__URI": str(folder / "catalog.db"),
         **s3_access_settings(server),
     }
+
+
+def team_lake_settings(postgres: Postgres, s3: S3, folder: Path) -> dict[str, str]:
+    """A lake with its catalog in a new database and its files on S3."""
+    catalog = postgres_lake_settings(postgres, folder)
+    del catalog["THERMOCLINE_LAKE__WAREHOUSE"]
+    return {**s3_lake_settings(s3, folder), **catalog}
 
 
 def s3_access_settings(server: S3) -> dict[str, str]:

@@ -18,6 +18,19 @@ import httpx
 from tests.conftest import clean_environment
 from tests.integration.serve import shop_lake
 
+COLD = """
+[serve]
+direct_limit = "30KB"
+max_seconds = 900
+verify_share = 0.0
+[engine.spark]
+master = "local[1]"
+memory = "1g"
+shuffle_partitions = 2
+"""
+"""A day of orders is small enough to be read directly, all of them are left to Spark.
+What is not cancelled would go on for longer than tests wait."""
+
 
 @dataclass
 class Serving:

@@ -14,17 +14,8 @@ from tests.integration.serve.serving import Serving, until
 from tests.integration.serve.shop_lake import DAYS, PER_DAY
 from tests.servers.postgres import Postgres
 from tests.servers.s3 import S3
-from tests.servers.settings import postgres_lake_settings, s3_lake_settings
+from tests.servers.settings import team_lake_settings
 
-COLD = """
-[serve]
-direct_limit = "30KB"
-verify_share = 0.0
-[engine.spark]
-master = "local[1]"
-memory = "1g"
-shuffle_partitions = 2
-"""
 OLD = "ordered_at >= current_date - 20 and ordered_at < current_date - 19"
 BY_ENGINE = {
     "hot": ("ordered_at >= current_date - 1", 2 * PER_DAY),
@@ -38,15 +29,12 @@ ASKED = 10
 def environ(
     postgres_server: Postgres, s3_server: S3, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
-    folder = tmp_path_factory.mktemp("team")
-    catalog = postgres_lake_settings(postgres_server, folder)
-    del catalog["THERMOCLINE_LAKE__WAREHOUSE"]
-    return {**s3_lake_settings(s3_server, folder), **catalog}
+    return team_lake_settings(postgres_server, s3_server, tmp_path_factory.mktemp("team"))
 
 
 @pytest.fixture(scope="module")
 def server(environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    project = serving.shop(tmp_path_factory.mktemp("served") / "p", COLD, **environ)
+    project = serving.shop(tmp_path_factory.mktemp("served") / "p", serving.COLD, **environ)
     with serving.started(project, **environ) as started:
         started.settled(3)
         yield started

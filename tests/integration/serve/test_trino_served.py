@@ -27,18 +27,6 @@ from trino.exceptions import TrinoQueryError
 
 from thermocline.engine import jars, java
 
-COLD = """
-[serve]
-direct_limit = "30KB"
-max_seconds = 900
-verify_share = 0.0
-[engine.spark]
-master = "local[1]"
-memory = "1g"
-shuffle_partitions = 2
-"""
-"""A day of orders is small enough to be read directly, all of them are left to Spark.
-What is not cancelled would go on for longer than these tests wait."""
 JDBC = "io.trino:trino-jdbc:476"
 CLI = "io.trino:trino-cli:476:executable"
 PROGRAM = Path(__file__).with_name("TrinoJdbc.java")
@@ -52,7 +40,8 @@ BY_ENGINE = [("hot", RECENT, 2 * PER_DAY), ("direct", OLD, PER_DAY), ("spark", "
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with serving.started(serving.shop(tmp_path_factory.mktemp("served") / "p", COLD)) as started:
+    project = serving.shop(tmp_path_factory.mktemp("served") / "p", serving.COLD)
+    with serving.started(project) as started:
         started.settled(3)
         until(lambda: warm(started), 300)
         yield started

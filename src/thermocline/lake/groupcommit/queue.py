@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
     BigInteger,
+    BindParameter,
     Column,
     Double,
     Index,
@@ -286,13 +287,11 @@ class Queue:
             select(_ENTRIES.c.state, _ENTRIES.c.snapshot, _ENTRIES.c.error, free)
             .select_from(_ENTRIES.outerjoin(_LEASES, lease))
             .where(
-                _ENTRIES.c.catalog == self._name,
-                _ENTRIES.c.table_name == bindparam("of_table"),
-                _ENTRIES.c.key == bindparam("of_key"),
+                *self._of(_ENTRIES, bindparam("of_table")), _ENTRIES.c.key == bindparam("of_key")
             )
         )
 
-    def _of(self, rows: Table, table: str) -> tuple[Any, ...]:
+    def _of(self, rows: Table, table: str | BindParameter[str]) -> tuple[Any, ...]:
         return rows.c.catalog == self._name, rows.c.table_name == table
 
     @contextmanager

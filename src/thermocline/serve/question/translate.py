@@ -185,7 +185,8 @@ def _truncate_times(tree: exp.Query) -> None:
     """
     from sqlglot import exp
 
-    for node in list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc)):
+    # The inner ones first: an outer one may be put back as a copy.
+    for node in reversed(list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc))):
         if node.text("unit").upper() in _OF_A_DAY and not isinstance(node.this, exp.Literal):
             node.set("this", _and_nothing(node.this))
         above: exp.Expr = node
