@@ -51,6 +51,10 @@ VALUES = (
     "row_number() over (partition by b order by i, l)", "lag(i) over (order by l desc, i)",
     "sum(i) over (order by l, i rows between unbounded preceding and current row)",
     "rank() over (order by b, day)", "lower(u)",
+    "date_trunc('month', ts) = timestamp '2026-02-15 12:00:00'",
+    "date_trunc('week', tz) <> timestamptz '2026-02-15 12:00:00+00:00'",
+    "cast(date_trunc('month', day) as date) <> date '2026-02-02'",
+    "date_trunc('month', ts) = timestamp '2026-02-01'",
 )  # fmt: skip
 QUERIES = (
     "select l, "

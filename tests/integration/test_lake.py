@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from thermocline.api.answer import answer
 from thermocline.contract import Column, Contract, Partition, Updates, Write
 from thermocline.contract.types import Decimal, Primitive
 from thermocline.errors import BadInput, NotFound
@@ -50,6 +51,19 @@ def ids(lake: Lake, table: str, snapshot: int | None = None) -> list[str]:
     lake.duck.view("v", state.metadata_location, snapshot or state.head() or 0)
     found = lake.duck.query("select id from v order by id").to_pydict()["id"]
     return list(found)
+
+
+def test_a_query_has_the_rows_that_duckdb_alone_gets_wrong(lake: Lake) -> None:
+    lake.ensure(orders())
+    append(lake, "silver.orders", "a")
+    sql = (
+        "select count_if(o.ts is null), o.amount / (amount - 1) "
+        "from silver.orders o full join (select 'b' as id) b using (id) "
+        "where date_trunc('month', ts) <> timestamptz '2026-01-02 00:00:00+00' group by 2"
+    )
+    found = answer(lake, sql)
+    assert found.rows == [(0, float("inf"))]
+    assert found.columns == ["count_if(o.ts IS NULL)", "(o.amount / (amount - 1))"]
 
 
 def test_a_draft_is_invisible_until_published_and_then_whole(lake: Lake) -> None:

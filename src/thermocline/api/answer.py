@@ -184,6 +184,9 @@ def _run(lake: Lake, query: exp.Query, engine: str) -> pa.Table:
             raise _refused(error) from error
     import duckdb
 
+    from thermocline.engine import duck_sql
+
+    duck_sql.mended(query)
     try:
         return lake.duck.query(query.sql(dialect="duckdb"))
     except duckdb.Error as error:

@@ -13,6 +13,7 @@ from thermocline.check.rules import freshness_column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import shown
 from thermocline.contract.types import List, Map, Struct
+from thermocline.engine import duck_sql
 from thermocline.errors import BadInput
 
 ROWS = "_rows"
@@ -36,6 +37,9 @@ def table(name: str, dialect: str) -> exp.Table:
 
 def write(expression: exp.Expr, dialect: str) -> str:
     """The expression as SQL text; RuleError when the engine has no words for it."""
+    if dialect == "duckdb":
+        expression = expression.copy()
+        duck_sql.mended(expression)
     try:
         text = expression.sql(dialect=dialect, comments=False, unsupported_level=ErrorLevel.RAISE)
     except SqlglotError as error:

@@ -380,7 +380,8 @@ class Router:
             since = held[table].since if way.engine == "hot" and table in held else None
             views[view] = Reading(table, snapshot, heads[table].metadata, since)
         columns = None
-        if dialect != prepared.question.dialect and all(
+        typed = dialect == "trino" or dialect != prepared.question.dialect
+        if typed and all(
             heads[table].snapshot == each for table, each in way.snapshots.items()
         ):  # of another snapshot than the newest we do not know the columns
             columns = {table: heads[table].columns for table in way.snapshots}

@@ -34,3 +34,5 @@ select point.lon, point.label, point from silver.facts where id < 20
 select id, x from silver.facts order by x desc nulls first, id
 select id, x from silver.facts order by x nulls first, id limit 40
 select id, row_number() over (order by x nulls first, id) as n from silver.facts
+select id, 1 / x as a, 1e0 / -x as b, power(x, -1) as c, x / (x * 0) as d, amount / nullif(rate, 0) as e, k / nullif(k, 0) as f from silver.facts
+select x, 1 / x as q, count(*) as n from silver.facts group by x, 1 / x

@@ -301,6 +301,16 @@ CASES = {
         True,
         None,
     ),
+    "sql: a truncated time, not there in two rows": Case(
+        sql(
+            "select count(*) from {object} "
+            "where date_trunc('month', local_at) <> timestamp '2026-03-04 00:00:00'",
+            bounds=(("mustBe", 4),),
+        ),
+        4,
+        True,
+        None,
+    ),
     "sql: no value": Case(
         sql("select sum(amount) from {object} where id > 99", bounds=(("mustBeLessThan", 5),)),
         None,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.constant import moment, shifted, unit_of
+from thermocline.engine.constant import moment, shifted, unit_of
 
 if TYPE_CHECKING:
     from sqlglot import exp

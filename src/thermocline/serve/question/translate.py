@@ -9,10 +9,11 @@ found to mean the same is refused as Unfaithful, with the construct named.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Literal, cast
 
-from thermocline.serve.question.constant import UNITS, moment, truncated
+from thermocline.engine import duck_sql
+from thermocline.engine.query_types import schema
+from thermocline.serve.question.dialect import zero
 from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ Engine = Literal["duckdb", "spark", "trino"]
 LONGEST = 2_000_000
 """Characters of a translation. Saying one construct by several can make a text grow."""
 
-_OF_A_DAY = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
-_NO_BEGINNING = datetime(1970, 1, 2, 3, 4, 5, 678_901)
-"""What the clock shows where nothing may follow from it: no unit of time begins then."""
 _STORED = "stored"
 """Under this name a node remembers which stored table it mentions."""
 
@@ -50,15 +48,17 @@ def translate(
     try:
         tree = _copied(question)
         _name_results(tree, question.dialect)
-        _count_plainly(tree)
+        duck_sql.count_plainly(tree)
         if to == question.dialect:
             _alias_tables(tree)
+            if to == "trino":
+                zero.forget_signs(tree, to, schema(columns or {}))
         else:
             spelt = _spelt(tree, question.dialect, columns or {})
             tree = _said(tree, question.dialect, to, columns or {})
             _spell_results(tree, spelt)
         if to == "duckdb":
-            _truncate_times(tree)
+            duck_sql.mended(tree)
         _replace_tables(tree, names, to)
         sql = tree.sql(dialect=to, comments=False, identify=to != question.dialect)
     except RecursionError:
@@ -106,16 +106,10 @@ def _copied(question: Question) -> exp.Query:
 
 def _name_results(tree: exp.Query, dialect: str) -> None:
     """Give every unnamed result column the name that its own dialect gives it."""
-    from sqlglot import exp
-
-    for place, node in enumerate(list(_results(tree))):
-        if isinstance(node, exp.Alias | exp.Aliases | exp.Star) or node.is_star:
-            continue
-        if isinstance(node, exp.Column | exp.Dot) and not isinstance(node, exp.Func):
-            continue
-        name = f"_col{place}" if dialect == "trino" else _duckdb_name(node)
-        alias = exp.Alias(this=node.copy(), alias=exp.to_identifier(name, quoted=True))
-        node.replace(alias)
+    for place, node in enumerate(list(duck_sql.results(tree))):
+        if not duck_sql.named(node):
+            trinos = dialect == "trino"
+            duck_sql.name_result(node, f"_col{place}" if trinos else duck_sql.result_name(node))
 
 
 def _spelt(tree: exp.Query, dialect: str, columns: Columns) -> dict[str, str]:
@@ -126,7 +120,7 @@ def _spelt(tree: exp.Query, dialect: str, columns: Columns) -> dict[str, str]:
     from sqlglot import exp
 
     found = {name.lower(): name for table in columns.values() for name in table}
-    for node in _results(tree):
+    for node in duck_sql.results(tree):
         if node.output_name and (isinstance(node, exp.Alias) or dialect != "duckdb"):
             found[node.output_name.lower()] = node.output_name
     return found
@@ -135,84 +129,10 @@ def _spelt(tree: exp.Query, dialect: str, columns: Columns) -> dict[str, str]:
 def _spell_results(tree: exp.Query, spelt: Mapping[str, str]) -> None:
     from sqlglot import exp
 
-    for node in _results(tree):
+    for node in duck_sql.results(tree):
         if isinstance(node, exp.Alias):
             name = spelt.get(node.alias.lower(), node.alias)
             node.set("alias", exp.to_identifier(name, quoted=True))
-
-
-def _results(tree: exp.Query) -> list[exp.Expr]:
-    """The expressions whose names the answer's columns have."""
-    from sqlglot import exp
-
-    first: exp.Expr = tree
-    while isinstance(first, exp.SetOperation | exp.Subquery):
-        first = first.this
-    return first.expressions if isinstance(first, exp.Select) else []
-
-
-def _duckdb_name(node: exp.Expr) -> str:
-    """DuckDB's own name of a result in the common cases, and the expression's text in others."""
-    from sqlglot import exp
-
-    if isinstance(node, exp.Count) and isinstance(node.this, exp.Star):
-        return "count_star()"
-    if isinstance(node, exp.Binary) and not isinstance(node, exp.Func | exp.Dot):
-        return f"({node.sql('duckdb', comments=False)})"
-    if isinstance(node, exp.Func) and not isinstance(node, exp.Cast | exp.Case):
-        text = node.sql("duckdb", comments=False, normalize_functions="lower")
-        return text[:200]
-    return node.sql("duckdb", comments=False)[:200]
-
-
-def _count_plainly(tree: exp.Query) -> None:
-    """Say COUNT_IF as a COUNT: of no rows DuckDB 1.5 gives now 0, now null, others always 0."""
-    from sqlglot import exp
-
-    for node in list(tree.find_all(exp.CountIf)):
-        if isinstance(node.this, exp.Distinct):
-            continue  # refused where it is not DuckDB's own
-        one = exp.Case(ifs=[exp.If(this=node.this, true=exp.Literal.number(1))])
-        node.replace(exp.Count(this=one, big_int=True))
-
-
-def _truncate_times(tree: exp.Query) -> None:
-    """Keep DuckDB 1.5 from comparing something else than a truncated time.
-
-    Of a date that is truncated to less than a day it compares the date itself, with the wrong day;
-    so a time is truncated. And that it equals a constant which no truncated time can be is false
-    to it, and not null, where there is no time; so not quite a truncated time is compared.
-    """
-    from sqlglot import exp
-
-    # The inner ones first: an outer one may be put back as a copy.
-    for node in reversed(list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc))):
-        if node.text("unit").upper() in _OF_A_DAY and not isinstance(node.this, exp.Literal):
-            node.set("this", _and_nothing(node.this))
-        above: exp.Expr = node
-        while isinstance(above.parent, exp.Paren | exp.Cast | exp.TryCast):
-            above = above.parent
-        compared = above.parent
-        if isinstance(compared, exp.EQ | exp.NEQ):
-            other = compared.right if above is compared.left else compared.left
-            if _begins_one(other, node.text("unit")):
-                continue  # DuckDB is right, and finds the files by it
-        if isinstance(compared, exp.EQ | exp.NEQ | exp.In | exp.NullSafeEQ | exp.NullSafeNEQ):
-            node.replace(exp.paren(_and_nothing(node.copy()), copy=False))
-
-
-def _begins_one(node: exp.Expr, unit: str) -> bool:
-    """Whether an expression is known to be the beginning of a unit of time."""
-    at = moment(node, _NO_BEGINNING)
-    return at is not None and unit.lower() in UNITS and truncated(at, unit.lower()) == at
-
-
-def _and_nothing(node: exp.Expr) -> exp.Expr:
-    """A time to which nothing is added: the same, but no longer the expression that it was."""
-    from sqlglot import exp
-
-    nothing = exp.Interval(this=exp.Literal.string("0"), unit=exp.var("SECOND"))
-    return exp.Add(this=exp.paren(node), expression=nothing)
 
 
 def _alias_tables(tree: exp.Query) -> None:
@@ -247,7 +167,7 @@ def _alias_tables(tree: exp.Query) -> None:
 
 def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Query:
     """The tree in the dialect of another engine, by way of DuckDB's meaning."""
-    from thermocline.engine.query_types import annotate, schema
+    from thermocline.engine.query_types import annotate
     from thermocline.serve.question.dialect import from_trino, plain, to_spark, to_trino
     from thermocline.serve.question.dialect.rules import say
 

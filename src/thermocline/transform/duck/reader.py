@@ -78,6 +78,9 @@ class DuckReader:
         """A query of the models' dialect, which is DuckDB's own."""
         from sqlglot import exp
 
+        from thermocline.engine import duck_sql
+
+        duck_sql.mended(query)
         text = query.sql(dialect=DIALECT)
         chosen = self._session.lake.settings.transform.engine == "auto"
         if chosen and any(join.side for join in query.find_all(exp.Join)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
-from thermocline.serve.question.dialect import shared, texts
+from thermocline.serve.question.dialect import shared, texts, zero
 from thermocline.serve.question.dialect.exact import averaged
 from thermocline.serve.question.dialect.letters import spark_lower, spark_upper
 from thermocline.serve.question.dialect.rules import (
@@ -31,7 +31,7 @@ SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
 
 
 def _divided(node: exp.Expr) -> exp.Expr:
-    """`/` of doubles. ANSI mode fails at a zero, where DuckDB goes by IEEE 754."""
+    """`/` of doubles. ANSI mode fails at a zero; to us it is by a zero without a sign."""
     assert isinstance(node, exp.Div)
     need(node.left, *NUMBERS, of=node)
     need(node.right, *NUMBERS, of=node)
@@ -39,10 +39,9 @@ def _divided(node: exp.Expr) -> exp.Expr:
         divisor = cast(node.right, T.DOUBLE)
         return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
     left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
-    # No quotient is null but that by zero; and a power of ±0 is ±infinity without a complaint.
-    by_zero = exp.Mul(
-        this=left.copy(), expression=call("POWER", right.copy(), exp.Literal.number(-1))
-    )
+    # No quotient is null but that by zero; and a power of 0 is infinity without a complaint.
+    power = call("POWER", zero.unsigned(right.copy()), exp.Literal.number(-1))
+    by_zero = exp.Mul(this=left.copy(), expression=power)
     quotient = call("TRY_DIVIDE", left, right)
     return typed(exp.Coalesce(this=quotient, expressions=[by_zero]), T.DOUBLE)
 
@@ -51,8 +50,8 @@ def _int_divided(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.IntDiv)
     need(node.left, "integer", of=node)
     need(node.right, "integer", of=node)
-    zero = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
-    return typed(exp.IntDiv(this=wrapped(node.left), expression=zero), T.BIGINT)
+    divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
+    return typed(exp.IntDiv(this=wrapped(node.left), expression=divisor), T.BIGINT)
 
 
 def _remainder(node: exp.Expr) -> exp.Expr:
@@ -60,8 +59,8 @@ def _remainder(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Mod)
     need(node.left, "integer", "decimal", of=node)
     need(node.right, "integer", "decimal", of=node)
-    zero = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
-    return exp.Mod(this=wrapped(node.left), expression=zero)
+    divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
+    return exp.Mod(this=wrapped(node.left), expression=divisor)
 
 
 _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ", "Between", "In")
@@ -94,14 +93,9 @@ def _read(node: exp.Expr) -> exp.Expr:
     """A value that Spark reads itself, rather than leave what is asked of it to Iceberg.
 
     Iceberg's notes of a file's least and greatest fraction leave NaN out, and for it -0.0 is less
-    than 0.0: by them it passes over rows, and tells a MAX. Of a sum it knows nothing, and a sum
-    with 0.0 is never -0.0.
+    than 0.0: by them it passes over rows, and tells a MAX. Of a sum it knows nothing.
     """
-    if family(node) not in {"double", "real"} or not isinstance(node, exp.Column | exp.Dot):
-        return node
-    kind = T.DOUBLE if family(node) == "double" else T.FLOAT
-    zero = cast(exp.Literal.number(0), kind)
-    return typed(exp.Add(this=node.copy(), expression=zero), kind)
+    return zero.unsigned(node.copy()) if isinstance(node, exp.Column | exp.Dot) else node
 
 
 def _moved(node: exp.Expr) -> exp.Expr:
@@ -384,10 +378,10 @@ RULES: dict[str, Rule] = {
                      "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _time_part),
     **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
     **dict.fromkeys(("Greatest", "Least"), _extremes),
-    "Div": _divided, "IntDiv": _int_divided, "Mod": _remainder, "Round": _rounded,
-    "Length": _length, "Lower": spark_lower, "Upper": spark_upper, "Escape": texts.escape,
-    "RegexpLike": texts.regexp, "Substring": texts.substring, "Trim": texts.trimmed,
-    "StrPosition": _position, "Replace": texts.replaced,
+    "Div": _divided, "Pow": zero.power, "IntDiv": _int_divided, "Mod": _remainder,
+    "Round": _rounded, "Length": _length, "Lower": spark_lower, "Upper": spark_upper,
+    "Escape": texts.escape, "RegexpLike": texts.regexp, "Substring": texts.substring,
+    "Trim": texts.trimmed, "StrPosition": _position, "Replace": texts.replaced,
     "SplitPart": texts.part, "Extract": _extracted, "TimeToUnix": _epoch, "DateDiff": _difference,
     **dict.fromkeys(("Contains", "EndsWith"), texts.found_in),
     "RegexpReplace": texts.pattern_replaced, "GroupConcat": _joined,

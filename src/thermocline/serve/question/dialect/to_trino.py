@@ -9,7 +9,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, T, decimal, family, typed
-from thermocline.serve.question.dialect import nan, shared, texts, trino_times
+from thermocline.serve.question.dialect import nan, shared, texts, trino_times, zero
 from thermocline.serve.question.dialect.exact import averaged
 from thermocline.serve.question.dialect.letters import trino_lower, trino_upper
 from thermocline.serve.question.dialect.rules import (
@@ -57,7 +57,7 @@ def _divided(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Div)
     need(node.left, *NUMBERS, of=node)
     need(node.right, *NUMBERS, of=node)
-    left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
+    left, right = cast(node.left, T.DOUBLE), cast(zero.unsigned(node.right), T.DOUBLE)
     return typed(exp.Div(this=left, expression=right, typed=True, safe=False), T.DOUBLE)
 
 
@@ -327,7 +327,7 @@ RULES: dict[str, Rule] = {
     **trino_times.RULES,
     **dict.fromkeys(("Greatest", "Least"), _extremes),
     **dict.fromkeys(("Case", "If"), _case),
-    "Div": _divided, "Round": _rounded, "Length": _length, "ArraySize": _length,
+    "Div": _divided, "Pow": zero.power, "Round": _rounded, "Length": _length, "ArraySize": _length,
     "Lower": trino_lower, "Upper": trino_upper, "Escape": texts.escape,
     "RegexpLike": texts.regexp, "Left": texts.ends,
     "Substring": texts.substring, "Right": _right, "Trim": _trimmed, "StrPosition": _position,

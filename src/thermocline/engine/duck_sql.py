@@ -1,0 +1,134 @@
+"""SQL that DuckDB 1.5 answers rightly: what it is known to get wrong is said in other words.
+
+Text that a person wrote (a question, a model, a contract's rule) goes through `mended` on its way
+to DuckDB, so that everybody who asks DuckDB gets what Spark and Trino would say.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlglot import exp
+
+from thermocline.engine.constant import UNITS, moment, truncated
+
+_OF_A_DAY = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
+_NO_BEGINNING = datetime(1970, 1, 2, 3, 4, 5, 678_901)
+"""What the clock shows where nothing may follow from it: no unit of time begins then."""
+SHOWING: dict[type[exp.Expr], tuple[str, ...]] = {
+    exp.Div: ("expression",),
+    exp.Pow: ("this",),
+    exp.Atan2: ("this", "expression"),
+}
+"""What gives another number for -0.0 than for 0.0, and by which of its arguments."""
+_MENDED: tuple[type[exp.Expr], ...] = (exp.CountIf, exp.DateTrunc, exp.TimestampTrunc, *SHOWING)
+
+
+def mended(tree: exp.Expr) -> None:
+    """Say a tree of DuckDB's dialect so that it is answered rightly. Results keep their names."""
+    if tree.find(*_MENDED) is None:
+        return
+    for node in list(results(tree)):
+        if not named(node) and node.find(*_MENDED) and not node.find(exp.Columns):
+            name_result(node, result_name(node))
+    count_plainly(tree)
+    _truncate_times(tree)
+    _forget_signs(tree)
+
+
+# Names of results ---------------------------------------------------------------------------------
+
+
+def results(tree: exp.Expr) -> list[exp.Expr]:
+    """The expressions whose names an answer's columns have."""
+    first = tree
+    while isinstance(first, exp.SetOperation | exp.Subquery):
+        first = first.this
+    return first.expressions if isinstance(first, exp.Select) else []
+
+
+def named(node: exp.Expr) -> bool:
+    """Whether a result has its name from the query or from a table."""
+    if isinstance(node, exp.Alias | exp.Aliases | exp.Star) or node.is_star:
+        return True
+    return isinstance(node, exp.Column | exp.Dot) and not isinstance(node, exp.Func)
+
+
+def name_result(node: exp.Expr, name: str) -> None:
+    """Write a name on a result that has none."""
+    node.replace(exp.Alias(this=node.copy(), alias=exp.to_identifier(name, quoted=True)))
+
+
+def result_name(node: exp.Expr) -> str:
+    """DuckDB's own name of a result in the common cases, and the expression's text in others."""
+    held = exp.Paren(this=node.copy())  # so that what is named has a parent, too
+    for each in list(held.find_all(exp.Binary, exp.Count)):
+        if isinstance(each, exp.Count):
+            if isinstance(each.this, exp.Star):
+                each.replace(exp.Anonymous(this="count_star"))
+        elif not isinstance(each, exp.Func | exp.Dot) and not isinstance(each.parent, exp.Paren):
+            each.replace(exp.paren(each.copy(), copy=False))
+    operator = isinstance(held.this, exp.Binary) and not isinstance(held.this, exp.Func | exp.Dot)
+    shown = held if operator else held.this
+    return str(shown.sql("duckdb", comments=False, normalize_functions="lower"))[:200]
+
+
+# What is mended -----------------------------------------------------------------------------------
+
+
+def count_plainly(tree: exp.Expr) -> None:
+    """Say COUNT_IF as a COUNT: of no rows DuckDB gives now 0, now null, others always 0."""
+    for node in list(tree.find_all(exp.CountIf)):
+        if isinstance(node.this, exp.Distinct):
+            continue  # DuckDB's own alone
+        one = exp.Case(ifs=[exp.If(this=node.this, true=exp.Literal.number(1))])
+        node.replace(exp.Count(this=one, big_int=True))
+
+
+def _truncate_times(tree: exp.Expr) -> None:
+    """Keep DuckDB from comparing something else than a truncated time.
+
+    Of a date that is truncated to less than a day it compares the date itself, with the wrong day;
+    so a time is truncated. And that it equals a constant which no truncated time can be is false
+    to it, and not null, where there is no time; so not quite a truncated time is compared.
+    """
+    # The inner ones first: an outer one may be put back as a copy.
+    for node in reversed(list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc))):
+        if node.text("unit").upper() in _OF_A_DAY and not isinstance(node.this, exp.Literal):
+            node.set("this", _and_nothing(node.this))
+        above: exp.Expr = node
+        while isinstance(above.parent, exp.Paren | exp.Cast | exp.TryCast):
+            above = above.parent
+        compared = above.parent
+        if isinstance(compared, exp.EQ | exp.NEQ):
+            other = compared.right if above is compared.left else compared.left
+            if _begins_one(other, node.text("unit")):
+                continue  # DuckDB is right, and finds the files by it
+        if isinstance(compared, exp.EQ | exp.NEQ | exp.In | exp.NullSafeEQ | exp.NullSafeNEQ):
+            node.replace(exp.paren(_and_nothing(node.copy()), copy=False))
+
+
+def _begins_one(node: exp.Expr, unit: str) -> bool:
+    """Whether an expression is known to be the beginning of a unit of time."""
+    at = moment(node, _NO_BEGINNING)
+    return at is not None and unit.lower() in UNITS and truncated(at, unit.lower()) == at
+
+
+def _and_nothing(node: exp.Expr) -> exp.Expr:
+    """A time to which nothing is added: the same, but no longer the expression that it was."""
+    nothing = exp.Interval(this=exp.Literal.string("0"), unit=exp.var("SECOND"))
+    return exp.Add(this=exp.paren(node), expression=nothing)
+
+
+def _forget_signs(tree: exp.Expr) -> None:
+    """Give nobody the sign of a zero to see, which DuckDB loses where it sorts, groups or stores.
+
+    The sum with 0 is never -0.0, and any other number stays as it is, with its type.
+    """
+    for node in reversed(list(tree.find_all(*SHOWING))):
+        for key in SHOWING[type(node)]:
+            value = node.args[key]
+            if not isinstance(value.unnest(), exp.Literal):
+                held = exp.paren(value, copy=False) if isinstance(value, exp.Binary) else value
+                zero = exp.Literal.number(0)
+                node.set(key, exp.paren(exp.Add(this=held, expression=zero), copy=False))
