@@ -20,6 +20,7 @@ from thermocline.serve.terms import Ask, Head
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from thermocline.serve.parts import Parted
     from thermocline.serve.routed import Routed
 
 KEPT = 2_000
@@ -32,7 +33,8 @@ class Prepared:
     """A question that may be asked, and what follows from its text alone.
 
     `text` is its canonical spelling: two spellings of one question have the same. `sql` keeps its
-    translations by engine, and `routed` is where it went last.
+    translations by engine, `routed` is where it went last, `repeated` whether it was answered
+    before, and `parted` what `parts` has made of it.
     """
 
     question: Question
@@ -42,6 +44,8 @@ class Prepared:
     now: datetime
     sql: dict[tuple[str, ...], str] = field(default_factory=dict)
     routed: Routed | None = None
+    repeated: bool = False
+    parted: Parted | None = None
     _spans: dict[tuple[tuple[str, str], ...], dict[str, Span]] = field(default_factory=dict)
 
     @property

@@ -10,21 +10,23 @@ from thermocline.serve.terms import Rows
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
-    from thermocline.serve.route import Route, Way
+    from thermocline.serve.route import Way
 
 
 @dataclass(frozen=True)
 class Given:
-    """Rows, the way they came, and who failed to give them before."""
+    """Rows, the way they came, who failed to give them before, and how much was read for them.
+
+    `scanned` are files and bytes.
+    """
 
     rows: Rows
     way: Way
     failures: tuple[tuple[str, str], ...]
+    scanned: tuple[int, int] = (0, 0)
 
 
-def provenance(
-    given: Given, route: Route, fleet: Fleet, *, cached: bool, ms: dict[str, float]
-) -> dict[str, Any]:
+def provenance(given: Given, fleet: Fleet, *, cached: bool, ms: dict[str, float]) -> dict[str, Any]:
     """What an answer says of itself, ready for JSON.
 
     A table's staleness is how long ago it was last known to be as it was read.
@@ -40,7 +42,7 @@ def provenance(
             "committed_at": head.committed_at.isoformat() if head and newest else None,
             "staleness_ms": milliseconds((now - as_of).total_seconds()) if as_of else None,
         }
-    cold = way.engine != "hot" and not cached
+    files, size = (0, 0) if cached else given.scanned
     because = ["the same was answered at these snapshots"] if cached else list(way.because)
     return {
         "engine": "cache" if cached else way.engine,
@@ -48,7 +50,7 @@ def provenance(
         "tables": tables,
         "because": because,
         "fallback": [{"from": who, "cause": why} for who, why in given.failures],
-        "scanned": {"files": route.files if cold else 0, "bytes": route.bytes if cold else 0},
+        "scanned": {"files": files, "bytes": size},
         "ms": ms,
     }
 

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, NotFound, ThermoclineError
+from thermocline.serve import parts
 from thermocline.serve.failures import BothFailed, TooLate
 from thermocline.serve.fleet.fleet import Fleet
 from thermocline.serve.fleet.messages import Allowance, EngineFailed, Moved, Reading
@@ -55,6 +56,7 @@ class Limits:
     tolerance: float = 2.0
     cache_bytes: int = 64 << 20
     verify_share: float = 0.01
+    split_rows: int = parts.WORTH_ROWS
     dollars_per_second: float = 0.05 / 3600
     bounds: Bounds | None = None
 
@@ -71,6 +73,7 @@ class Router:
         self._preparing = Preparing(self.limits.bounds)
         self._results = Results[Given](self.limits.cache_bytes, lambda it: len(it.rows.body) + 500)
         self.verifier = Verifier(fleet, self._results.clear)
+        self._parts = parts.Parts(fleet, self._results, self._older_part, self.question_for)
         self._chance = random.Random()  # noqa: S311  (which answers are looked at twice)
 
     async def start(self) -> None:
@@ -178,7 +181,7 @@ class Router:
             "wait": milliseconds(done - routed),
             **({} if cached else given.rows.ms),
         }
-        told = provenance(given, route, self.fleet, cached=cached, ms=ms)
+        told = provenance(given, self.fleet, cached=cached, ms=ms)
         told["cost_usd"] = round(
             0.0 if cached else sum(given.rows.ms.values()) / 1000 * self.limits.dollars_per_second,
             10,
@@ -273,21 +276,21 @@ class Router:
         if not route.ways:
             raise BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
         if prepared.clock is Clock.INSTANT or not prepared.tables:
-            return await self._tried(prepared, ask, route, deadline), False
+            return await self._tried(prepared, ask, caller, route, deadline), False
         question = (prepared.text, ask.dialect, ask.format, caller.policy)
         snapshots = tuple(sorted(route.ways[0].snapshots.items()))
         try:
             return await self._results.of(
                 question,
                 snapshots,
-                lambda: self._tried(prepared, ask, route, deadline),
+                lambda: self._tried(prepared, ask, caller, route, deadline),
                 lambda given: self._still_good(given, ask),
             )
         except TooLate:
             if time.perf_counter() >= deadline - 0.01:
                 raise
             # Somebody with less time asked the same first: their deadline is not ours.
-            return await self._tried(prepared, ask, route, deadline), False
+            return await self._tried(prepared, ask, caller, route, deadline), False
 
     def _still_good(self, given: Given, ask: Ask) -> bool:
         """Whether an answer that was right until a moment ago will do while a new one is made."""
@@ -302,21 +305,61 @@ class Router:
                 return False
         return True
 
-    async def _tried(self, prepared: Prepared, ask: Ask, route: Route, deadline: float) -> Given:
-        """Ask along the route until somebody answers."""
+    async def _tried(
+        self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
+    ) -> Given:
+        """Ask along the route until somebody answers; of what comes again, only what is new."""
         failures: list[tuple[str, str]] = []
-        for _ in range(ROUNDS):
+        for left in reversed(range(ROUNDS)):
+            known = self.fleet.lookout
             try:
-                way, rows = await self._first(prepared, ask, route, deadline, failures)
-            except Moved:
-                await self.fleet.change(MOVED_SECONDS)
+                given = await self._in_parts(prepared, ask, caller, deadline)
+                if given is None:
+                    way, rows = await self._first(prepared, ask, route, deadline, failures)
+                    given = Given(rows, way, tuple(failures), _scanned(way, route))
+            except Moved as error:
+                if self.fleet.lookout is known:
+                    await self.fleet.change(MOVED_SECONDS)
                 _, route = self._route(prepared, ask, self.fleet.lookout)
+                if left == 1:  # copies that keep moving: the files stand still
+                    failures.append(("hot", error.cause))
+                    cold = tuple(way for way in route.ways if way.engine != "hot")
+                    route = replace(route, ways=cold)
                 continue
-            given = Given(rows, way, tuple(failures))
-            if way.engine == "hot" and self._chance.random() < self.limits.verify_share:
+            prepared.repeated = True
+            if given.way.engine == "hot" and self._chance.random() < self.limits.verify_share:
                 self._second_opinion(prepared, ask, given)
             return given
-        raise _failed([*failures, ("hot", "the copies kept moving")])
+        raise _failed(failures)
+
+    async def _in_parts(
+        self, prepared: Prepared, ask: Ask, caller: Caller, deadline: float
+    ) -> Given | None:
+        """The answer to a question that was answered before, from what is new since midnight."""
+        if not prepared.repeated or not self.limits.cache_bytes or ask.snapshot is not None:
+            return None
+        lookout = self.fleet.lookout
+        if self.verifier.distrusted(lookout) & set(prepared.tables):
+            return None
+        nodes, now = self.fleet.engines().nodes, datetime.now(UTC)
+        where = parts.boundary(prepared, lookout, nodes, now, self.limits.split_rows)
+        if where is None:
+            return None
+        # Half the time: whoever answers it whole needs some, should this fail.
+        seconds = (deadline - time.perf_counter()) / 2
+        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds)
+        return await self._parts.given(prepared, ask, caller, where, allowed)
+
+    async def _older_part(
+        self, prepared: Prepared, ask: Ask, snapshot: int, deadline: float
+    ) -> Given:
+        """The older part of a question, at exactly this snapshot of its table."""
+        failures: list[tuple[str, str]] = []
+        _, route = self._route(prepared, ask, self.fleet.lookout)
+        ways = tuple(way for way in route.ways if snapshot in way.snapshots.values())
+        route = replace(route, ways=ways)
+        way, rows = await self._first(prepared, ask, route, deadline, failures)
+        return Given(rows, way, tuple(failures), _scanned(way, route))
 
     async def _first(
         self,
@@ -379,12 +422,12 @@ class Router:
                 names[table] = f"{self.fleet.catalog}.{table} FOR VERSION AS OF {snapshot}"
             since = held[table].since if way.engine == "hot" and table in held else None
             views[view] = Reading(table, snapshot, heads[table].metadata, since)
-        columns = None
-        typed = dialect == "trino" or dialect != prepared.question.dialect
-        if typed and all(
-            heads[table].snapshot == each for table, each in way.snapshots.items()
-        ):  # of another snapshot than the newest we do not know the columns
-            columns = {table: heads[table].columns for table in way.snapshots}
+        columns: dict[str, Mapping[str, str]] | None = None
+        if dialect == "trino" or dialect != prepared.question.dialect:
+            asked = way.snapshots.items()
+            columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
+            if len(columns) < len(way.snapshots):
+                columns = None  # it was another table then, and nothing is concluded of it
         key = (dialect, *names.values(), repr(columns))
         if key not in prepared.sql:
             prepared.sql.clear()
@@ -396,6 +439,11 @@ class Router:
         sql, views = self.question_for(prepared, way)
         allowed = Allowance(self.limits.rows, self.limits.bytes, self.limits.seconds)
         self.verifier.look(prepared.question, given.rows, way, sql, views, ask.format, allowed)
+
+
+def _scanned(way: Way, route: Route) -> tuple[int, int]:
+    """Files and bytes that were read of the lake."""
+    return (0, 0) if way.engine == "hot" else (route.files, route.bytes)
 
 
 def _failed(failures: list[tuple[str, str]]) -> BothFailed:

@@ -80,12 +80,16 @@ class Answer:
 
 @dataclass(frozen=True)
 class FileStat:
-    """A data file as far as routing cares: its size, and the times it spans (None: unknown)."""
+    """A data file as far as routing cares: its size, and the times it spans (None: unknown).
+
+    `id` stands for its path: no two files have the same.
+    """
 
     bytes: int
     rows: int
     low: datetime | None = None
     high: datetime | None = None
+    id: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,8 +97,9 @@ class Head:
     """A table as the catalog has it now.
 
     `columns` maps names to Iceberg type words; `time` is the column its rows' time is in, if it
-    has one; `snapshots` are the ids of main, newest first; `hot` is how many seconds back the
-    table is to be held hot, None when it is not, and infinity when it is held whole.
+    has one; `snapshots` are the ids of main, newest first, of which the first `alike` have these
+    columns; `deletes` stands for all that takes rows out of files; `hot` is how many seconds back
+    the table is to be held hot, None when it is not, and infinity when it is held whole.
     """
 
     table: str
@@ -107,6 +112,12 @@ class Head:
     snapshots: tuple[int, ...]
     files: tuple[FileStat, ...]
     hot: float | None = None
+    alike: int = 1
+    deletes: int = 0
+
+    def columns_at(self, snapshot: int) -> Mapping[str, str] | None:
+        """The columns that a snapshot has, where that is known."""
+        return self.columns if snapshot in self.snapshots[: self.alike] else None
 
 
 @dataclass(frozen=True)

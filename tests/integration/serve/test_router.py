@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from tests.integration.serve import shop_lake
+from tests.integration.serve.routing import CALLER, Serving, rows_of
 from tests.integration.serve.shop_lake import PER_DAY, append, head, order, orders_of, today
 
 from thermocline.engine.arrow import normalise
 from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.lake import Lake
 from thermocline.serve.failures import BothFailed, TooLate, TooMuch
-from thermocline.serve.fleet.fleet import Fleet, Plan
 from thermocline.serve.node import staging
 from thermocline.serve.question.guard import Refused
-from thermocline.serve.router import Limits, Router
-from thermocline.serve.terms import Answer, Ask, Caller
+from thermocline.serve.router import Limits
+from thermocline.serve.terms import Ask
 from thermocline.serve.wire.wire import Channel
 
-CALLER = Caller("tests")
 RECENT = "select count(*) as n from silver.orders where ordered_at >= current_date - interval 2 day"
 EVERYTHING = "select count(*) as n, sum(amount) as total from silver.orders"
 
@@ -44,58 +41,9 @@ def lake(project: Path) -> Lake:
     return shop_lake.build(project)
 
 
-class Serving:
-    """A router that runs in a loop of its own for a whole module."""
-
-    def __init__(self, project: Path) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.router = self.run(self._made(project))
-
-    async def _made(self, project: Path) -> Router:
-        plan = Plan(project, nodes=2, node_memory=128 << 20, spark=False, direct=1)
-        router = Router(Fleet(plan), Limits(rows=5_000, verify_share=0.0))
-        await router.start()
-        return router
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
-
-    def ask(self, sql: str, **more: Any) -> Answer:
-        return self.run(self.router.answer(Ask(sql, **more), CALLER))
-
-    def rows(self, sql: str, **more: Any) -> list[list[Any]]:
-        return rows_of(self.ask(sql, **more))
-
-    def until(self, true: Callable[[], bool], seconds: float = 30) -> None:
-        """Let the loop run until something is true."""
-        ends = time.monotonic() + seconds
-        while not true():
-            assert time.monotonic() < ends, "it did not become true in time"
-            self.run(asyncio.sleep(0.02))
-
-    def engine(self, sql: str, **more: Any) -> str:
-        return str(self.ask(sql, **more).provenance["engine"])
-
-    def settled(self, lake: Lake, nodes: int = 2) -> None:
-        """Wait until every node holds the newest snapshot of what it holds, and all is held."""
-
-        def all_held() -> bool:
-            held = self.router.lookout().held
-            copies = [it for copies in held.values() for it in copies.items()]
-            tables = {table for table, _ in copies}
-            fresh = all(copy.snapshot == head(lake, table) for table, copy in copies)
-            return fresh and len(tables) == 3 and len([n for n in held if held[n]]) == nodes
-
-        self.until(all_held)
-
-
-def rows_of(answer: Answer) -> list[list[Any]]:
-    return [json.loads(line) for line in answer.rows.body.splitlines()]
-
-
 @pytest.fixture(scope="module")
 def serving(project: Path, lake: Lake) -> Iterator[Serving]:
-    serving = Serving(project)
+    serving = Serving(project, Limits(rows=5_000, verify_share=0.0))
     serving.settled(lake)
     yield serving
     serving.run(serving.router.stop())

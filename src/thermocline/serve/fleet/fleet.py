@@ -238,6 +238,15 @@ class Fleet:
         self.lookout = new
         self._changed.set()
 
+    def _moved(self, node: str, table: str, held: str) -> None:
+        """A node says that its copy is ahead of what the keeper has told of it so far."""
+        copies = self.lookout.held.get(node, {})
+        if table not in copies or held != str(self.lookout.heads[table].snapshot):
+            return
+        ahead = replace(copies[table], snapshot=int(held))
+        known = {**self.lookout.held, node: {**copies, table: ahead}}
+        self._take(replace(self.lookout, held=known))
+
     # Asking --------------------------------------------------------------------------------------
 
     def engines(self) -> Engines:
@@ -285,7 +294,10 @@ class Fleet:
                 given = await self._elsewhere(sql, format, allowed)
             else:
                 given = await self._query(kept, sql, views, format, allowed)
-        except (Moved, BadInput):
+        except Moved as error:
+            self._moved(name, str(error.details.get("table")), str(error.details.get("held")))
+            raise
+        except BadInput:
             raise
         except (EngineFailed, TimeoutError):
             load.breaker.failed()

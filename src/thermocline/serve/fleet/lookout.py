@@ -85,8 +85,10 @@ def _head(head: Head) -> dict[str, Any]:
         "columns": dict(head.columns),
         "time": head.time,
         "snapshots": [str(snapshot) for snapshot in head.snapshots],
-        "files": [[f.bytes, f.rows, _micros(f.low), _micros(f.high)] for f in head.files],
+        "files": [[f.bytes, f.rows, _micros(f.low), _micros(f.high), f.id] for f in head.files],
         "hot": _WHOLE if head.hot is not None and math.isinf(head.hot) else head.hot,
+        "alike": head.alike,
+        "deletes": head.deletes,
     }
 
 
@@ -101,10 +103,12 @@ def _read_head(table: str, given: Mapping[str, Any]) -> Head:
         time=given["time"],
         snapshots=tuple(int(snapshot) for snapshot in given["snapshots"]),
         files=tuple(
-            FileStat(size, rows, moment(low), moment(high))
-            for size, rows, low, high in given["files"]
+            FileStat(size, rows, moment(low), moment(high), id_)
+            for size, rows, low, high, id_ in given["files"]
         ),
         hot=math.inf if given["hot"] == _WHOLE else given["hot"],
+        alike=given["alike"],
+        deletes=given["deletes"],
     )
 
 

@@ -22,7 +22,10 @@ class EngineFailed(Transient):
 
 
 class Moved(EngineFailed):
-    """A node's copy is no longer the one that was asked for."""
+    """A node's copy is no longer the one that was asked for.
+
+    `details` may say of which `table`, and at which snapshot it is `held`.
+    """
 
     code = "moved"
 
@@ -94,4 +97,6 @@ def _error(who: str, error: Mapping[str, Any]) -> Exception:
         "moved": Moved,
         "not-held": Moved,
     }.get(code, EngineFailed)
-    return make(cause if make in (BadInput, TooMuch) else f"{who}: {cause}", step, code=code)
+    told = dict(error.get("details") or {}) if make is Moved else {}
+    text = cause if make in (BadInput, TooMuch) else f"{who}: {cause}"
+    return make(text, step, **{**told, "code": code})

@@ -8,15 +8,17 @@ query, and a look after a commit costs what the commit added.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from thermocline import telemetry
 from thermocline.errors import NotFound, Transient
 from thermocline.lake import catalog, readschema, schema
-from thermocline.lake.metadata import TableState
+from thermocline.lake.metadata import Snapshot, TableState
 from thermocline.serve.fleet.lookout import moment
 from thermocline.serve.keeper import policy as policies
 from thermocline.serve.keeper.patience import patiently
@@ -102,6 +104,8 @@ class Heads:
         return found
 
     def _read(self, table: str, pointer: str, before: _Kept | None) -> _Kept:
+        from pyiceberg.manifest import ManifestContent
+
         state = self._reader.state_at(table, pointer)
         snapshot = state.head()
         if snapshot is None:
@@ -112,7 +116,9 @@ class Heads:
         time_id = _time_id(state, shown, contract)
         same = before and before.sight and before.sight.time_id == time_id
         known = before.manifests if before and same else {}
-        manifests = _manifests(iceberg, snapshot, time_id, known)
+        ancestors = list(state.ancestry(snapshot))
+        listed = _listed(iceberg, snapshot)
+        manifests = _manifests(iceberg, listed, time_id, known)
         files = tuple(file for files in manifests.values() for file in files)
         head = Head(
             table=table,
@@ -122,8 +128,12 @@ class Heads:
             committed_at=state.published_at(snapshot),
             columns=_columns(state, shown),
             time=None if time_id is None else shown.find_column_name(time_id),
-            snapshots=tuple(each.id for each in state.ancestry(snapshot)),
+            snapshots=tuple(each.id for each in ancestors),
+            alike=_alike(ancestors),
             files=files,
+            deletes=_number(
+                *sorted(m.manifest_path for m in listed if m.content != ManifestContent.DATA)
+            ),
             hot=policies.hot_seconds(
                 self._policy,
                 contract,
@@ -191,20 +201,34 @@ def _columns(state: TableState, shown: Schema) -> dict[str, str]:
     return {column.name: str(column.type) for column in schema.shape_of(then).columns}
 
 
+def _alike(ancestors: Sequence[Snapshot]) -> int:
+    """How many snapshots have the columns of the first of them."""
+    schema_id = ancestors[0].schema_id
+    return len(list(takewhile(lambda each: each.schema_id == schema_id, ancestors)))
+
+
+def _listed(table: Table, snapshot: int) -> list[ManifestFile]:
+    """The manifests of a snapshot."""
+    found = table.snapshot_by_id(snapshot)
+    if found is None:
+        raise NotFound(f"{'.'.join(table.name())} has no snapshot {snapshot}.")
+    return found.manifests(table.io)
+
+
 def _manifests(
-    table: Table, snapshot: int, time_id: int | None, known: Mapping[str, tuple[FileStat, ...]]
+    table: Table,
+    listed: Iterable[ManifestFile],
+    time_id: int | None,
+    known: Mapping[str, tuple[FileStat, ...]],
 ) -> dict[str, tuple[FileStat, ...]]:
     """The data files of a snapshot by the manifest that lists them."""
     from pyiceberg.manifest import ManifestContent
 
-    found = table.snapshot_by_id(snapshot)
-    if found is None:
-        raise NotFound(f"{'.'.join(table.name())} has no snapshot {snapshot}.")
     return {
         manifest.manifest_path: known[manifest.manifest_path]
         if manifest.manifest_path in known
         else tuple(_stats(table, manifest, time_id))
-        for manifest in found.manifests(table.io)
+        for manifest in listed
         if manifest.content == ManifestContent.DATA
     }
 
@@ -213,4 +237,16 @@ def _stats(table: Table, manifest: ManifestFile, time_id: int | None) -> Iterato
     for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
         file: Any = entry.data_file
         low, high = file_times(file, time_id)
-        yield FileStat(file.file_size_in_bytes, file.record_count, moment(low), moment(high))
+        yield FileStat(
+            file.file_size_in_bytes,
+            file.record_count,
+            moment(low),
+            moment(high),
+            _number(file.file_path),
+        )
+
+
+def _number(*paths: str) -> int:
+    """A number that stands for paths, and for no others; 0 for none."""
+    text = "\n".join(paths).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") if paths else 0

@@ -116,7 +116,9 @@ def _require(name: str, wanted: Mapping[str, Any], held: Mapping[str, tuple[str,
         raise Failed("not-held", f"The node holds no copy of {name}.")
     snapshot, since = held[name]
     if wanted.get("snapshot") is not None and str(wanted["snapshot"]) != snapshot:
-        raise Failed("moved", f"The copy of {name} is at another snapshot.", held=snapshot)
+        raise Failed(
+            "moved", f"The copy of {name} is at another snapshot.", table=name, held=snapshot
+        )
     if "since" in wanted and since is not None:
         asked = wanted["since"]
         if asked is None or utc(asked) < utc(since):

@@ -52,7 +52,7 @@ def open_engine(memory: int, threads: int) -> duckdb.DuckDBPyConnection:
         },
     )
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    # A run of equal numbers is kept as its first: of 0.0 and -0.0, by which one can divide, one
+    # A run of equal numbers is kept as its first: of 0.0 and -0.0, which differ as texts, one
     # would become the other. (A hundred thousand rows with nothing but zeros still lose the sign.)
     connection.execute("SET disabled_compression_methods = 'rle'")
     connection.execute("SET disabled_filesystems = 'LocalFileSystem'")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from thermocline.engine import duck_sql
 from thermocline.engine.query_types import schema
-from thermocline.serve.question.dialect import zero
+from thermocline.serve.question.dialect import plain, zero
 from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from thermocline.engine.query_types import Columns
     from thermocline.serve.question.guard import Question
 
-__all__ = ["Engine", "Unfaithful", "translate", "undetermined"]
+__all__ = ["Engine", "Unfaithful", "plainly", "translate", "undetermined"]
 
 Engine = Literal["duckdb", "spark", "trino"]
 LONGEST = 2_000_000
@@ -46,9 +46,7 @@ def translate(
     translated. Raises Unfaithful.
     """
     try:
-        tree = _copied(question)
-        _name_results(tree, question.dialect)
-        duck_sql.count_plainly(tree)
+        tree = _named(question)
         if to == question.dialect:
             _alias_tables(tree)
             if to == "trino":
@@ -66,6 +64,20 @@ def translate(
     if len(sql) > LONGEST:
         unfaithful("a query of this length", "it would grow too long")
     return sql
+
+
+def plainly(question: Question, columns: Columns) -> exp.Query:
+    """A question of DuckDB's dialect made plain, in the same dialect; its types are known.
+
+    Each column has its table, each result its name, and stars and aliases are written out. Raises
+    Unfaithful, where a name cannot be told.
+    """
+    tree = _named(question)
+    spelt = _spelt(tree, question.dialect, columns)
+    _alias_tables(tree)
+    tree = plain.made(tree, question.dialect, schema(columns))
+    _spell_results(tree, spelt)
+    return tree
 
 
 def undetermined(question: Question) -> str | None:
@@ -93,6 +105,14 @@ def undetermined(question: Question) -> str | None:
 
 
 # Steps --------------------------------------------------------------------------------------------
+
+
+def _named(question: Question) -> exp.Query:
+    """A copy that is ours to change; its results have the names that they are to have."""
+    tree = _copied(question)
+    _name_results(tree, question.dialect)
+    duck_sql.count_plainly(tree)
+    return tree
 
 
 def _copied(question: Question) -> exp.Query:
@@ -168,7 +188,7 @@ def _alias_tables(tree: exp.Query) -> None:
 def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Query:
     """The tree in the dialect of another engine, by way of DuckDB's meaning."""
     from thermocline.engine.query_types import annotate
-    from thermocline.serve.question.dialect import from_trino, plain, to_spark, to_trino
+    from thermocline.serve.question.dialect import from_trino, to_spark, to_trino
     from thermocline.serve.question.dialect.rules import say
 
     if source == "spark":

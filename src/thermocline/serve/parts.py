@@ -1,0 +1,212 @@
+"""Questions that come again after every commit: what is older than today is counted once.
+
+A dashboard asks the same of a table that grows at its end. Split at midnight, the older part of a
+question has the same answer for as long as the files that hold its rows are the same, and only the
+newer part, which is hot, is counted anew. See `question.split` for which questions that is true of.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from thermocline.errors import ThermoclineError
+from thermocline.serve.failures import TooMuch
+from thermocline.serve.fleet.messages import Allowance, Moved
+from thermocline.serve.prepare import Prepared
+from thermocline.serve.provenance import Given
+from thermocline.serve.question.split import Split, split
+from thermocline.serve.route import Way
+from thermocline.serve.terms import Ask, Caller, Head, Held, Lookout
+
+if TYPE_CHECKING:
+    from thermocline.serve.fleet.fleet import Fleet
+    from thermocline.serve.fleet.messages import Reading
+    from thermocline.serve.question.guard import Question
+    from thermocline.serve.question.span import Span
+    from thermocline.serve.results import Results
+
+MOST_ROWS = 500
+"""So many rows of an older part are sent along with the question; with more it is not split."""
+WORTH_ROWS = 200_000
+"""With fewer rows before the boundary, counting them anew is as good."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where a question is split: a table's time, and a node that holds all from then on."""
+
+    table: str
+    head: Head
+    node: str
+    since: datetime | None
+    """From when on the node's copy is whole."""
+    at: datetime
+    """In UTC, without a zone."""
+
+    @property
+    def version(self) -> Hashable:
+        """Two looks at a table with the same have the same rows before the boundary.
+
+        Files never change: they come and go. A file whose times all lie behind the boundary has no
+        row before it; nor does a row without a time count as one.
+        """
+        at = self.at.replace(tzinfo=UTC)
+        files = frozenset(f.id for f in self.head.files if f.low is None or f.low < at)
+        return self.head.uuid, self.head.deletes, files, tuple(self.head.columns.items())
+
+
+def boundary(
+    prepared: Prepared,
+    lookout: Lookout,
+    nodes: Mapping[str, int],
+    now: datetime,
+    worth: int = WORTH_ROWS,
+) -> Boundary | None:
+    """Where a question may be split, if that is worth it. `nodes` are those that can be asked."""
+    if len(prepared.tables) != 1 or prepared.question.dialect != "duckdb":
+        return None
+    (table,) = prepared.tables
+    head = lookout.heads[table]
+    if head.time is None:
+        return None
+    span = prepared.spans(lookout.heads)[table]
+    if span.start is None:
+        return None  # rows without a time may matter, and are in neither part
+    held = {n: copies[table] for n in nodes if table in (copies := lookout.held.get(n, {}))}
+    newest = [n for n, copy in held.items() if copy.snapshot == head.snapshot]
+    if not newest:
+        return None
+    node = min(newest, key=lambda each: nodes[each])
+    at = _midnight(now, held[node])
+    if not _divides(at, span) or _rows_before(at, span, head) < worth:
+        return None
+    return Boundary(table, head, node, held[node].since, at)
+
+
+@dataclass
+class Parted:
+    """A question split at a boundary, if it can be, and both parts of it ready to be asked."""
+
+    key: Hashable
+    split: Split | None
+    older: Prepared | None = None
+    together: tuple[Given, Prepared] | None = field(default=None, repr=False)
+    """With what the older part gave, the question that is left."""
+
+
+class Parts:
+    """Answers questions in parts. `first` gives the older part, `reading` says how one is asked."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        results: Results[Given],
+        first: Callable[[Prepared, Ask, int, float], Awaitable[Given]],
+        reading: Callable[[Prepared, Way], tuple[str, Mapping[str, Reading]]],
+    ) -> None:
+        self._fleet = fleet
+        self._results = results
+        self._first = first
+        self._reading = reading
+
+    async def given(
+        self, prepared: Prepared, ask: Ask, caller: Caller, where: Boundary, allowed: Allowance
+    ) -> Given | None:
+        """The answer, split there; None when it cannot be had so. Raises Moved."""
+        parted = _parted(prepared, where)
+        if parted.split is None or parted.older is None:
+            return None
+        deadline = time.perf_counter() + allowed.seconds
+        try:
+            older, kept = await self._older(parted.older, where, caller, deadline)
+            together = _together(prepared, parted.split, older)
+            if together is None:
+                parted.split = None
+                return None
+            told = "kept" if kept else f"read by {older.way.engine}"
+            because = (
+                f"{where.node} holds {where.table} from {where.at:%Y-%m-%d} on",
+                f"what is older was {told}, and is the same at this snapshot",
+            )
+            way = Way("hot", where.node, {where.table: where.head.snapshot}, because)
+            sql, views = self._reading(together, way)
+            left = deadline - time.perf_counter()
+            allowed = Allowance(allowed.rows, allowed.bytes, max(left, 0.001))
+            rows = await self._fleet.ask(way, sql, views, ask.format, allowed)
+        except Moved:
+            raise
+        except TooMuch:
+            parted.split = None
+            return None
+        except (ThermoclineError, TimeoutError):
+            return None  # whoever answers it whole may have more to say of it
+        return Given(rows, way, older.failures, (0, 0) if kept else older.scanned)
+
+    async def _older(
+        self, prepared: Prepared, where: Boundary, caller: Caller, deadline: float
+    ) -> tuple[Given, bool]:
+        async def make() -> Given:
+            given = await self._first(prepared, Ask(prepared.text), where.head.snapshot, deadline)
+            if given.rows.count > MOST_ROWS:
+                raise TooMuch(f"The older part has more than {MOST_ROWS} rows.")
+            return given
+
+        question = ("older part", prepared.text, caller.policy)
+        return await self._results.of(question, where.version, make)
+
+
+def _parted(prepared: Prepared, where: Boundary) -> Parted:
+    """The question split there, worked out once."""
+    key = (where.at, tuple(where.head.columns.items()))
+    if prepared.parted is None or prepared.parted.key != key:
+        assert where.head.time is not None
+        found = split(prepared.question, where.head.time, where.at, where.head.columns)
+        older = None if found is None else _ready(prepared, found.older)
+        prepared.parted = Parted(key, found, older)
+    return prepared.parted
+
+
+def _together(prepared: Prepared, found: Split, older: Given) -> Prepared | None:
+    """The question that is left once the older part was answered, worked out once."""
+    assert prepared.parted is not None
+    known = prepared.parted.together
+    if known is None or known[0] is not older:
+        question = found.together(older.rows)
+        if question is None:
+            return None
+        known = prepared.parted.together = older, _ready(prepared, question)
+    return known[1]
+
+
+def _ready(prepared: Prepared, part: Question) -> Prepared:
+    """A part of a question, ready to be routed."""
+    text = part.tree.sql(dialect=part.dialect, comments=False)
+    return Prepared(part, text, prepared.clock, prepared.day, prepared.now)
+
+
+def _midnight(now: datetime, copy: Held) -> datetime:
+    """The beginning of the day; later, where a node's copy begins later."""
+    today = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    latest = today if copy.since is None else max(today, copy.since.astimezone(UTC))
+    return latest.replace(tzinfo=None)
+
+
+def _divides(at: datetime, span: Span) -> bool:
+    """Whether a question sees rows on both sides."""
+    assert span.start is not None
+    return span.start < at and (span.end is None or span.end >= at)
+
+
+def _rows_before(at: datetime, span: Span, head: Head) -> int:
+    """About how many rows of a question lie before a moment."""
+    assert span.start is not None
+    low, high = at.replace(tzinfo=UTC), span.start.replace(tzinfo=UTC)
+    return sum(
+        file.rows
+        for file in head.files
+        if (file.low is None or file.low < low) and (file.high is None or file.high >= high)
+    )
