@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -89,13 +89,22 @@ def boundary(
 
 @dataclass
 class Parted:
-    """A question split at a boundary, if it can be, and both parts of it ready to be asked."""
+    """A question split at a boundary, and both parts of it ready to be asked."""
 
     key: Hashable
     split: Split | None
-    older: Prepared | None = None
-    together: tuple[Given, Prepared] | None = field(default=None, repr=False)
-    """With what the older part gave, the question that is left."""
+    """None, when it cannot be split after all."""
+    older: Prepared
+    _together: tuple[Given, Prepared] | None = None
+
+    def together(self, prepared: Prepared, older: Given) -> Prepared | None:
+        """The question that is left once the older part was answered, worked out once."""
+        if self._together is None or self._together[0] is not older:
+            question = self.split.together(older.rows) if self.split else None
+            if question is None:
+                return None
+            self._together = older, _ready(prepared, question)
+        return self._together[1]
 
 
 class Parts:
@@ -117,15 +126,15 @@ class Parts:
         self, prepared: Prepared, ask: Ask, caller: Caller, where: Boundary, allowed: Allowance
     ) -> Given | None:
         """The answer, split there; None when it cannot be had so. Raises Moved."""
-        parted = _parted(prepared, where)
-        if parted.split is None or parted.older is None:
+        split_ = parted(prepared, where)
+        if split_ is None:
             return None
         deadline = time.perf_counter() + allowed.seconds
         try:
-            older, kept = await self._older(parted.older, where, caller, deadline)
-            together = _together(prepared, parted.split, older)
+            older, kept = await self._older(split_.older, where, caller, deadline)
+            together = split_.together(prepared, older)
             if together is None:
-                parted.split = None
+                prepared.parted = replace(split_, split=None)
                 return None
             told = "kept" if kept else f"read by {older.way.engine}"
             because = (
@@ -140,7 +149,7 @@ class Parts:
         except Moved:
             raise
         except TooMuch:
-            parted.split = None
+            prepared.parted = replace(split_, split=None)
             return None
         except (ThermoclineError, TimeoutError):
             return None  # whoever answers it whole may have more to say of it
@@ -159,27 +168,16 @@ class Parts:
         return await self._results.of(question, where.version, make)
 
 
-def _parted(prepared: Prepared, where: Boundary) -> Parted:
-    """The question split there, worked out once."""
+def parted(prepared: Prepared, where: Boundary) -> Parted | None:
+    """The question split there, worked out once; None where it cannot be."""
     key = (where.at, tuple(where.head.columns.items()))
-    if prepared.parted is None or prepared.parted.key != key:
+    known = prepared.parted
+    if known is None or known.key != key:
         assert where.head.time is not None
         found = split(prepared.question, where.head.time, where.at, where.head.columns)
-        older = None if found is None else _ready(prepared, found.older)
-        prepared.parted = Parted(key, found, older)
-    return prepared.parted
-
-
-def _together(prepared: Prepared, found: Split, older: Given) -> Prepared | None:
-    """The question that is left once the older part was answered, worked out once."""
-    assert prepared.parted is not None
-    known = prepared.parted.together
-    if known is None or known[0] is not older:
-        question = found.together(older.rows)
-        if question is None:
-            return None
-        known = prepared.parted.together = older, _ready(prepared, question)
-    return known[1]
+        known = Parted(key, found, _ready(prepared, found.older if found else prepared.question))
+        prepared.parted = known
+    return known if known.split is not None else None
 
 
 def _ready(prepared: Prepared, part: Question) -> Prepared:

@@ -140,6 +140,7 @@ class Router:
         lookout = await self._fresh(prepared, ask, caller)
         _, route = self._route(prepared, ask, lookout)
         spans = prepared.spans(lookout.heads)
+        where = self._boundary(prepared, ask, lookout)
         return {
             "ways": [
                 {"engine": way.engine, "node": way.node, "because": list(way.because)}
@@ -154,6 +155,8 @@ class Router:
                 for table, span in spans.items()
             },
             "scan": {"files": route.files, "bytes": route.bytes},
+            # Asked again, only what is newer is counted anew.
+            "split_at": where.at.isoformat() if where and parts.parted(prepared, where) else None,
         }
 
     async def _prepared(self, ask: Ask) -> Prepared:
@@ -336,19 +339,22 @@ class Router:
         self, prepared: Prepared, ask: Ask, caller: Caller, deadline: float
     ) -> Given | None:
         """The answer to a question that was answered before, from what is new since midnight."""
-        if not prepared.repeated or not self.limits.cache_bytes or ask.snapshot is not None:
-            return None
-        lookout = self.fleet.lookout
-        if self.verifier.distrusted(lookout) & set(prepared.tables):
-            return None
-        nodes, now = self.fleet.engines().nodes, datetime.now(UTC)
-        where = parts.boundary(prepared, lookout, nodes, now, self.limits.split_rows)
+        where = self._boundary(prepared, ask, self.fleet.lookout) if prepared.repeated else None
         if where is None:
             return None
         # Half the time: whoever answers it whole needs some, should this fail.
         seconds = (deadline - time.perf_counter()) / 2
         allowed = Allowance(self.limits.rows, self.limits.bytes, seconds)
         return await self._parts.given(prepared, ask, caller, where, allowed)
+
+    def _boundary(self, prepared: Prepared, ask: Ask, lookout: Lookout) -> parts.Boundary | None:
+        """Where a question is split when it comes again, if it is."""
+        if not self.limits.cache_bytes or ask.snapshot is not None:
+            return None
+        if self.verifier.distrusted(lookout) & set(prepared.tables):
+            return None
+        nodes, now = self.fleet.engines().nodes, datetime.now(UTC)
+        return parts.boundary(prepared, lookout, nodes, now, self.limits.split_rows)
 
     async def _older_part(
         self, prepared: Prepared, ask: Ask, snapshot: int, deadline: float

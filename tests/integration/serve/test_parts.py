@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from tests.integration.serve import shop_lake
-from tests.integration.serve.routing import Serving, rows_of
+from tests.integration.serve.routing import CALLER, Serving, rows_of
 from tests.integration.serve.shop_lake import PER_DAY, append, order, today
 
 from thermocline.lake import Lake
 from thermocline.serve.router import Limits
-from thermocline.serve.terms import Answer
+from thermocline.serve.terms import Answer, Ask
 
 TABLE = "silver.orders"
 FAR = (
@@ -88,6 +88,10 @@ def test_only_what_is_new_is_counted_after_a_commit(
         scanned = answer.provenance["scanned"]["files"]
         assert (scanned >= days) if number == 0 and days > 7 else scanned == 0
     assert seen == ["read", "kept", "kept"]
+    midnight = today().replace(tzinfo=None).isoformat()
+    for asked_for, at in ((sql, midnight), (sql.replace("max(", "mode("), None)):
+        told = serving.run(serving.router.explain(Ask(asked_for), CALLER))
+        assert told["split_at"] == at
 
 
 def test_a_late_row_is_counted(serving: Serving, lake: Lake) -> None:
