@@ -23,8 +23,9 @@ java: setup  ## find Java 17 or newer, or install it where that is allowed
 demo: java  ## the shop, from raw files to published gold, in demo/
 	@$(BIN)/thermo demo demo
 
-# Two processes: each has a Spark session and servers of its own, and takes whole files of tests.
-TWO := -n 2 --dist loadfile
+# Two processes: each has a Spark session and servers of its own, and takes whole files of tests,
+# in the order that tests/conftest.py gives them.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 test: java  ## all tests
 	@$(BIN)/python -m pytest $(TWO) $(PYTEST) tests
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 
+LONGEST = (
+    "e2e/test_readme.py", "e2e/test_cluster.py", "e2e/test_torture.py", "e2e/test_crashes.py",
+    "integration/serve/test_same_answer.py", "integration/serve/test_trino_cold.py",
+    "integration/serve/test_trino_served.py", "integration/serve/test_trino_clients.py",
+    "integration/test_worker_kills.py", "integration/test_random_models.py",
+)  # fmt: skip
+"""Files that take minutes. They begin first, so that in the end no process works alone."""
 SETTINGS = """
 [lake]
 name = "test"
@@ -25,6 +33,15 @@ master = "local[2]"
 memory = "2g"
 shuffle_partitions = 2
 """
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files in the order in which processes take them: the longest, then those of many tests."""
+    here = Path(__file__).parent
+    assert all((here / each).is_file() for each in LONGEST), "a file in LONGEST is gone"
+    longest = {here / each: place for place, each in enumerate(LONGEST)}
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (longest.get(item.path, len(longest)), -sizes[item.path]))
 
 
 @pytest.fixture
