@@ -37,7 +37,9 @@ REBUILD_SECONDS = 10.0
 LEFT_KEPT = 10_000
 MOST_TOLD = 1_000
 SPARK_START = 60.0
-BEHIND_NODES = 5
+BEHIND_ROUTER = 3
+"""How far nodes step back: an answer that is kept does not wait while others are counted anew."""
+BEHIND_NODES = 8
 """How far those who read many files step back, so that a hot answer does not wait for them."""
 _NOTHING = Lookout(0, datetime.fromtimestamp(0, UTC), {}, {})
 
@@ -386,4 +388,5 @@ def _node(plan: Plan, number: int) -> Program:
     arguments = ("--memory", str(plan.node_memory), "--threads", str(plan.node_threads))
     # DuckDB may exceed its limit by what one operator needs; Python and the code are beside it.
     most = int(plan.node_memory * 1.5) + (256 << 20)
-    return Program(f"node-{number}", "thermocline.serve.node", arguments, False, most)
+    name, module = f"node-{number}", "thermocline.serve.node"
+    return Program(name, module, arguments, False, most, nice=BEHIND_ROUTER)
