@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 500
 """So many rows of an older part are sent along with the question; with more it is not split."""
+MOST_WASTED = 3
+"""A table whose older rows change with so many commits in a row is counted whole for the day."""
 WORTH_ROWS = 200_000
 """With fewer rows before the boundary, counting them anew is as good."""
 
@@ -95,6 +97,8 @@ class Parted:
     split: Split | None
     """None, when it cannot be split after all."""
     older: Prepared
+    wasted: int = 0
+    """How often in a row the older part had to be read again."""
     _together: tuple[Given, Prepared] | None = None
 
     def together(self, prepared: Prepared, older: Given) -> Prepared | None:
@@ -132,8 +136,9 @@ class Parts:
         deadline = time.perf_counter() + allowed.seconds
         try:
             older, kept = await self._older(split_.older, where, caller, deadline)
+            split_.wasted = 0 if kept else split_.wasted + 1
             together = split_.together(prepared, older)
-            if together is None:
+            if together is None or split_.wasted > MOST_WASTED:
                 prepared.parted = replace(split_, split=None)
                 return None
             told = "kept" if kept else f"read by {older.way.engine}"

@@ -280,7 +280,9 @@ class Router:
             raise BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
         if prepared.clock is Clock.INSTANT or not prepared.tables:
             return await self._tried(prepared, ask, caller, route, deadline), False
-        question = (prepared.text, ask.dialect, ask.format, caller.policy)
+        # Whoever names a snapshot shares with nobody else: while an answer is made for those who
+        # want the newest, there may come a newer one.
+        question = (prepared.text, ask.dialect, ask.format, caller.policy, ask.snapshot)
         snapshots = tuple(sorted(route.ways[0].snapshots.items()))
         try:
             return await self._results.of(
@@ -316,7 +318,7 @@ class Router:
         for left in reversed(range(ROUNDS)):
             known = self.fleet.lookout
             try:
-                given = await self._in_parts(prepared, ask, caller, deadline)
+                given = await self._in_parts(prepared, ask, caller, deadline) if left else None
                 if given is None:
                     way, rows = await self._first(prepared, ask, route, deadline, failures)
                     given = Given(rows, way, tuple(failures), _scanned(way, route))

@@ -104,6 +104,18 @@ def test_a_late_row_is_counted(serving: Serving, lake: Lake) -> None:
         assert older(answer) == ("kept" if number == 2 else "read")
 
 
+def test_where_older_rows_keep_changing_nothing_is_split(serving: Serving, lake: Lake) -> None:
+    sql = FAR.format(20)
+    asked(serving, lake, sql)
+    seen = []
+    for number in range(6):
+        append(lake, TABLE, [order(2_500_000 + number, today() - timedelta(days=10 + number))])
+        answer = asked(serving, lake, sql)
+        assert rows_of(answer) == truth(lake, 20)
+        seen.append(older(answer))
+    assert seen == ["read", "read", "read", None, None, None]
+
+
 def test_deleted_and_changed_rows_are_not_counted(serving: Serving, lake: Lake) -> None:
     sql = FAR.format(20)
     asked(serving, lake, sql)
