@@ -326,3 +326,30 @@ def test_which_questions_have_several_right_answers(sql: str, open_: bool) -> No
 def test_what_the_parsers_own_tools_stumble_over_is_refused() -> None:
     with pytest.raises(Unfaithful):
         said("select null.*, k from silver.facts order by 1", "duckdb", "trino")
+
+
+@pytest.mark.parametrize(
+    ("sql", "part"),
+    [
+        ("select 1 / x from silver.facts", "1 / (x + CAST(0 AS DOUBLE))"),
+        ("select 1 / (k * x) from silver.facts f", "1 / ((k * x) + CAST(0 AS DOUBLE))"),
+        ("select power(x, -1) from silver.facts", "POWER((x + CAST(0 AS DOUBLE)), -1)"),
+        ("select amount / rate from silver.facts", "amount / rate"),
+        ("select k / k from silver.facts", "k / k"),
+        ("select x / 2 from silver.facts", "x / 2"),
+        ("select 1 / y from (select x + 1 as y from silver.facts) t", "(y + CAST(0 AS DOUBLE))"),
+    ],
+)
+def test_trino_does_not_show_the_sign_of_a_zero(sql: str, part: str) -> None:
+    assert part in said(sql, "trino", "trino").replace('"', "")
+
+
+def test_what_is_not_known_to_be_a_fraction_is_left_as_it_is() -> None:
+    assert "1 / x AS" in said("select 1 / x from silver.facts", "trino", "trino", columns={})
+
+
+@pytest.mark.parametrize("engine", ["spark", "trino"])
+@pytest.mark.parametrize("value", ["1 / x", "pow(x, -1)", "k / (-x)"])
+def test_others_do_not_show_the_sign_of_a_zero(engine: str, value: str) -> None:
+    assert "+ CAST(0 AS DOUBLE)" in said(f"select {value} from silver.facts", engine)
+    assert "+ CAST(0 AS DOUBLE)" not in said("select k / amount from silver.facts", engine)

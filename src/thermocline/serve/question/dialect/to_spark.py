@@ -40,7 +40,8 @@ def _divided(node: exp.Expr) -> exp.Expr:
         return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
     left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
     # No quotient is null but that by zero; and a power of 0 is infinity without a complaint.
-    power = call("POWER", zero.unsigned(right.copy()), exp.Literal.number(-1))
+    unsigned = cast(zero.unsigned(node.right.copy()), T.DOUBLE)
+    power = call("POWER", unsigned, exp.Literal.number(-1))
     by_zero = exp.Mul(this=left.copy(), expression=power)
     quotient = call("TRY_DIVIDE", left, right)
     return typed(exp.Coalesce(this=quotient, expressions=[by_zero]), T.DOUBLE)
