@@ -93,7 +93,7 @@ select id, x from silver.facts order by x nulls first, id
 select id, row_number() over (order by x nulls first, id) as n, rank() over (partition by flag order by x desc nulls first) as r from silver.facts
 select id from silver.facts where -x > 1 or (-x) = x
 select string_agg(name, '|' order by x desc nulls first, id) as s from silver.facts
-select id, 1 / x as a, 1 / -x as b, pow(x, -1) as c, pow(-x, -3) as d, x / (x * 0) as e, 1 / f as g, 1 / (-f * 0) as h from silver.facts
+select id, 1 / x as a, 1 / -x as b, pow(x, -1) as c, pow(-x, -3) as d, x / (x * 0) as e from silver.facts
 select id, 1 / x as q from (select id, x from silver.facts order by x, id limit 200) t
 select x, 1 / x as q, count(*) as n from silver.facts group by x
 select q, count(*) as n from (select distinct x, 1 / x as q from silver.facts) t group by q
