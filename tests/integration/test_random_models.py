@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from pyiceberg.expressions import In
 from tests.conftest import clean_environment
@@ -52,7 +52,7 @@ threads = 1
 [transform]
 engine = "duckdb"
 """
-EXAMPLES = 25
+EXAMPLES, ROUNDS = 25, 4
 MODELS = 3
 """How many models share a history."""
 BATCHES = 3
@@ -107,8 +107,8 @@ def test_partitions_are_what_a_full_refresh_makes_of_them(tmp_path: Path, way: s
     numbers, taken = count(), Counter[str]()
 
     @settings(
-        max_examples=EXAMPLES, deadline=None, derandomize=True, database=None,
-        phases=[Phase.generate], suppress_health_check=list(HealthCheck),
+        max_examples=EXAMPLES, deadline=None, database=None, phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     @given(asked=st.lists(models(), min_size=MODELS, max_size=MODELS), history=histories(BATCHES))
     def holds(asked: list[RandomModel], history: list[Batch]) -> None:
@@ -116,7 +116,12 @@ def test_partitions_are_what_a_full_refresh_makes_of_them(tmp_path: Path, way: s
         with opened(tmp_path / str(next(numbers)), named) as house:
             taken.update(play(house, named, history, WAYS[way]))
 
-    holds()
+    # Which examples a seed stands for follows from all constants of the code that is loaded, too:
+    # where they happen to have no example of a rare way, there are more.
+    for number in range(ROUNDS):
+        seed(number)(holds)()
+        if taken["days that went"] and taken["nothing touched"]:
+            break
     # Not by computing everything every time, nor by never having anything to do.
     assert taken["touched"] > taken["full"], taken
     assert taken["some of the days"] > taken["touched"] // 4, taken

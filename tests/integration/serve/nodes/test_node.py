@@ -129,7 +129,8 @@ def test_another_snapshot_is_moved_and_another_table_not_held(line: Line) -> Non
     sql = 'SELECT * FROM "silver.moving"'
     reply = ask(line, sql, {"silver.moving": 6})
     assert code(reply) == "moved"
-    assert reply.error and reply.error["details"] == {"held": "5"}
+    assert reply.error
+    assert reply.error["details"] == {"table": "silver.moving", "held": "5"}
     assert code(ask(line, 'SELECT * FROM "silver.nope"', {"silver.nope": 6})) == "not-held"
 
 
