@@ -104,7 +104,7 @@ def test_the_same_question_is_answered_once_a_commit(serving: Serving, lake: Lak
     sql = "select max(order_id) as top from silver.orders where ordered_at >= current_date - 1"
     assert serving.engine(sql) == "hot"
     assert serving.engine(sql) == "cache"
-    assert serving.engine(sql, snapshot=head(lake, "silver.orders")) == "hot"
+    assert serving.engine(sql, snapshot=head(lake, "silver.orders")) == "direct"
     assert serving.engine(sql.upper().replace("SILVER.ORDERS", "silver.orders")) != "direct"
     snapshot = append(lake, "silver.orders", [order(1_000_001, today())])
     assert serving.rows(sql, min_snapshot=snapshot) == [[1_000_001]]
