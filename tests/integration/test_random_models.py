@@ -53,6 +53,8 @@ threads = 1
 engine = "duckdb"
 """
 EXAMPLES, ROUNDS = 25, 4
+SEEN = Counter({"touched": 30, "some of the days": 10, "days that went": 1, "nothing touched": 1})
+"""How often each way of computing a step must have been taken."""
 MODELS = 3
 """How many models share a history."""
 BATCHES = 3
@@ -117,15 +119,13 @@ def test_partitions_are_what_a_full_refresh_makes_of_them(tmp_path: Path, way: s
             taken.update(play(house, named, history, WAYS[way]))
 
     # Which examples a seed stands for follows from all constants of the code that is loaded, too:
-    # where they happen to have no example of a rare way, there are more.
+    # where they happen to have few examples of a rare way, there are more.
     for number in range(ROUNDS):
         seed(number)(holds)()
-        if taken["days that went"] and taken["nothing touched"]:
+        if taken >= SEEN:
             break
     # Not by computing everything every time, nor by never having anything to do.
-    assert taken["touched"] > taken["full"], taken
-    assert taken["some of the days"] > taken["touched"] // 4, taken
-    assert taken["days that went"] and taken["nothing touched"], taken
+    assert taken >= SEEN and taken["touched"] > taken["full"], taken
 
 
 @pytest.mark.parametrize("name", ASTRAY)

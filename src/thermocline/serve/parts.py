@@ -44,8 +44,6 @@ class Boundary:
     table: str
     head: Head
     node: str
-    since: datetime | None
-    """From when on the node's copy is whole."""
     at: datetime
     """In UTC, without a zone."""
 
@@ -86,7 +84,7 @@ def boundary(
     at = _midnight(now, held[node])
     if not _divides(at, span) or _rows_before(at, span, head) < worth:
         return None
-    return Boundary(table, head, node, held[node].since, at)
+    return Boundary(table, head, node, at)
 
 
 @dataclass

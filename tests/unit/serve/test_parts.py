@@ -43,7 +43,7 @@ def found(
 def test_it_is_midnight_where_a_node_holds_the_rest() -> None:
     where = found()
     assert where is not None
-    assert (where.table, where.node, where.at, where.since) == ("s.t", "n0", TODAY, SINCE)
+    assert (where.table, where.node, where.at) == ("s.t", "n0", TODAY)
 
 
 def test_it_is_where_the_copy_begins_when_that_is_later() -> None:
