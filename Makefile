@@ -24,8 +24,8 @@ demo: java  ## the shop, from raw files to published gold, in demo/
 	@$(BIN)/thermo demo demo
 
 # Two processes: each has a Spark session and servers of its own, and takes whole files of tests,
-# in the order that tests/conftest.py gives them.
-TWO := -n 2 --dist loadfile --no-loadscope-reorder
+# in the order that tests/conftest.py gives them. What takes long is told at the end.
+TWO := -n 2 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=20
 test: java  ## all tests
 	@$(BIN)/python -m pytest $(TWO) $(PYTEST) tests
 

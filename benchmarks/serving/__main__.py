@@ -31,6 +31,7 @@ import psutil
 from benchmarks.measure import machine, measured
 from benchmarks.serving import lake as lakes
 from benchmarks.serving import peers
+from benchmarks.serving.bare import bare_loop, bare_server
 from benchmarks.serving.disturb import disturbed, processes
 from benchmarks.serving.load import Client, Heard, Mix, ask, closed_loop, open_loop
 from benchmarks.serving.report import HEADINGS, Goal, Loop, at_least, at_most, printed, quantile
@@ -87,8 +88,8 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
         kept = _loop("kept, 8 people", brief, closed_loop(url, hot, brief, PEOPLE))
         with disturbed(project, server, options.kill) as happened, measured(server) as cost:
             closed = _loop("closed loop, 8 people", brief, closed_loop(url, mix, brief, PEOPLE))
-            asking = open_loop(url, mix, seconds, options.rate)
-            opened = _loop(f"open loop, {options.rate:g}/s", seconds, asking)
+            heard, bare = asyncio.run(_with_bare(url, mix, seconds, options.rate))
+            opened = Loop(f"open loop, {options.rate:g}/s", heard, seconds)
         asking = closed_loop(url, mix, MANY_SECONDS, options.readers)
         many = _loop(f"{options.readers} people at once", MANY_SECONDS, asking)
         memory = _memory(server)
@@ -96,12 +97,14 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
         _until_hot(url, mix)
         executed = _loop("executed, 8 people", brief, closed_loop(url, hot, brief, PEOPLE))
     loops = [closed, opened, many, kept, executed]
-    heard = [each for loop in loops for each in loop.heard]
-    mistakes, compared = wrong(heard, mix.questions, first, happened.commits)
+    everything = [each for loop in loops for each in loop.heard]
+    mistakes, compared = wrong(everything, mix.questions, first, happened.commits)
     times = peers.medians(lake, mix.hot[:18], options.without)
     print(HEADINGS, *(loop.row() for loop in loops), sep="\n")
     print(*(said for loop in loops for said in loop.complaints()), sep="\n")
     print(f"\n{len(happened.commits)} commits, {happened.kills} nodes killed; server: {cost}")
+    quantiles = ", ".join(f"{share:.0%} {quantile(bare, share):.1f}" for share in (0.5, 0.95, 0.99))
+    print(f"a server that does nothing, asked beside the open loop, ms: {quantiles}")
     print("memory:", ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in memory.items()))
     print(f"\n| the hot questions one by one | median ms | hot is faster |\n|---|---:|---:|\n"
           f"| hot node, over HTTP | {alone:.1f} | |")  # fmt: skip
@@ -128,6 +131,14 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
 
 def _loop(name: str, seconds: float, asking: Coroutine[Any, Any, list[Heard]]) -> Loop:
     return Loop(name, asyncio.run(asking), seconds)
+
+
+async def _with_bare(
+    url: str, mix: Mix, seconds: float, rate: float
+) -> tuple[list[Heard], list[float]]:
+    """The open loop, and beside it the milliseconds of a server that does nothing."""
+    with bare_server() as bare:
+        return await asyncio.gather(open_loop(url, mix, seconds, rate), bare_loop(bare, seconds))
 
 
 @contextmanager

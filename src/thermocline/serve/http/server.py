@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import resource
 import signal
@@ -16,6 +17,7 @@ import uvicorn
 from thermocline.config import Settings
 from thermocline.errors import BadInput, EngineUnavailable
 from thermocline.serve.http import patience, standing
+from thermocline.serve.http.turns import take_short_turns
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -77,6 +79,8 @@ def serve(
     server = _Server(configuration(app))
 
     def started() -> None:
+        gc.freeze()  # what was loaded stays: nobody waits while it is searched for garbage
+        take_short_turns()
         note = standing.leave(settings, address(listening))
         server.telling = asyncio.create_task(began(note), name="tell where")
 

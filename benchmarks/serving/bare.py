@@ -1,0 +1,58 @@
+"""A server that does nothing, asked beside the one that is measured.
+
+How late its answers are is what the machine takes, and whoever asks: no server there could be
+faster at that time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+
+from benchmarks.serving.load import Client
+
+REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+
+
+@contextmanager
+def bare_server() -> Iterator[str]:
+    """Its address."""
+    context = multiprocessing.get_context("spawn")
+    told, tell = context.Pipe(duplex=False)
+    server = context.Process(target=_serve, args=(tell,), daemon=True)
+    server.start()
+    try:
+        yield f"http://127.0.0.1:{told.recv()}"
+    finally:
+        server.kill()
+        server.join()
+
+
+def _serve(tell: Connection) -> None:
+    async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not reader.at_eof():
+            if await reader.readline() == b"\r\n":
+                writer.write(REPLY)
+
+    async def forever() -> None:
+        server = await asyncio.start_server(answered, "127.0.0.1", 0)
+        tell.send(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
+
+    asyncio.run(forever())
+
+
+async def bare_loop(url: str, seconds: float, rate: float = 20.0) -> list[float]:
+    """Milliseconds that each answer took from when its question was due."""
+    client, found, begin = Client(url), [], time.perf_counter()
+    for number in range(int(seconds * rate)):
+        due = begin + number / rate
+        await asyncio.sleep(max(due - time.perf_counter(), 0))
+        await client.get("/")
+        found.append((time.perf_counter() - due) * 1000)
+    client.close()
+    return found
