@@ -1,7 +1,7 @@
 """A server that does nothing, asked beside the one that is measured.
 
-How late its answers are is what the machine takes, and whoever asks: no server there could be
-faster at that time.
+How late its answers are is no work of the measured server's router: it is what the machine takes,
+whoever asks, and all others on the same cores, the measured server's nodes among them.
 """
 
 from __future__ import annotations
