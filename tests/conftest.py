@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +26,16 @@ LONGEST = (
     "integration/test_worker_kills.py", "integration/test_random_models.py",
 )  # fmt: skip
 """Files that take minutes. They begin first, so that in the end no process works alone."""
-SETTINGS = """
+MEMORY = "2g"
+SETTINGS = f"""
 [lake]
 name = "test"
 [engine.spark]
 master = "local[2]"
-memory = "2g"
+memory = "{MEMORY}"
 shuffle_partitions = 2
 """
+"""Of every lake whose Spark runs in the process of the tests: the first starts the JVM for all."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -62,12 +65,27 @@ def lake(project: Path) -> Iterator[Lake]:
     opened = Lake(load(project, environ=clean_environment()))
     yield opened
     opened.duck.stop()
+    if opened.spark.started:
+        # Were it less, a test would fail for want of memory when another file has come first.
+        assert opened.spark.session.conf.get("spark.driver.memory") == MEMORY
 
 
 @pytest.fixture
 def spark(lake: Lake) -> SparkSession:
     """The lake's Spark session."""
     return lake.spark.session
+
+
+@pytest.fixture
+def call_to_an_ended_jvm() -> Callable[[], None]:
+    """What fails as every call to Java does once the JVM is gone."""
+    from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    bridge = ClientServer(JavaParameters(port=port), PythonParameters(port=0, eager_load=False))
+    return lambda: bridge.jvm.java.lang.System.currentTimeMillis()
 
 
 def clean_environment() -> dict[str, str]:

@@ -34,6 +34,7 @@ from pyiceberg.types import (
     TimeType,
     UUIDType,
 )
+from tests.conftest import SETTINGS
 
 from thermocline.engine.arrow import normalise
 from thermocline.engine.duck import scan
@@ -139,10 +140,7 @@ def world(
     from thermocline.lake import Lake
 
     folder = tmp_path_factory.mktemp("agree")
-    (folder / "thermocline.toml").write_text(
-        '[lake]\nname = "agree"\n[engine.spark]\nmaster = "local[2]"\nmemory = "1500m"\n'
-        "shuffle_partitions = 2\n"
-    )
+    (folder / "thermocline.toml").write_text(SETTINGS)
     lake = Lake(load(folder, environ={}))
     lake.catalog.create_namespace("silver")
     modes = {f"write.{verb}.mode": request.param for verb in ("delete", "update", "merge")}

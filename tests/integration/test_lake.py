@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from thermocline.api.answer import answer
 from thermocline.contract import Column, Contract, Partition, Updates, Write
 from thermocline.contract.types import Decimal, Primitive
-from thermocline.errors import BadInput, NotFound
+from thermocline.errors import BadInput, EngineUnavailable, NotFound
 from thermocline.lake import Lake, MainMoved
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.moments import resolve
@@ -113,6 +114,22 @@ def test_a_commit_that_fails_is_not_landed(lake: Lake) -> None:
     with pytest.raises(Exception, match=r"silver\.orders"):
         draft.commit("silver.orders", broken, bookmark={"a": 1}, operation="append")
     assert bookmarks.read(lake.state("silver.orders"), draft.branch) == {}
+
+
+def test_a_write_without_a_jvm_is_not_to_be_tried_again_in_this_process(
+    lake: Lake, call_to_an_ended_jvm: Callable[[], None]
+) -> None:
+    """A stream tries again what may pass. Without Spark it would do so for ever."""
+    lake.ensure(orders())
+    draft = lake.draft("R")
+    with pytest.raises(EngineUnavailable, match="JVM has ended"):
+        draft.commit("silver.orders", lambda _: call_to_an_ended_jvm(), bookmark={}, operation="x")
+    with (
+        pytest.raises(EngineUnavailable, match="JVM has ended"),
+        draft.writing("silver.orders"),
+    ):
+        call_to_an_ended_jvm()
+    assert not EngineUnavailable.transient
 
 
 def test_a_commit_that_landed_is_believed_though_the_call_failed(lake: Lake) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from thermocline.config import SETTINGS, Secret
-from thermocline.errors import EngineUnavailable, ThermoclineError
+from thermocline.engine.bridge import jvm_ended
+from thermocline.errors import ThermoclineError
 from thermocline.telemetry import hide, one_line, redact
 
 BUG_EXIT_CODE = 70
@@ -53,26 +54,14 @@ def explain(error: BaseException) -> ThermoclineError:
         context: Any = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "thermo"
         return Misused(error.format_message(), f"`{path} --help` shows how it is used.")
-    if _lost_the_jvm(error):
-        return EngineUnavailable(
-            "Spark's JVM has ended in the middle of the work.",
-            "Nothing half done is visible. Run it again, if need be with more engine.spark.memory.",
-        )
+    if (ended := jvm_ended(error)) is not None:
+        return ended
     text = one_line(str(error))[:300]
     return Bug(
         f"This is a bug: {type(error).__name__}" + (f": {text}" if text else "."),
         "Run it again with --debug and report what that prints.",
         type=type(error).__name__,
     )
-
-
-def _lost_the_jvm(error: BaseException) -> bool:
-    """Whether the bridge to Java failed to reach it: Java was killed, or ran out of memory."""
-    if "Py4JNetworkError" in {base.__name__ for base in type(error).__mro__}:
-        return True
-    frames = traceback.walk_tb(error.__traceback__)
-    bridge = any(frame.f_globals.get("__name__", "").startswith("py4j.") for frame, _ in frames)
-    return bridge and isinstance(error, ConnectionError)
 
 
 def _lines(error: ThermoclineError) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from thermocline.engine.bridge import jvm_ended
 from thermocline.engine.spark import CATALOG
 from thermocline.errors import (
     CatalogUnavailable,
@@ -401,6 +402,8 @@ def _not_landed(table: str, failure: Exception | None) -> ThermoclineError:
         return Permanent(
             f"The write to {table} ended without a commit.", "This is a bug; please report it."
         )
+    if (ended := jvm_ended(failure)) is not None:
+        return ended
     text = str(failure)
     first = next((line for line in text.splitlines() if line.strip()), type(failure).__name__)
     if (

@@ -9,19 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from tests.conftest import SETTINGS
 from tests.integration.serve.nodes.keeping import delete_positions
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-SETTINGS = """
-[lake]
-name = "awkward"
-[engine.spark]
-master = "local[2]"
-memory = "1500m"
-shuffle_partitions = 2
-"""
 FACTS = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.conftest import SETTINGS
 from tests.integration.serve import asking, awkward, shop_tables
 from tests.integration.serve.maker import Maker, ShopMaker
 
@@ -182,7 +183,7 @@ def endless(seed: int) -> Iterator[str]:
         yield from (maker.question() for maker in makers)
 
 
-def build(folder: Path, settings: str = awkward.SETTINGS) -> Lake:
+def build(folder: Path, settings: str = SETTINGS) -> Lake:
     """A lake with awkward facts and the shop's tables."""
     lake = awkward.build(folder, settings)
     shop_tables.build(lake)

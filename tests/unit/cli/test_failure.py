@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import socket
+from collections.abc import Callable
 
 import pytest
-from py4j.java_gateway import GatewayParameters, JavaGateway
 
 from thermocline.cli.failure import Bug, explain
 from thermocline.errors import EngineUnavailable
 
 
-def test_a_jvm_that_is_gone_is_no_bug_of_ours() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    gateway = JavaGateway(gateway_parameters=GatewayParameters(port=port))
+def test_a_jvm_that_is_gone_is_no_bug_of_ours(call_to_an_ended_jvm: Callable[[], None]) -> None:
     with pytest.raises(Exception) as raised:
-        gateway.jvm.java.lang.System.currentTimeMillis()
+        call_to_an_ended_jvm()
     told = explain(raised.value)
     assert isinstance(told, EngineUnavailable)
     assert told.cause == "Spark's JVM has ended in the middle of the work."
