@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from thermocline.engine.unread import said_of
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake.metadata import TableState
 from thermocline.lake.moments import Moment, resolve
@@ -127,9 +128,8 @@ def _parse(sql: str) -> exp.Query:
     try:
         statements = [s for s in sqlglot.parse(sql, dialect="duckdb") if s is not None]
     except (errors.ParseError, errors.TokenError, RecursionError) as error:
-        first = str(error).splitlines()[0] if str(error) else "it is nested too deeply"
         raise BadInput(
-            f"The query cannot be read: {first}", "Mend the SQL (DuckDB's dialect)."
+            f"The query cannot be read: {said_of(error)}.", "Mend the SQL (DuckDB's dialect)."
         ) from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise BadInput(

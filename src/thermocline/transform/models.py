@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract
+from thermocline.engine.unread import complaint
 from thermocline.errors import BadInput, ContractError
 from thermocline.transform.declare import How, Read
 
@@ -139,12 +140,9 @@ def parse_query(text: str, path: Path | None = None) -> exp.Query:
 
     try:
         statements = [s for s in sqlglot.parse(text, dialect=DIALECT) if s is not None]
-    except errors.ParseError as error:
-        first = error.errors[0] if error.errors else {}
-        what = first.get("description") or str(error)
-        raise _Wrong(int(first.get("line") or 1), f"SQL: {what}") from error
-    except errors.TokenError as error:
-        raise _Wrong(1, f"SQL: {error}") from error
+    except (errors.SqlglotError, RecursionError) as error:
+        line, what = complaint(error)
+        raise _Wrong(line or 1, f"SQL: {what}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise _Wrong(1, "a SQL model is exactly one SELECT")
     return statements[0]

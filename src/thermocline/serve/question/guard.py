@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from thermocline.engine.unread import said_of
 from thermocline.errors import BadInput
 from thermocline.serve.question import vocabulary
 
@@ -67,7 +68,7 @@ def guard(sql: str, dialect: str = "duckdb", bounds: Bounds | None = None) -> Qu
 
     bounds = bounds or Bounds()
     if dialect not in DIALECTS:
-        raise Refused(f"There is no dialect {_shown(dialect)}.", f"Use {', '.join(DIALECTS)}.")
+        raise Refused(f"There is no dialect {shown(dialect)}.", f"Use {', '.join(DIALECTS)}.")
     _measure(sql, dialect, bounds)
     tree = _parsed(sql, dialect)
     if not isinstance(tree, exp.Query) or isinstance(tree, exp.Table):
@@ -171,18 +172,7 @@ def _parsed(sql: str, dialect: str) -> exp.Expr:
 
 
 def _unreadable(error: Exception) -> Refused:
-    return Refused(f"The query cannot be read: {_shown(said_of(error))}", "Mend the SQL.")
-
-
-def said_of(error: Exception) -> str:
-    """What the parser says of a text that it cannot read, in one line."""
-    from sqlglot import errors
-
-    if isinstance(error, RecursionError):
-        return "it is too deep"
-    lines = str(error).splitlines() if isinstance(error, errors.SqlglotError) else ()
-    # Its other errors tell of the parser, not of the query.
-    return next((line for line in lines if line.strip()), "it is not as SQL should be")
+    return Refused(f"The query cannot be read: {shown(said_of(error))}", "Mend the SQL.")
 
 
 def _judge(node: exp.Expr, bounds: Bounds) -> None:
@@ -226,7 +216,7 @@ def _judge_table(node: exp.Table) -> None:
             continue
         if not isinstance(part, exp.Identifier) or not _NAME.fullmatch(part.name):
             raise Refused(
-                f"{_shown(node.sql())} is no name of a table.",
+                f"{shown(node.sql())} is no name of a table.",
                 "Write tables as layer.name; `thermo tables` lists them.",
             )
 
@@ -236,7 +226,7 @@ def _tables(tree: exp.Query) -> dict[str, list[exp.Table]]:
     for node in _mentions(tree):
         if not node.db or (node.catalog and node.catalog.lower() != LAKE):
             raise Refused(
-                f"There is no table {_shown(node.sql())}.",
+                f"There is no table {shown(node.sql())}.",
                 "Write tables as layer.name; `thermo tables` lists them.",
             )
         found.setdefault(f"{node.db}.{node.name}".lower(), []).append(node)
@@ -267,13 +257,13 @@ def _mentions(tree: exp.Query) -> Iterator[exp.Table]:
     for node in tree.find_all(exp.Table):
         if isinstance(node.this, exp.Identifier) and id(node) not in seen:
             raise Refused(
-                f"{_shown(node.sql())} stands where no table can be.", "Use it in FROM or JOIN."
+                f"{shown(node.sql())} stands where no table can be.", "Use it in FROM or JOIN."
             )
 
 
 def _no_function(name: str) -> Refused:
     return Refused(
-        f"The function {_shown(name.lower())} cannot be used here.",
+        f"The function {shown(name.lower())} cannot be used here.",
         "Only functions that look at their arguments alone can.",
     )
 
@@ -282,7 +272,7 @@ def _words(kind: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).upper()
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """A text of the caller's in a message: short, and without characters that do anything."""
     plain = "".join(char if char.isprintable() else "?" for char in text)
     return plain if len(plain) <= 100 else f"{plain[:100]}…"

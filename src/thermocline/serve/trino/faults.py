@@ -87,9 +87,3 @@ def described(error: BaseException) -> dict[str, Any]:
             "stack": [],
         },
     }
-
-
-def shown(text: str) -> str:
-    """A text of the caller's in a message: short, and without characters that do anything."""
-    plain = "".join(char if char.isprintable() else "?" for char in text)
-    return plain if len(plain) <= 100 else f"{plain[:100]}…"

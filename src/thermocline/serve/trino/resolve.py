@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import CONFUSED, LAKE, Bounds, guard
+from thermocline.serve.question.guard import CONFUSED, LAKE, Bounds, guard, shown
 from thermocline.serve.trino import literal
 from thermocline.serve.trino.catalog_tables import CATALOGS, LISTS, SYSTEM, VERSION, Lake
-from thermocline.serve.trino.faults import Faulty, shown
+from thermocline.serve.trino.faults import Faulty
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from thermocline.serve.question import vocabulary
-from thermocline.serve.question.guard import LAKE
+from thermocline.serve.question.guard import LAKE, shown
 from thermocline.serve.trino import outcome
 from thermocline.serve.trino.catalog_tables import CATALOGS, Lake
-from thermocline.serve.trino.faults import Faulty, shown
+from thermocline.serve.trino.faults import Faulty
 from thermocline.serve.trino.likeness import Like
 from thermocline.serve.trino.outcome import Outcome
 from thermocline.serve.trino.resolve import known, location

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote_plus
 
 from thermocline.serve.failures import Busy
-from thermocline.serve.question.guard import guard
+from thermocline.serve.question.guard import guard, shown
 from thermocline.serve.terms import Answer, Ask, Caller, Lookout
 from thermocline.serve.trino import bind, outcome, sessions, show
 from thermocline.serve.trino.catalog_tables import Lake
-from thermocline.serve.trino.faults import Faulty, shown
+from thermocline.serve.trino.faults import Faulty
 from thermocline.serve.trino.outcome import Outcome
 from thermocline.serve.trino.resolve import Resolved, resolve
 from thermocline.serve.trino.words import Words, leading, parsed, tokens

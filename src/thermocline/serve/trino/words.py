@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import CONFUSED, Bounds, readable, said_of
-from thermocline.serve.trino.faults import Faulty, shown
+from thermocline.engine.unread import said_of
+from thermocline.serve.question.guard import CONFUSED, Bounds, readable, shown
+from thermocline.serve.trino.faults import Faulty
 
 if TYPE_CHECKING:
     from sqlglot import exp
