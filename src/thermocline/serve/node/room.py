@@ -66,6 +66,8 @@ class Room:
         try:
             self._writer.execute("CHECKPOINT")
             self._loose = self._group = 0
+        except duckdb.TransactionException:
+            return  # a query still reads a copy that was dropped since; the next change tries again
         except duckdb.Error as error:
             if broken(error):
                 raise
