@@ -133,7 +133,7 @@ def differing(query: exp.Query, occurrence: exp.Table, target: Sequence[str]) ->
     if not isinstance(query, exp.Select) or not _joins_plainly(query, occurrence):
         return None
     name, kept = occurrence.alias_or_name.lower(), dict[str, exp.Column]()
-    sources = {source.alias_or_name.lower() for source in _sources(query)}
+    sources = {source.alias_or_name.lower() for source in lineage.sources(query)}
     inside_ctes = {id(node) for cte in query.ctes for node in cte.find_all(exp.Column)}
     for column in query.find_all(exp.Column):
         if id(column) in inside_ctes:
@@ -158,10 +158,10 @@ def differing(query: exp.Query, occurrence: exp.Table, target: Sequence[str]) ->
 def _joins_plainly(query: exp.Select, occurrence: exp.Table) -> bool:
     """Whether a SELECT joins stored tables and CTEs by conditions, the occurrence among them."""
     joins = query.args.get("joins") or []
-    sources = _sources(query)
+    sources = lineage.sources(query)
     if not joins or not any(source is occurrence for source in sources):
         return False
-    if not all(isinstance(source, exp.Table) for source in sources) or query.args.get("laterals"):
+    if not all(isinstance(source, exp.Table) for source in sources):
         return False
     if _has_star(query) or query.find(exp.Window) or query.args.get("distinct"):
         return False
@@ -202,7 +202,7 @@ def _in_condition(select: exp.Select) -> bool:
     )
 
 
-def _source_query(source: exp.Expression | None, query: exp.Query) -> exp.Query | None:
+def _source_query(source: exp.Expr | None, query: exp.Query) -> exp.Query | None:
     """The query behind a FROM or JOIN source: a derived table or a CTE; None for a stored table."""
     if isinstance(source, exp.Subquery):
         inner = source.unnest()
@@ -227,17 +227,11 @@ def _joins_on_aggregate(join: exp.Join, query: exp.Query) -> bool:
     columns = list(condition.find_all(exp.Column)) if condition else []
     columns += [exp.column(name.name) for name in join.args.get("using") or ()]
     computed: set[str] = set()
-    for source in _sources(select):
+    for source in lineage.sources(select):
         inner = _source_query(source, query)
         if inner is not None and _aggregates(inner):
             computed |= _computed_columns(inner)
     return any(column.name.lower() in computed for column in columns)
-
-
-def _sources(select: exp.Select) -> list[exp.Expression]:
-    first = select.args.get("from_") or select.args.get("from")
-    joins = select.args.get("joins") or []
-    return ([first.this] if first else []) + [join.this for join in joins]
 
 
 def _computed_columns(query: exp.Query) -> set[str]:
@@ -254,7 +248,7 @@ def _nullable_aliases(select: exp.Select) -> set[str]:
     """The sources of a SELECT that an outer join may fill with nulls."""
     nullable: set[str] = set()
     seen: list[str] = []
-    for source in _sources(select):
+    for source in lineage.sources(select):
         join = source.parent if isinstance(source.parent, exp.Join) else None
         side = join.side if join is not None else ""
         if side in {"LEFT", "FULL"}:
@@ -290,7 +284,9 @@ def _widen(query: exp.Query) -> None:
     for select in list(query.find_all(exp.Select)):
         select.set("having", None)
         select.set("qualify", None)
-        computed = any(_aggregates(_source_query(source, query)) for source in _sources(select))
+        computed = any(
+            _aggregates(_source_query(source, query)) for source in lineage.sources(select)
+        )
         if computed or _nullable_aliases(select):
             select.set("where", None)
 

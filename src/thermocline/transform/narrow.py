@@ -10,10 +10,11 @@ Reading too much is only slower; reading too little would be wrong. Every doubt 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sqlglot import exp
+
+from thermocline.transform import lineage
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,9 @@ def _plain(query: exp.Select, name: str) -> tuple[exp.Column | None, bool]:
 
 def _source(query: exp.Select, column: exp.Column) -> exp.Expr | None:
     """Where a column of a SELECT comes from; None where its name does not say."""
-    first = query.args.get("from_")
-    sources: Sequence[exp.Expr] = [first.this] if first else []
-    sources = [*sources, *(join.this for join in query.args.get("joins") or [])]
     if query.args.get("laterals"):
         return None
+    sources = lineage.sources(query)
     if not column.table:
         return sources[0] if len(sources) == 1 else None
     named = [s for s in sources if s.alias_or_name.lower() == column.table.lower()]
