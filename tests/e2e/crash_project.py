@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.conftest import clean_environment
+from tests.conftest import MEMORY, clean_environment
 
 import thermocline as tc
 from thermocline.lake import bookmark as bookmarks
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
     from thermocline.api import Lakehouse
 
-SETTINGS = """\
+SETTINGS = f"""\
 [lake]
 name = "crash"
 [engine.spark]
 master = "local[2]"
-memory = "1g"
+memory = "{MEMORY}"
 shuffle_partitions = 1
 [transform]
 engine = "spark"
@@ -110,8 +110,6 @@ from tests.e2e.crash_project import COMMANDS
 import thermocline as tc
 COMMANDS[sys.argv[2]](tc.open(sys.argv[1]))
 """
-# A JVM that lives for seconds gains nothing from compiling well.
-BRIEF_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 # Differs from run to run by its nature, in whatever table it appears.
 VOLATILE = {"_ingested_at", "quarantined_at", "replayed_at", "run", "replayed_run"}
 
@@ -246,7 +244,7 @@ class Scene:
         It works in the JVM behind `spark`, which outlives it, or else in a JVM of its own.
         """
         ours = {"THERMOCLINE_CRASH_AT": point, "THERMOCLINE_TRANSFORM__ENGINE": engine}
-        environment = clean_environment() | BRIEF_JVM | ours
+        environment = clean_environment() | ours
         if spark is not None:
             gateway: Any = spark.sparkContext._gateway
             environment["PYSPARK_GATEWAY_PORT"] = str(gateway.gateway_parameters.port)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import MEMORY
+
 from thermocline import config
 from thermocline.api import Lakehouse, init
 
@@ -107,7 +109,7 @@ def environment(settings: Environ) -> dict[str, str]:
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("THERMOCLINE_", "SPARK_"))}
     small = {
         "THERMOCLINE_ENGINE__SPARK__MASTER": "local[2]",
-        "THERMOCLINE_ENGINE__SPARK__MEMORY": "1g",
+        "THERMOCLINE_ENGINE__SPARK__MEMORY": MEMORY,
         "THERMOCLINE_ENGINE__SPARK__SHUFFLE_PARTITIONS": "2",
     }
     return {**clean, **small, **settings}

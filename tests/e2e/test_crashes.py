@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from tests.e2e.crash_project import BRIEF_JVM, COMMANDS, Picture, Scene, deliver, picture, rows
+from tests.e2e.crash_project import COMMANDS, Picture, Scene, deliver, picture, rows
 
 import thermocline
 from thermocline.api import Lakehouse
@@ -109,13 +109,7 @@ CASES = [
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     """Every stage, reached once without any disturbance."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in BRIEF_JVM.items():
-            patch.setenv(name, value)
-        yield from _scene(Scene(tmp_path_factory.mktemp("crash")))
-
-
-def _scene(made: Scene) -> Iterator[Scene]:
+    made = Scene(tmp_path_factory.mktemp("crash"))
     deliver(made.project, 1)
     house = made.open()
     house.lake.catalog.list_namespaces()  # the catalog's own tables are there, no table is
