@@ -8,20 +8,19 @@ configuration is locked. The token comes as the first line of standard input.
 
 from __future__ import annotations
 
-import argparse
 import posixpath
 import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
 
-from thermocline import config, telemetry
+from thermocline import telemetry
 from thermocline.engine.duck import DuckEngine, all_rows
+from thermocline.serve.engines import starting
 from thermocline.serve.node.engine import one_select, reported
 from thermocline.serve.rows.bounded import BATCH_ROWS, fetched, narrowed
 from thermocline.serve.rows.reply import as_asked, checked, reply
@@ -130,17 +129,8 @@ def _plain(path: str) -> str:
 
 def main() -> None:
     """Read the project and answer until standard input closes."""
-    parser = argparse.ArgumentParser(prog="thermocline.serve.engines.direct")
-    parser.add_argument("--project", type=Path, required=True)
-    parser.add_argument("--profile")
-    parser.add_argument("--address", required=True)
-    parser.add_argument("--threads", type=int, default=THREADS)
-    given = parser.parse_args()
-    token = worker.told_token()
-    telemetry.log_to(level="WARNING")
-    settings = config.load(given.project, given.profile)
-    telemetry.hide(secret.reveal() for secret in settings.secrets())
-    worker.run(given.address, token, Direct(settings), threads=given.threads)
+    told = starting.told("thermocline.serve.engines.direct", THREADS)
+    worker.run(told.address, told.token, Direct(told.settings), threads=told.threads)
 
 
 if __name__ == "__main__":

@@ -8,18 +8,17 @@ by itself. The token comes as the first line of standard input.
 
 from __future__ import annotations
 
-import argparse
 import re
 import time
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from thermocline import config, telemetry
+from thermocline import telemetry
 from thermocline.engine.arrow import normalise
 from thermocline.engine.spark import SparkEngine
+from thermocline.serve.engines import starting
 from thermocline.serve.rows.bounded import fetched
 from thermocline.serve.rows.reply import as_asked, checked, reply
 from thermocline.serve.wire import worker
@@ -182,18 +181,9 @@ def _reported(error: Exception) -> Failed:
 
 def main() -> None:
     """Start the session and answer until standard input closes."""
-    parser = argparse.ArgumentParser(prog="thermocline.serve.engines.spark")
-    parser.add_argument("--project", type=Path, required=True)
-    parser.add_argument("--profile")
-    parser.add_argument("--address", required=True)
-    parser.add_argument("--threads", type=int, default=THREADS)
-    given = parser.parse_args()
-    token = worker.told_token()
-    telemetry.log_to(level="WARNING")
-    settings = config.load(given.project, given.profile)
-    telemetry.hide(secret.reveal() for secret in settings.secrets())
-    handler = Spark(settings)
-    worker.run(given.address, token, handler, threads=given.threads, at_end=handler.stop)
+    told = starting.told("thermocline.serve.engines.spark", THREADS)
+    handler = Spark(told.settings)
+    worker.run(told.address, told.token, handler, threads=told.threads, at_end=handler.stop)
 
 
 if __name__ == "__main__":

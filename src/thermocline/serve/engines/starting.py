@@ -1,0 +1,36 @@
+"""What a process that answers cold queries is told when it starts."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from thermocline import config, telemetry
+from thermocline.config import Settings
+from thermocline.serve.wire import worker
+
+
+@dataclass(frozen=True)
+class Told:
+    """Whose lake to read, and where and how to answer. The token came by standard input."""
+
+    settings: Settings
+    address: str
+    token: str
+    threads: int
+
+
+def told(program: str, threads: int) -> Told:
+    """Read the command line, the token and the project; its secrets are hidden from then on."""
+    parser = argparse.ArgumentParser(prog=program)
+    parser.add_argument("--project", type=Path, required=True)
+    parser.add_argument("--profile")
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--threads", type=int, default=threads)
+    given = parser.parse_args()
+    token = worker.told_token()
+    telemetry.log_to(level="WARNING")
+    settings = config.load(given.project, given.profile)
+    telemetry.hide(secret.reveal() for secret in settings.secrets())
+    return Told(settings, given.address, token, given.threads)
