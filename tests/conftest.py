@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -85,11 +84,10 @@ def spark(lake: Lake) -> SparkSession:
 def call_to_an_ended_jvm() -> Callable[[], None]:
     """What fails as every call to Java does once the JVM is gone."""
     from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
+    from tests.servers.process import free_port
 
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
-    bridge = ClientServer(JavaParameters(port=port), PythonParameters(port=0, eager_load=False))
+    there = JavaParameters(port=free_port())
+    bridge = ClientServer(there, PythonParameters(port=0, eager_load=False))
     return lambda: bridge.jvm.java.lang.System.currentTimeMillis()
 
 

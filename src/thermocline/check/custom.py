@@ -19,6 +19,7 @@ from sqlglot.errors import SqlglotError
 from thermocline.check.predicate import RuleError, column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import shown
+from thermocline.engine.unread import said_of
 
 _PLACEHOLDER = re.compile(
     r"""(?P<quote>"?)\$?\{\s*(?P<what>object|table|property|column)\s*\}(?P=quote)"""
@@ -58,7 +59,7 @@ def parse(contract: Contract, rule: Rule) -> exp.Select:
     try:
         statements = sqlglot.parse(written, read="duckdb")
     except (SqlglotError, RecursionError) as error:
-        raise RuleError(f"the query cannot be read: {_first_line(error)}") from error
+        raise RuleError(f"the query cannot be read: {said_of(error)}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Select):
         raise RuleError("the query must be one SELECT")
     query = statements[0]
@@ -170,7 +171,3 @@ def _sources(query: exp.Select) -> list[exp.Table]:
 
 def _name(table: exp.Table) -> str:
     return ".".join(part.name for part in table.parts)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
