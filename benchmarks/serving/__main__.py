@@ -32,6 +32,7 @@ from benchmarks.measure import machine, measured
 from benchmarks.serving import lake as lakes
 from benchmarks.serving import peers
 from benchmarks.serving.bare import bare_loop, bare_server
+from benchmarks.serving.course import course
 from benchmarks.serving.disturb import disturbed, processes
 from benchmarks.serving.load import Client, Heard, Mix, ask, closed_loop, open_loop
 from benchmarks.serving.report import HEADINGS, Goal, Loop, at_least, at_most, printed, quantile
@@ -53,7 +54,12 @@ def main() -> None:
     parser.add_argument(
         "--without", nargs="*", default=[], help="peers to leave out: datafusion, spark, trino"
     )
+    parser.add_argument("--course", type=Path, help="a file: how the open loop went, by the second")
+    parser.add_argument("--lake", type=Path, help="a folder: a lake that is kept for further runs")
     options = parser.parse_args()
+    if options.lake:
+        _bench(options.lake, options)
+        return
     folder = Path(tempfile.mkdtemp(prefix="bench-serve-"))
     try:
         _bench(folder / "p", options)
@@ -75,7 +81,7 @@ class Own:
 
 
 def _bench(project: Path, options: argparse.Namespace) -> None:
-    lake = lakes.build(project, options.rows)
+    lake = lakes.build(project, options.rows) if not project.exists() else lakes.opened(project)
     first = (str(lake.state(lakes.TABLE).head()), lake.iceberg(lakes.TABLE).scan().to_arrow())
     mix = Mix(lakes.hot_questions(), lakes.cold_questions())
     hot = Mix(lakes.hot_questions(), [])
@@ -88,7 +94,8 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
         kept = _loop("kept, 8 people", brief, closed_loop(url, hot, brief, PEOPLE))
         with disturbed(project, server, options.kill) as happened, measured(server) as cost:
             closed = _loop("closed loop, 8 people", brief, closed_loop(url, mix, brief, PEOPLE))
-            heard, bare = asyncio.run(_with_bare(url, mix, seconds, options.rate))
+            with course(server, happened) as went:
+                heard, bare = asyncio.run(_with_bare(url, mix, seconds, options.rate))
             opened = Loop(f"open loop, {options.rate:g}/s", heard, seconds)
         asking = closed_loop(url, mix, MANY_SECONDS, options.readers)
         many = _loop(f"{options.readers} people at once", MANY_SECONDS, asking)
@@ -96,6 +103,8 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
     with _served(project, THERMOCLINE_SERVE__CACHE_MEMORY="0") as (url, _):
         _until_hot(url, mix)
         executed = _loop("executed, 8 people", brief, closed_loop(url, hot, brief, PEOPLE))
+    if options.course:
+        went.write(options.course, heard, len(mix.hot))
     loops = [closed, opened, many, kept, executed]
     everything = [each for loop in loops for each in loop.heard]
     mistakes, compared = wrong(everything, mix.questions, first, happened.commits)

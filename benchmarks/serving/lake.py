@@ -60,7 +60,7 @@ def build(project: Path, rows: int) -> Lake:
     """Make the lake: a file or two a day, sorted by time."""
     project.mkdir(parents=True)
     (project / "thermocline.toml").write_text(SETTINGS)
-    lake = Lake(load(project, environ={}))
+    lake = opened(project)
     lake.catalog.create_namespace("silver")
     by_day = PartitionSpec(PartitionField(2, 1000, DayTransform(), "seen_at_day"))
     table = lake.catalog.create_table(TABLE, SCHEMA, partition_spec=by_day)
@@ -68,6 +68,11 @@ def build(project: Path, rows: int) -> Lake:
         start = midnight() - timedelta(days=DAYS - 1 - day)
         table.append(views(day * (rows // DAYS), rows // DAYS, start, timedelta(days=1)))
     return lake
+
+
+def opened(project: Path) -> Lake:
+    """A lake that was built before."""
+    return Lake(load(project, environ={}))
 
 
 def views(first: int, count: int, start: datetime, span: timedelta) -> pa.Table:

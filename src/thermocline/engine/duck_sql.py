@@ -94,7 +94,7 @@ def _truncate_times(tree: exp.Expr) -> None:
     """
     # The inner ones first: an outer one may be put back as a copy.
     for node in reversed(list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc))):
-        if node.text("unit").upper() in _OF_A_DAY and not isinstance(node.this, exp.Literal):
+        if node.text("unit").upper() in _OF_A_DAY and _may_be_a_date(node.this):
             node.set("this", _and_nothing(node.this))
         above: exp.Expr = node
         while isinstance(above.parent, exp.Paren | exp.Cast | exp.TryCast):
@@ -106,6 +106,11 @@ def _truncate_times(tree: exp.Expr) -> None:
                 continue  # DuckDB is right, and finds the files by it
         if isinstance(compared, exp.EQ | exp.NEQ | exp.In | exp.NullSafeEQ | exp.NullSafeNEQ):
             node.replace(exp.paren(_and_nothing(node.copy()), copy=False))
+
+
+def _may_be_a_date(node: exp.Expr) -> bool:
+    made = isinstance(node, exp.Anonymous) and node.name.lower() == "make_timestamp"
+    return not made and not isinstance(node, exp.Literal)
 
 
 def _begins_one(node: exp.Expr, unit: str) -> bool:

@@ -430,12 +430,11 @@ class Router:
                 names[table] = f"{self.fleet.catalog}.{table} FOR VERSION AS OF {snapshot}"
             since = held[table].since if way.engine == "hot" and table in held else None
             views[view] = Reading(table, snapshot, heads[table].metadata, since)
-        columns: dict[str, Mapping[str, str]] | None = None
-        if dialect == "trino" or dialect != prepared.question.dialect:
-            asked = way.snapshots.items()
-            columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
-            if len(columns) < len(way.snapshots):
-                columns = None  # it was another table then, and nothing is concluded of it
+        asked = way.snapshots.items()
+        columns: dict[str, Mapping[str, str]] | None
+        columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
+        if len(columns) < len(way.snapshots):
+            columns = None  # it was another table then, and nothing is concluded of it
         key = (dialect, *names.values(), repr(columns))
         if key not in prepared.sql:
             prepared.sql.clear()

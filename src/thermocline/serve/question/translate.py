@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from thermocline.engine import duck_sql
 from thermocline.engine.query_types import schema
-from thermocline.serve.question.dialect import plain, zero
+from thermocline.serve.question.dialect import plain, utc, zero
 from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def translate(
             tree = _said(tree, question.dialect, to, columns or {})
             _spell_results(tree, spelt)
         if to == "duckdb":
+            utc.without_zones(tree, lambda table: table.meta.get(_STORED), columns or {})
             duck_sql.mended(tree)
         _replace_tables(tree, names, to)
         sql = tree.sql(dialect=to, comments=False, identify=to != question.dialect)
