@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 
 from thermocline.serve.question.span import EVERYTHING, Span
 from thermocline.serve.terms import EngineName, FileStat, Head, Held, Lookout
+
+SOON_SECONDS = 10.0
+"""A copy that has been behind for longer is not waited for: something keeps it from following."""
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,15 @@ class Way:
 
 @dataclass(frozen=True)
 class Route:
-    """The ways in the order of trying, and what a cold one would have to read."""
+    """The ways in the order of trying, and what a cold one would have to read.
+
+    `soon` says that a node holds all that is asked, of a moment ago: it is about to catch up.
+    """
 
     ways: tuple[Way, ...]
     files: int
     bytes: int
+    soon: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def decide(
     """The route of a question that sees these spans of these tables. All tables have a head."""
     files, size = _scan(tables, lookout.heads, wanted)
     newest = {t: wanted.exactly.get(t, lookout.heads[t].snapshot) for t in tables}
-    hot, why_not = _hot(tables, lookout, wanted, engines, now, distrusted)
+    hot, why_not, soon = _hot(tables, lookout, wanted, engines, now, distrusted)
     direct = Way("direct", None, newest, (*why_not, f"reads {_size(size)} in {files} files"))
     colds = tuple(
         Way(name, None, newest, (*why_not, f"reads {_size(size)}, left to {name}"))
@@ -81,7 +89,15 @@ def decide(
     small = size <= engines.direct_bytes
     first = (direct,) if engines.direct and small else ()
     last = (direct,) if engines.direct and not small else ()
-    return Route((*hot, *first, *colds, *last), files, size)
+    return Route((*hot, *first, *colds, *last), files, size, soon)
+
+
+@dataclass(frozen=True)
+class _Unfit:
+    """Why a copy cannot serve, and whether that will have passed in a moment."""
+
+    why: str
+    passes: bool = False
 
 
 def _hot(
@@ -91,59 +107,65 @@ def _hot(
     engines: Engines,
     now: datetime,
     distrusted: frozenset[str],
-) -> tuple[tuple[Way, ...], tuple[str, ...]]:
-    """The nodes that can answer, least busy first; or why none can."""
+) -> tuple[tuple[Way, ...], tuple[str, ...], bool]:
+    """The nodes that can answer, least busy first; or why none can, and whether one soon will."""
     doubted = sorted(distrusted & set(tables))
     if doubted:
-        return (), (f"{doubted[0]} is being copied anew",)
+        return (), (f"{doubted[0]} is being copied anew",), False
     why: dict[str, None] = {}
+    soon = False
     ways: list[tuple[int, Way]] = []
     for node, busy in engines.nodes.items():
         copies = lookout.held.get(node, {})
-        reasons = [
-            reason
+        found = [
+            _unfit(table, span, copies.get(table), lookout.heads[table], wanted, now)
             for table, span in tables.items()
-            if (reason := _unfit(table, span, copies.get(table), lookout.heads[table], wanted, now))
         ]
-        if reasons:
-            why.update(dict.fromkeys(reasons))
+        if unfit := [each for each in found if each is not None]:
+            why.update(dict.fromkeys(each.why for each in unfit))
+            soon = soon or all(each.passes for each in unfit)
             continue
         snapshots = {table: copies[table].snapshot for table in tables}
         asked = [_asked(table, span, lookout.heads[table]) for table, span in tables.items()]
         because = (*dict.fromkeys(each for each in asked if each), f"{node} holds all of it")
         ways.append((busy, Way("hot", node, snapshots, because)))
     ways.sort(key=lambda each: each[0])
-    return tuple(way for _, way in ways), tuple(why)[:4] or ("no node is up",)
+    return tuple(way for _, way in ways), tuple(why)[:4] or ("no node is up",), soon
 
 
 def _unfit(
     table: str, span: Span, copy: Held | None, head: Head, wanted: Wanted, now: datetime
-) -> str | None:
+) -> _Unfit | None:
     """Why a copy of a table cannot serve, if so."""
     if copy is None:
-        return f"no node holds {table}" if head.hot is None else f"{table} is not loaded there"
+        none = head.hot is None
+        return _Unfit(f"no node holds {table}" if none else f"{table} is not loaded there")
     if copy.since is not None:
         since = _naive(copy.since)
         if span.start is None:
-            return f"asks for all of {table}, held since {since:%Y-%m-%d}"
+            return _Unfit(f"asks for all of {table}, held since {since:%Y-%m-%d}")
         if span.start < since:
-            return f"asks {table} from {span.start:%Y-%m-%d %H:%M}, held since {since:%Y-%m-%d}"
+            start = f"{span.start:%Y-%m-%d %H:%M}"
+            return _Unfit(f"asks {table} from {start}, held since {since:%Y-%m-%d}")
     if table in wanted.exactly:
         fits = copy.snapshot == wanted.exactly[table]
-        return None if fits else f"{table} is asked at a snapshot that no node holds"
-    if table in wanted.at_least:
-        least = wanted.at_least[table]
-        at_least = copy.snapshot in head.snapshots and (
-            head.snapshots.index(copy.snapshot) <= head.snapshots.index(least)
-        )
-        if not at_least:
-            return f"the copy of {table} is older than the snapshot asked for"
+        return None if fits else _Unfit(f"{table} is asked at a snapshot that no node holds")
     if copy.snapshot == head.snapshot:
         return None
     left = wanted.left.get((table, copy.snapshot))
-    if left is None or (now - left).total_seconds() > wanted.tolerance:
-        return f"the copy of {table} is behind"
+    behind = (now - left).total_seconds() if left is not None else inf
+    if table in wanted.at_least and not _reaches(head, copy.snapshot, wanted.at_least[table]):
+        why = f"the copy of {table} is older than the snapshot asked for"
+        return _Unfit(why, behind < SOON_SECONDS)
+    if behind > wanted.tolerance:
+        return _Unfit(f"the copy of {table} is behind", behind < SOON_SECONDS)
     return None
+
+
+def _reaches(head: Head, snapshot: int, least: int) -> bool:
+    """Whether one snapshot is another or comes after it."""
+    known = head.snapshots
+    return snapshot in known and known.index(snapshot) <= known.index(least)
 
 
 def _asked(table: str, span: Span, head: Head) -> str | None:

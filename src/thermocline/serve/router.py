@@ -247,7 +247,7 @@ class Router:
             return wanted, known.route
         route = self._decided(prepared, lookout, wanted, engines, distrusted)
         prepared.routed = Routed(lookout.heads, lookout.held, who, route) if (
-            is_newest(route, lookout)
+            is_newest(route, lookout) and not route.soon
         ) else None  # fmt: skip
         return wanted, route
 
@@ -316,6 +316,7 @@ class Router:
         """Ask along the route until somebody answers; of what comes again, only what is new."""
         failures: list[tuple[str, str]] = []
         for left in reversed(range(ROUNDS)):
+            route = await self._caught_up(prepared, ask, route, deadline)
             known = self.fleet.lookout
             try:
                 given = await self._in_parts(prepared, ask, caller, deadline) if left else None
@@ -329,13 +330,35 @@ class Router:
                 if left == 1:  # copies that keep moving: the files stand still
                     failures.append(("hot", error.cause))
                     cold = tuple(way for way in route.ways if way.engine != "hot")
-                    route = replace(route, ways=cold)
+                    route = replace(route, ways=cold, soon=False)
                 continue
             prepared.repeated = True
             if given.way.engine == "hot" and self._chance.random() < self.limits.verify_share:
                 self._second_opinion(prepared, ask, given)
             return given
         raise _failed(failures)
+
+    async def _caught_up(
+        self, prepared: Prepared, ask: Ask, route: Route, deadline: float
+    ) -> Route:
+        """The route, once a node that is about to catch up has, or nobody else reads files.
+
+        When all nodes are behind for a moment, every question of a dashboard would be answered
+        from files at once, at many times the cost, and that would keep the nodes behind.
+        """
+        until = (time.perf_counter() + deadline) / 2
+        while route.ways and self._rather_waits(route, route.ways[0]):
+            left = until - time.perf_counter()
+            if left <= 0:
+                break
+            await self.fleet.change(min(left, CATCH_UP))
+            _, route = self._route(prepared, ask, self.fleet.lookout)
+        return route
+
+    def _rather_waits(self, route: Route, way: Way) -> bool:
+        """Whether to wait for a node is better than this way: many at once, or far slower."""
+        slow = way.engine != "direct" or self.fleet.files_are_read
+        return route.soon and way.engine != "hot" and slow
 
     async def _in_parts(
         self, prepared: Prepared, ask: Ask, caller: Caller, deadline: float
@@ -384,6 +407,8 @@ class Router:
         unfaithful: Unfaithful | None = None
         ways = in_order(route.ways, self.fleet.lookout.heads, self.fleet.busy)
         for way in ways:
+            if way is not ways[0] and ways[0].engine == "hot" and self._rather_waits(route, way):
+                raise Moved(failures[-1][1])
             try:
                 last = way is ways[-1]
                 return way, await self._asked(prepared, ask, way, deadline, last=last)

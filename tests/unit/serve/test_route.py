@@ -113,6 +113,29 @@ def test_own_writes_are_never_answered_from_an_older_copy() -> None:
         assert all(way.snapshots["s.t"] >= 2 for way in route.ways)
 
 
+@pytest.mark.parametrize(
+    ("held", "seconds", "soon"),
+    [
+        ({"n0": {"s.t": Held(2, None), "s.u": Held(3, None)}}, 5, True),
+        ({"n0": {"s.t": Held(2, None), "s.u": Held(2, None)}}, 5, True),
+        ({"n0": {}, "n1": {"s.t": Held(2, None), "s.u": Held(3, None)}}, 5, True),
+        ({"n0": {"s.t": Held(2, None), "s.u": Held(3, None)}}, 11, False),
+        ({"n0": {"s.t": Held(1, None), "s.u": Held(3, None)}}, 5, False),  # since when is not known
+        ({"n0": {"s.t": Held(2, None)}}, 5, False),
+        ({"n0": {"s.t": Held(2, SINCE), "s.u": Held(3, None)}}, 5, False),
+    ],
+)
+def test_a_node_that_lacks_nothing_but_the_newest_will_soon_do(
+    held: dict[str, dict[str, Held]], seconds: float, soon: bool
+) -> None:
+    left = dict.fromkeys([("s.t", 2), ("s.u", 2)], NOW - timedelta(seconds=seconds))
+    route = routed(EVERYTHING, held, left=left, tables=("s.t", "s.u"))
+    assert ways(route)[0] != "n0"
+    assert route.soon is soon
+    asked = routed(EVERYTHING, held, left=left, tables=("s.t", "s.u"), at_least={"s.t": 3})
+    assert asked.soon is soon
+
+
 def test_a_copy_that_is_behind_serves_for_a_moment_only() -> None:
     held = {"n0": {"s.t": Held(2, None)}}
     just = {("s.t", 2): NOW - timedelta(seconds=1)}

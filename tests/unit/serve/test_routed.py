@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
@@ -36,6 +37,8 @@ class FixedFleet:
         self.held = {"node-0": SNAPSHOT, "node-1": SNAPSHOT}
         self.answering = asyncio.Event()
         self.answering.set()
+        self.reading = 0
+        self.changed = asyncio.Event()
         self.see(SNAPSHOT)
 
     def see(self, newest: int, seconds_ago: float = 0.0) -> None:
@@ -47,6 +50,7 @@ class FixedFleet:
         known = head(snapshot=newest, snapshots=(newest, SNAPSHOT)[: 1 + (newest != SNAPSHOT)])
         held = {name: {TABLE: Held(each, None, 3, 9)} for name, each in self.held.items()}
         self.lookout = Lookout(newest, now, {TABLE: known}, held)
+        self.changed.set()
 
     def advance(self, *nodes: str) -> None:
         """These nodes have the newest."""
@@ -66,7 +70,13 @@ class FixedFleet:
         return self.lookout
 
     async def change(self, seconds: float) -> None:
-        pass
+        self.changed.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self.changed.wait(), seconds)
+
+    @property
+    def files_are_read(self) -> bool:
+        return self.reading > 0
 
     async def ask(
         self,
@@ -78,7 +88,11 @@ class FixedFleet:
     ) -> Rows:
         (reading,) = views.values()
         self.asked_of.append((way.node or way.engine, reading.snapshot))
-        await self.answering.wait()
+        self.reading += way.engine == "direct"
+        try:
+            await self.answering.wait()
+        finally:
+            self.reading -= way.engine == "direct"
         if way.node in self.away:
             raise EngineFailed(f"{way.node} died.")
         counted = 0 if self.lies and way.engine == "hot" else reading.snapshot
@@ -231,3 +245,72 @@ def test_what_a_wrong_copy_answered_is_not_given_again() -> None:
         return wrong.rows.body, await world.ask(sql)
 
     assert run(trial()) == (b"[0]\n", "direct old")
+
+
+def counted(*numbers: int) -> list[str]:
+    """Different questions, so that each has to be answered."""
+    return [f"select count(*) as n from silver.orders where id <> {each}" for each in numbers]
+
+
+def test_while_one_reads_files_the_others_wait_for_a_node_that_is_about_to_catch_up() -> None:
+    async def trial() -> list[str]:
+        world = World()
+        world.fleet.see(NEXT, seconds_ago=5)
+        world.fleet.answering.clear()
+        asked = [asyncio.create_task(world.ask(sql)) for sql in counted(1, 2, 3, 4)]
+        await world.made()
+        assert world.fleet.asked_of == [("direct", NEXT)]
+        world.fleet.advance("node-1")
+        world.fleet.see(NEXT, seconds_ago=5)
+        await world.made()
+        assert world.fleet.asked_of == [("direct", NEXT), *[("node-1", NEXT)] * 3]
+        world.fleet.answering.set()
+        return list(await asyncio.gather(*asked))
+
+    assert run(trial()) == ["direct new", "hot new", "hot new", "hot new"]
+
+
+def test_a_node_that_does_not_catch_up_is_not_waited_for() -> None:
+    async def trial() -> list[tuple[str, int]]:
+        world = World()
+        world.fleet.see(NEXT, seconds_ago=11)
+        world.fleet.answering.clear()
+        asked = [asyncio.create_task(world.ask(sql)) for sql in counted(1, 2, 3)]
+        await world.made()
+        world.fleet.answering.set()
+        await asyncio.gather(*asked)
+        return world.fleet.asked_of
+
+    assert run(trial()) == [("direct", NEXT)] * 3
+
+
+def test_nobody_waits_for_a_node_longer_than_half_the_time_there_is() -> None:
+    async def trial() -> list[str]:
+        world = World()
+        world.fleet.see(NEXT, seconds_ago=5)
+        world.fleet.reading = 1  # for somebody who takes long
+        began = asyncio.get_running_loop().time()
+        found = [await world.ask(timeout=1.0)]
+        assert 0.45 < asyncio.get_running_loop().time() - began < 1.0
+        return found
+
+    assert run(trial()) == ["direct new"]
+
+
+def test_when_a_node_dies_the_other_is_waited_for_rather_than_files_read_by_many() -> None:
+    async def trial() -> list[tuple[str, int]]:
+        world = World()
+        world.fleet.advance("node-0")
+        world.fleet.see(NEXT, seconds_ago=5)
+        world.fleet.away.add("node-0")
+        world.fleet.reading = 1
+        asking = asyncio.create_task(world.ask())
+        await world.made()
+        assert world.fleet.asked_of == [("node-0", NEXT)]
+        world.fleet.down.add("node-0")
+        world.fleet.advance("node-1")
+        world.fleet.see(NEXT, seconds_ago=5)
+        assert await asking == "hot new"
+        return world.fleet.asked_of
+
+    assert run(trial()) == [("node-0", NEXT), ("node-1", NEXT)]

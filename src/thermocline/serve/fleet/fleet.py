@@ -40,7 +40,7 @@ SPARK_START = 60.0
 BEHIND_ROUTER = 3
 """How far nodes step back: an answer that is kept does not wait while others are counted anew."""
 BEHIND_NODES = 8
-"""How far those who read many files step back, so that a hot answer does not wait for them."""
+"""How far direct workers step back: neither a hot answer waits for them, nor what makes it new."""
 _NOTHING = Lookout(0, datetime.fromtimestamp(0, UTC), {}, {})
 
 
@@ -125,7 +125,7 @@ class Fleet:
         self.keeper = Child(
             Program(
                 "keeper", "thermocline.serve.keeper", (*plan.of_project, *plan.keeper), True,
-                nice=BEHIND_NODES,
+                nice=BEHIND_ROUTER,
             ),
             folder,
             self._heard,
@@ -270,6 +270,11 @@ class Fleet:
         """How many queries somebody is answering."""
         load = self._loads.get(name)
         return 0 if load is None else load.running
+
+    @property
+    def files_are_read(self) -> bool:
+        """Whether all direct workers are reading files for somebody."""
+        return all(self.busy(each.name) for each in self.direct if each.up)
 
     @property
     def running(self) -> int:
