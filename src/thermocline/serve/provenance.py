@@ -26,10 +26,13 @@ class Given:
     scanned: tuple[int, int] = (0, 0)
 
 
-def provenance(given: Given, fleet: Fleet, *, cached: bool, ms: dict[str, float]) -> dict[str, Any]:
+def provenance(
+    given: Given, fleet: Fleet, *, cached: bool, late: bool = False, ms: dict[str, float]
+) -> dict[str, Any]:
     """What an answer says of itself, ready for JSON.
 
-    A table's staleness is how long ago it was last known to be as it was read.
+    A table's staleness is how long ago it was last known to be as it was read. `late` says that
+    the answer is one of before, as a new one was not to be had.
     """
     now, lookout, way = datetime.now(UTC), fleet.lookout, given.way
     tables: dict[str, Any] = {}
@@ -44,6 +47,8 @@ def provenance(given: Given, fleet: Fleet, *, cached: bool, ms: dict[str, float]
         }
     files, size = (0, 0) if cached else given.scanned
     because = ["the same was answered at these snapshots"] if cached else list(way.because)
+    if late:
+        because.append("a newer answer takes longer than it should, or cannot be had at the moment")
     return {
         "engine": "cache" if cached else way.engine,
         "node": way.node,

@@ -3,18 +3,32 @@
 What an answer depends on is its key: the question with its format and what the caller may see, and
 the version, which is the snapshots it was read from. A commit makes a new version, so nothing is
 ever invalidated; a dashboard that many people look at costs one execution a commit, also when they
-all ask at once, and nobody need wait for it where the answer before still will do.
+all ask at once, and nobody need wait for it where the answer before still will do. When there is
+too much to do, answers get older rather than fail.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from thermocline.errors import Transient
+
 T = TypeVar("T")
 _Key = tuple[Hashable, Hashable]
+
+PATIENCE = 1.0
+LONGER = 3
+"""So much longer than it once took may an answer take; then an older one is given, if it may be."""
+STUCK = 5.0
+"""After so many seconds the making of an older version is given up for that of a newer one."""
+
+
+def _never(_: object) -> bool:
+    return False
 
 
 class Results(Generic[T]):
@@ -26,7 +40,11 @@ class Results(Generic[T]):
         self._kept: OrderedDict[_Key, tuple[T, int]] = OrderedDict()
         self._newest: dict[Hashable, Hashable] = {}
         """Of which version the answer to a question is that was made last."""
+        self._took: dict[Hashable, float] = {}
+        """How many seconds its quickest making took."""
         self._running: dict[_Key, _Shared[T]] = {}
+        self._making: dict[Hashable, _Shared[T]] = {}
+        """Which version of an answer is being made, the last that was begun."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -45,7 +63,8 @@ class Results(Generic[T]):
         question: Hashable,
         version: Hashable,
         make: Callable[[], Coroutine[Any, Any, T]],
-        will_do: Callable[[T], bool] = lambda _: False,
+        will_do: Callable[[T], bool] = _never,
+        at_worst: Callable[[T], bool] = _never,
     ) -> tuple[T, bool]:
         """The answer to a question, and whether it was there or on its way already.
 
@@ -53,32 +72,62 @@ class Results(Generic[T]):
         another version, still will do: then that is given, and the new one is made meanwhile.
         When all who wait have gone, the making is cancelled. A failure is everybody's who waits,
         and is not kept.
+
+        Where the last answer may be given at worst, it is when the new one fails for a while or
+        takes far longer than it once did; and of such a question only one version is made at a
+        time. So work does not pile up while there is more of it than can be done.
         """
         found = self.get(question, version)
         if found is not None:
             return found, True
-        key = (question, version)
-        shared = self._running.get(key)
+        before = self.get(question, self._newest.get(question))
+        spare = before if before is not None and at_worst(before) else None
+        shared = self._running.get((question, version))
+        if shared is not None and shared.cancelled:
+            shared = None  # all who waited have just gone
+        if shared is None and spare is not None:
+            shared = self._of_before(question)
         joined = shared is not None
         if shared is None:
-            shared = self._running[key] = _Shared(asyncio.ensure_future(make()))
-            shared.task.add_done_callback(lambda task: self._done(key, task))
-        before = self.get(question, self._newest.get(question))
+            shared = self._start((question, version), make)
         if before is not None and will_do(before):
             return before, True
-        return await shared.wait(), joined
+        if spare is None:
+            return await shared.wait(), joined
+        made = await shared.if_made(max(PATIENCE, LONGER * self._took.get(question, 0.0)))
+        return (spare, True) if made is None else (made, joined)
+
+    def _of_before(self, question: Hashable) -> _Shared[T] | None:
+        """The making of another version, unless it takes so long that a new one may be quicker."""
+        shared = self._making.get(question)
+        if shared is None or shared.cancelled:
+            return None
+        if shared.seconds < STUCK:
+            return shared
+        shared.leave()
+        return None
+
+    def _start(self, key: _Key, make: Callable[[], Coroutine[Any, Any, T]]) -> _Shared[T]:
+        shared = _Shared(asyncio.ensure_future(make()))
+        self._running[key] = self._making[key[0]] = shared
+        shared.task.add_done_callback(lambda _: self._done(key, shared))
+        return shared
 
     def clear(self) -> None:
         """Forget everything that is kept, and keep nothing of what is being made."""
         self._kept.clear()
         self._newest.clear()
+        self._took.clear()
         self._running.clear()
+        self._making.clear()
         self.bytes = 0
 
-    def _done(self, key: _Key, task: asyncio.Future[T]) -> None:
+    def _done(self, key: _Key, shared: _Shared[T]) -> None:
+        question, task = key[0], shared.task
         failed = task.cancelled() or task.exception() is not None
-        shared = self._running.get(key)
-        if shared is None or shared.task is not task:
+        if self._making.get(question) is shared:
+            del self._making[question]
+        if self._running.get(key) is not shared:
             return  # forgotten meanwhile
         del self._running[key]
         if failed:
@@ -87,13 +136,14 @@ class Results(Generic[T]):
         if size > self._most // 8:
             return  # one large answer would push out many small ones
         self._kept[key] = (task.result(), size)
-        self._newest[key[0]] = key[1]
+        self._newest[question] = key[1]
+        self._took[question] = min(shared.seconds, self._took.get(question, shared.seconds))
         self.bytes += size
         while self.bytes > self._most:
             (question, version), (_, gone) = self._kept.popitem(last=False)
             self.bytes -= gone
             if self._newest.get(question) == version:
-                del self._newest[question]
+                del self._newest[question], self._took[question]
 
 
 class _Shared(Generic[T]):
@@ -101,7 +151,23 @@ class _Shared(Generic[T]):
 
     def __init__(self, task: asyncio.Future[T]) -> None:
         self.task = task
+        self.cancelled = False
+        self._began = time.perf_counter()
         self._waiting = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return time.perf_counter() - self._began
+
+    async def if_made(self, seconds: float) -> T | None:
+        """What is made within so many seconds; None if nothing is, which may be for a while."""
+        await asyncio.wait({self.task}, timeout=seconds)
+        if not self.task.done() or self.task.cancelled():
+            return None
+        if isinstance(self.task.exception(), Transient):
+            return None
+        return self.task.result()
 
     async def wait(self) -> T:
         self._waiting += 1
@@ -110,5 +176,10 @@ class _Shared(Generic[T]):
             return await asyncio.shield(self.task)
         finally:
             self._waiting -= 1
-            if not self._waiting and not self.task.done():
-                self.task.cancel()
+            self.leave()
+
+    def leave(self) -> None:
+        """Nobody else needs it who has something else: unless somebody waits, it is cancelled."""
+        if not self._waiting and not self.task.done():
+            self.cancelled = True
+            self.task.cancel()

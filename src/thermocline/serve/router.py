@@ -19,6 +19,7 @@ from thermocline.serve import parts
 from thermocline.serve.failures import BothFailed, TooLate
 from thermocline.serve.fleet.fleet import Fleet
 from thermocline.serve.fleet.messages import Allowance, EngineFailed, Moved, Reading
+from thermocline.serve.freshness import Freshness
 from thermocline.serve.prepare import Prepared, Preparing
 from thermocline.serve.provenance import Given, milliseconds, provenance
 from thermocline.serve.question.clock import Clock
@@ -54,6 +55,8 @@ class Limits:
     bytes: int = 64 << 20
     seconds: float = 30.0
     tolerance: float = 2.0
+    overdue: float = 30.0
+    """For how long an answer is better than none, where the newest is not to be had."""
     cache_bytes: int = 64 << 20
     verify_share: float = 0.01
     split_rows: int = parts.WORTH_ROWS
@@ -72,6 +75,7 @@ class Router:
         self.limits = limits or Limits()
         self._preparing = Preparing(self.limits.bounds)
         self._results = Results[Given](self.limits.cache_bytes, lambda it: len(it.rows.body) + 500)
+        self._freshness = Freshness(fleet, self.limits.tolerance, self.limits.overdue)
         self.verifier = Verifier(fleet, self._results.clear)
         self._parts = parts.Parts(fleet, self._results, self._older_part, self.question_for)
         self._chance = random.Random()  # noqa: S311  (which answers are looked at twice)
@@ -184,7 +188,8 @@ class Router:
             "wait": milliseconds(done - routed),
             **({} if cached else given.rows.ms),
         }
-        told = provenance(given, self.fleet, cached=cached, ms=ms)
+        late = cached and self._freshness.is_late(given, ask)
+        told = provenance(given, self.fleet, cached=cached, late=late, ms=ms)
         told["cost_usd"] = round(
             0.0 if cached else sum(given.rows.ms.values()) / 1000 * self.limits.dollars_per_second,
             10,
@@ -233,7 +238,7 @@ class Router:
                         f"`thermo history {table}` lists them.",
                     )
                 into[table] = snapshot
-        wanted = Wanted(exactly, at_least, self._tolerance(ask), self.fleet.left)
+        wanted = Wanted(exactly, at_least, self._freshness.tolerated(ask), self.fleet.left)
         distrusted = self.verifier.distrusted(lookout)
         engines = self.fleet.engines()
         if ask.format == "arrow":  # Trino gives JSON, and nobody here could turn it into Arrow
@@ -266,30 +271,25 @@ class Router:
         route = decide(spans, lookout, wanted, engines, now=now, distrusted=distrusted)
         return replace(route, ways=in_order(route.ways, lookout.heads, self.fleet.busy))
 
-    def _tolerance(self, ask: Ask) -> float:
-        """How many seconds ago a copy or an answer may have stopped being the newest."""
-        if ask.max_staleness is None:
-            return self.limits.tolerance
-        return min(self.limits.tolerance, ask.max_staleness)
-
     async def _given(
         self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
     ) -> tuple[Given, bool]:
         """The rows, from the answers that are kept or from an engine."""
-        if not route.ways:
-            raise BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
         if prepared.clock is Clock.INSTANT or not prepared.tables:
             return await self._tried(prepared, ask, caller, route, deadline), False
         # Whoever names a snapshot shares with nobody else: while an answer is made for those who
         # want the newest, there may come a newer one.
         question = (prepared.text, ask.dialect, ask.format, caller.policy, ask.snapshot)
-        snapshots = tuple(sorted(route.ways[0].snapshots.items()))
+        heads = self.fleet.lookout.heads
+        newest = {table: heads[table].snapshot for table in prepared.tables}
+        snapshots = tuple(sorted((route.ways[0].snapshots if route.ways else newest).items()))
         try:
             return await self._results.of(
                 question,
                 snapshots,
                 lambda: self._tried(prepared, ask, caller, route, deadline),
-                lambda given: self._still_good(given, ask),
+                lambda given: self._freshness.will_do(given, ask),
+                lambda given: self._freshness.will_do_at_worst(given, ask),
             )
         except TooLate:
             if time.perf_counter() >= deadline - 0.01:
@@ -297,23 +297,12 @@ class Router:
             # Somebody with less time asked the same first: their deadline is not ours.
             return await self._tried(prepared, ask, caller, route, deadline), False
 
-    def _still_good(self, given: Given, ask: Ask) -> bool:
-        """Whether an answer that was right until a moment ago will do while a new one is made."""
-        if ask.snapshot is not None or ask.min_snapshot is not None:
-            return False
-        heads, left, now = self.fleet.lookout.heads, self.fleet.left, datetime.now(UTC)
-        for table, snapshot in given.way.snapshots.items():
-            if table in heads and heads[table].snapshot == snapshot:
-                continue
-            ended = left.get((table, snapshot))
-            if ended is None or (now - ended).total_seconds() > self._tolerance(ask):
-                return False
-        return True
-
     async def _tried(
         self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
     ) -> Given:
         """Ask along the route until somebody answers; of what comes again, only what is new."""
+        if not route.ways:
+            raise BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
         failures: list[tuple[str, str]] = []
         for left in reversed(range(ROUNDS)):
             route = await self._caught_up(prepared, ask, route, deadline)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from thermocline.errors import BadInput, Transient
+from thermocline.serve import results
 from thermocline.serve.fleet.breaker import Breaker
 from thermocline.serve.results import Results
 
@@ -109,6 +111,160 @@ def test_the_least_recently_used_goes_first_and_large_ones_are_not_kept() -> Non
     kept, size = asyncio.run(trial())
     assert kept == [True, False, True, True, False]
     assert size == 800
+
+
+class Makers:
+    """Answers that are made when they may be, or fail."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.may_end: dict[int, asyncio.Future[bytes]] = {}
+        self.results = Results[bytes](1000, len)
+
+    async def make(self, version: int) -> bytes:
+        self.begun.append(version)
+        return await self.may_end.setdefault(version, asyncio.get_running_loop().create_future())
+
+    def ask(
+        self, version: int, will_do: bool = False, at_worst: bool = True
+    ) -> asyncio.Task[tuple[bytes, bool]]:
+        asked = self.results.of(
+            "k", version, lambda: self.make(version), lambda _: will_do, lambda _: at_worst
+        )
+        return asyncio.create_task(asked)
+
+    async def first(self) -> None:
+        """The answer of version 1."""
+        asked = self.ask(1)
+        await asyncio.sleep(0.001)
+        self.may_end[1].set_result(b"1")
+        assert await asked == (b"1", False)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "PATIENCE", 0.05)
+    monkeypatch.setattr(results, "STUCK", 0.2)
+
+
+def test_when_a_new_answer_takes_long_the_last_is_given_and_the_new_one_is_still_made() -> None:
+    async def trial() -> None:
+        makers = Makers()
+        await makers.first()
+        assert await makers.ask(2) == (b"1", True)
+        makers.may_end[2].set_result(b"2")
+        await asyncio.sleep(0.001)
+        assert await makers.ask(2) == (b"2", True)
+        assert makers.begun == [1, 2]
+
+    asyncio.run(trial())
+
+
+def test_who_is_content_with_nothing_older_waits_for_the_new_answer() -> None:
+    async def trial() -> None:
+        makers = Makers()
+        await makers.first()
+        asked = makers.ask(2, at_worst=False)
+        await asyncio.sleep(0.1)
+        assert not asked.done()
+        makers.may_end[2].set_result(b"2")
+        assert await asked == (b"2", False)
+
+    asyncio.run(trial())
+
+
+def test_what_takes_longer_always_is_waited_for_longer() -> None:
+    async def trial() -> None:
+        makers = Makers()
+        asked = makers.ask(1)
+        await asyncio.sleep(0.1)
+        makers.may_end[1].set_result(b"1")
+        await asked
+        asked = makers.ask(2)
+        await asyncio.sleep(0.15)
+        makers.may_end[2].set_result(b"2")
+        assert await asked == (b"2", False)
+
+    asyncio.run(trial())
+
+
+def test_one_version_is_made_at_a_time_until_that_takes_too_long() -> None:
+    async def trial() -> None:
+        makers = Makers()
+        await makers.first()
+        for version in (2, 3, 4):
+            assert await makers.ask(version) == (b"1", True)
+        assert makers.begun == [1, 2]
+        await asyncio.sleep(0.2)
+        assert await makers.ask(5) == (b"1", True)
+        assert makers.begun == [1, 2, 5]
+        assert makers.may_end[2].cancelled()
+        makers.may_end[5].set_result(b"5")
+        await asyncio.sleep(0.001)
+        assert await makers.ask(5) == (b"5", True)
+
+    asyncio.run(trial())
+
+
+def test_what_somebody_else_waits_for_is_not_given_up() -> None:
+    async def trial() -> None:
+        makers = Makers()
+        await makers.first()
+        strict = makers.ask(2, at_worst=False)
+        await asyncio.sleep(0.25)
+        assert await makers.ask(3) == (b"1", True)
+        makers.may_end[2].set_result(b"2")
+        assert await strict == (b"2", False)
+
+    asyncio.run(trial())
+
+
+def test_who_comes_while_what_nobody_waited_for_is_cancelled_is_given_an_answer() -> None:
+    async def trial() -> bytes:
+        kept = Results[bytes](1000, len)
+        ending = asyncio.Event()
+
+        async def slow() -> bytes:
+            try:
+                await asyncio.sleep(10)
+            finally:
+                await ending.wait()  # a worker is told, which takes a moment
+            return b""
+
+        async def make() -> bytes:
+            return b"x"
+
+        left = asyncio.create_task(kept.of("k", 1, slow))
+        await asyncio.sleep(0.001)
+        left.cancel()
+        await asyncio.sleep(0.001)
+        given, _ = await kept.of("k", 1, make)
+        ending.set()
+        await asyncio.sleep(0.001)
+        assert kept.get("k", 1) == b"x"
+        return given
+
+    assert asyncio.run(trial()) == b"x"
+
+
+@pytest.mark.parametrize(
+    ("error", "given"), [(Transient("no"), b"1"), (BadInput("no"), None), (ValueError("no"), None)]
+)
+def test_an_older_answer_stands_in_for_a_failure_that_passes_and_for_no_other(
+    error: Exception, given: bytes | None
+) -> None:
+    async def trial() -> bytes | None:
+        makers = Makers()
+        await makers.first()
+        asked = makers.ask(2)
+        await asyncio.sleep(0.001)
+        makers.may_end[2].set_exception(error)
+        try:
+            return (await asked)[0]
+        except type(error):
+            return None
+
+    assert asyncio.run(trial()) == given
 
 
 def test_an_answer_that_still_will_do_is_given_while_the_new_one_is_made() -> None:

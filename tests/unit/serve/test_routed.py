@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 from tests.unit.serve.fixed_router import SNAPSHOT, head
 
+from thermocline.serve import results
 from thermocline.serve import router as routers
 from thermocline.serve.fleet.messages import Allowance, EngineFailed, Reading
 from thermocline.serve.route import Engines, Way
@@ -314,3 +315,37 @@ def test_when_a_node_dies_the_other_is_waited_for_rather_than_files_read_by_many
         return world.fleet.asked_of
 
     assert run(trial()) == [("node-0", NEXT), ("node-1", NEXT)]
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds_ago", "given"),
+    [
+        ({}, 20, "cache old"),
+        ({}, 31, "hot new"),
+        ({"max_staleness": 5.0}, 20, "hot new"),
+        ({"min_snapshot": NEXT}, 20, "hot new"),
+    ],
+)
+def test_when_the_newest_is_not_to_be_had_an_older_answer_is_given_and_says_so(
+    more: dict[str, Any], seconds_ago: float, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "PATIENCE", 0.05)
+
+    async def trial() -> None:
+        world = World()
+        sql = "select count(*) as n from silver.orders"
+        assert await world.ask(sql) == "hot old"
+        world.fleet.advance("node-0", "node-1")
+        world.fleet.see(NEXT, seconds_ago)
+        world.fleet.answering.clear()
+        asking = asyncio.create_task(world.router.answer(Ask(sql, **more), Caller("tests")))
+        await asyncio.wait({asking}, timeout=0.2)
+        assert asking.done() is (given == "cache old")
+        world.fleet.answering.set()
+        answer = await asking
+        assert said(answer) == given
+        late = [why for why in answer.provenance["because"] if "newer" in why]
+        assert bool(late) is (given == "cache old")
+        assert await world.ask(sql) == "cache new"
+
+    run(trial())

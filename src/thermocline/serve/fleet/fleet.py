@@ -39,8 +39,8 @@ MOST_TOLD = 1_000
 SPARK_START = 60.0
 BEHIND_ROUTER = 3
 """How far nodes step back: an answer that is kept does not wait while others are counted anew."""
-BEHIND_NODES = 8
-"""How far direct workers step back: neither a hot answer waits for them, nor what makes it new."""
+BEHIND_NODES = 12
+"""How far those who read files step back: no hot answer waits for them, nor what makes it new."""
 _NOTHING = Lookout(0, datetime.fromtimestamp(0, UTC), {}, {})
 
 
@@ -131,7 +131,14 @@ class Fleet:
             self._heard,
         )  # fmt: skip
         self.spark = Child(
-            Program("spark", "thermocline.serve.engines.spark", plan.of_project, True), folder
+            Program(
+                "spark",
+                "thermocline.serve.engines.spark",
+                plan.of_project,
+                trusted=True,
+                nice=BEHIND_NODES,
+            ),
+            folder,
         )
         self.memory: dict[str, int] = {}
         self._loads: dict[str, _Load] = {}

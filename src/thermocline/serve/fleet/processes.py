@@ -177,7 +177,6 @@ class Child(Kept):
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(program.trusted),
-            start_new_session=True,  # Ctrl-C is for the router, which ends them in order
         )  # fmt: skip
         try:
             assert process.stdin is not None and process.stdout is not None

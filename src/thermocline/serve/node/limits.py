@@ -32,7 +32,7 @@ UNSEEN = 512 << 20
 HEADROOM = 128 << 20
 """With less than this left to reserve, threads can no longer be started."""
 
-BULK_NICE = 10
+BULK_NICE = 4
 """How much less of the processor bulk work gets than queries, in the words of `nice`."""
 
 _RESIDENT, _DATA = 1, 5  # columns of /proc/self/statm
