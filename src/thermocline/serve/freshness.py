@@ -41,7 +41,7 @@ class Freshness:
         longest = self.overdue if ask.max_staleness is None else self.tolerated(ask)
         return not _names_one(ask) and self._behind(given) <= longest
 
-    def is_late(self, given: Given, ask: Ask) -> bool:
+    def is_overdue(self, given: Given, ask: Ask) -> bool:
         """Whether an answer is older than it should be."""
         return not _names_one(ask) and self._behind(given) > self.tolerated(ask)
 

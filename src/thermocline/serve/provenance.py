@@ -27,12 +27,12 @@ class Given:
 
 
 def provenance(
-    given: Given, fleet: Fleet, *, cached: bool, late: bool = False, ms: dict[str, float]
+    given: Given, fleet: Fleet, *, cached: bool, overdue: bool = False, ms: dict[str, float]
 ) -> dict[str, Any]:
     """What an answer says of itself, ready for JSON.
 
-    A table's staleness is how long ago it was last known to be as it was read. `late` says that
-    the answer is one of before, as a new one was not to be had.
+    A table's staleness is how long ago it was last known to be as it was read. `overdue` says
+    that the answer is one of before, as a new one was not to be had.
     """
     now, lookout, way = datetime.now(UTC), fleet.lookout, given.way
     tables: dict[str, Any] = {}
@@ -47,13 +47,14 @@ def provenance(
         }
     files, size = (0, 0) if cached else given.scanned
     because = ["the same was answered at these snapshots"] if cached else list(way.because)
-    if late:
+    if overdue:
         because.append("a newer answer takes longer than it should, or cannot be had at the moment")
     return {
         "engine": "cache" if cached else way.engine,
         "node": way.node,
         "tables": tables,
         "because": because,
+        "overdue": overdue,
         "fallback": [{"from": who, "cause": why} for who, why in given.failures],
         "scanned": {"files": files, "bytes": size},
         "ms": ms,

@@ -188,8 +188,8 @@ class Router:
             "wait": milliseconds(done - routed),
             **({} if cached else given.rows.ms),
         }
-        late = cached and self._freshness.is_late(given, ask)
-        told = provenance(given, self.fleet, cached=cached, late=late, ms=ms)
+        overdue = cached and self._freshness.is_overdue(given, ask)
+        told = provenance(given, self.fleet, cached=cached, overdue=overdue, ms=ms)
         told["cost_usd"] = round(
             0.0 if cached else sum(given.rows.ms.values()) / 1000 * self.limits.dollars_per_second,
             10,
@@ -301,11 +301,9 @@ class Router:
         self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
     ) -> Given:
         """Ask along the route until somebody answers; of what comes again, only what is new."""
-        if not route.ways:
-            raise BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
         failures: list[tuple[str, str]] = []
         for left in reversed(range(ROUNDS)):
-            route = await self._caught_up(prepared, ask, route, deadline)
+            route = await self._awaited(prepared, ask, route, deadline)
             known = self.fleet.lookout
             try:
                 given = await self._in_parts(prepared, ask, caller, deadline) if left else None
@@ -327,16 +325,14 @@ class Router:
             return given
         raise _failed(failures)
 
-    async def _caught_up(
-        self, prepared: Prepared, ask: Ask, route: Route, deadline: float
-    ) -> Route:
-        """The route, once a node that is about to catch up has, or nobody else reads files.
+    async def _awaited(self, prepared: Prepared, ask: Ask, route: Route, deadline: float) -> Route:
+        """The route, once there is somebody to ask, and no node that had better be waited for.
 
         When all nodes are behind for a moment, every question of a dashboard would be answered
         from files at once, at many times the cost, and that would keep the nodes behind.
         """
         until = (time.perf_counter() + deadline) / 2
-        while route.ways and self._rather_waits(route, route.ways[0]):
+        while not route.ways or self._rather_waits(route, route.ways[0]):
             left = until - time.perf_counter()
             if left <= 0:
                 break
@@ -468,6 +464,8 @@ def _scanned(way: Way, route: Route) -> tuple[int, int]:
 
 
 def _failed(failures: list[tuple[str, str]]) -> BothFailed:
+    if not failures:
+        return BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
     tried = [f"{who}: {why}" for who, why in failures]
     return BothFailed(
         "; ".join(tried[:4]), "Ask again; if it goes on, the server's log says more.", tried=tried

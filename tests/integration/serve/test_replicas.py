@@ -12,7 +12,7 @@ from tests.integration.serve import shop_lake
 from tests.integration.serve.shop_lake import PER_DAY, head
 
 from thermocline.lake import Lake
-from thermocline.serve.fleet.fleet import BEHIND_NODES, Fleet, Plan
+from thermocline.serve.fleet.fleet import BEHIND_NODES, BEHIND_ROUTER, Fleet, Plan
 from thermocline.serve.router import Limits, Router
 from thermocline.serve.terms import Answer, Ask, Caller
 
@@ -43,9 +43,15 @@ async def trial(lake: Lake, project: Path) -> list[Answer]:
     await router.start()
     try:
         await until_both_hold(router, lake)
-        stepped_back = min(19, os.getpriority(os.PRIO_PROCESS, 0) + BEHIND_NODES)
-        for each in (router.fleet.keeper, *router.fleet.direct):
-            assert os.getpriority(os.PRIO_PROCESS, each.pid or 0) == stepped_back
+        fleet, own = router.fleet, os.getpriority(os.PRIO_PROCESS, 0)
+        for nice, some in (
+            (BEHIND_ROUTER, (fleet.keeper, *fleet.nodes.values())),
+            (BEHIND_NODES, fleet.direct),
+        ):
+            for pid in (each.pid or 0 for each in some):
+                assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, own + nice)
+                # Which counts only among processes of one session.
+                assert (os.getsid(pid), os.getpgid(pid)) == (os.getsid(0), pid)
         answers = []
         for number, victim in enumerate(NODES):
             pid = router.fleet.nodes[victim].pid

@@ -85,6 +85,8 @@ class FixedRouter:
         if "test.fallback" in question.tables:
             fallback = [{"from": "node-1", "cause": "it died"}]
             provenance = {"engine": "direct", "fallback": fallback}
+        if "test.overdue" in question.tables:
+            provenance = {"engine": "cache", "overdue": True}
         return Answer(Rows(COLUMNS, 3, self.encoded(ask.format)), ask.format, provenance)
 
     async def _misbehave(self, table: str) -> None:
@@ -106,7 +108,7 @@ class FixedRouter:
         }
         if name in raised:
             raise raised[name]
-        if table not in ("silver.orders", "test.fallback"):
+        if table not in ("silver.orders", "test.fallback", "test.overdue"):
             raise NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
 
     def encoded(self, format: str) -> bytes:

@@ -34,6 +34,13 @@ def test_engines_that_failed_on_the_way_are_blamed(tmp_path: Path) -> None:
         assert f"{name} {count}.0" in text
 
 
+def test_answers_that_are_older_than_they_should_be_are_counted(tmp_path: Path) -> None:
+    with serving(FixedRouter(), opened(tmp_path)) as url:
+        for table in ("test.overdue", "silver.orders", "test.overdue"):
+            httpx.post(f"{url}/query", json={"sql": f"select * from {table}"})
+        assert "\nthermocline_overdue_total 2.0\n" in httpx.get(f"{url}/metrics").text
+
+
 def test_a_caller_who_leaves_cancels_the_query(tmp_path: Path) -> None:
     router, metrics = FixedRouter(), Metrics()
     with serving(router, opened(tmp_path), metrics=metrics) as url:

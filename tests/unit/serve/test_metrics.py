@@ -206,6 +206,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     ]
     lagging = [series('thermocline_refresh_lag_seconds{table="a.b"}', "30x60")]
     wrong = [series("thermocline_mismatch_total", "0x29 1x30")]
+    overdue = [*quiet, series("thermocline_overdue_total", "0+60x60")]
 
     def case(given: list[dict[str, str]], alert: str, fires: int) -> dict[str, object]:
         check: dict[str, object] = {"eval_time": "40m", "alertname": alert}
@@ -217,6 +218,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         "ThermoclineQueriesFail": {"severity": "page"},
         "ThermoclineRefreshLags": {"severity": "ticket", "table": "a.b"},
         "ThermoclineMismatch": {"severity": "page"},
+        "ThermoclineOverdue": {"severity": "ticket"},
         "ThermoclineEngineFails": {"severity": "ticket", "engine": "spark"},
     }
     cases = [
@@ -224,6 +226,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         case(failing, "ThermoclineQueriesFail", 1), case(lagging, "ThermoclineRefreshLags", 1),
         case(covered, "ThermoclineQueriesFail", 0), case(covered, "ThermoclineEngineFails", 1),
         case(wrong, "ThermoclineMismatch", 1), case(quiet, "ThermoclineMismatch", 0),
+        case(overdue, "ThermoclineOverdue", 1), case(quiet, "ThermoclineOverdue", 0),
     ]  # fmt: skip
     rules = yaml.safe_load(RULES.read_text())
     for group in rules["groups"]:

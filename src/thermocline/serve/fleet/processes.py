@@ -177,6 +177,10 @@ class Child(Kept):
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=environment(program.trusted),
+            # Ctrl-C is for the router, which ends them in order. A group of their own keeps it from
+            # them; not a session: Linux shares the processor out among sessions first, and that
+            # some are nicer than others counts only within one. (uvloop has no `process_group`.)
+            preexec_fn=os.setpgrp,
         )  # fmt: skip
         try:
             assert process.stdin is not None and process.stdout is not None

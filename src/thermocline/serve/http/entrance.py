@@ -132,6 +132,8 @@ class Entrance:
             failed = [str(each.get("from")) for each in answer.provenance.get("fallback", ())]
             outcome = "fell_back" if failed else "answered"
             self._blame(failed)
+            if answer.provenance.get("overdue"):
+                self._metrics.overdue()
         except TimeoutError:
             outcome = "late"
             raise TooLate(

@@ -75,6 +75,11 @@ class Metrics:
             "thermocline_cache_hits_total", "Answers that had been given before.",
             registry=registry,
         )  # fmt: skip
+        self._overdue = Counter(
+            "thermocline_overdue_total",
+            "Answers that are older than they should be, as a newer one was not to be had.",
+            registry=registry,
+        )  # fmt: skip
         self._mismatches = Counter(
             "thermocline_mismatch_total", "Hot answers that differed from the cold one.",
             registry=registry,
@@ -127,6 +132,10 @@ class Metrics:
             self._seconds[engine].observe(seconds)
             if engine == "cache":
                 self._cache_hits.inc()
+
+    def overdue(self) -> None:
+        """An answer was older than it should be."""
+        self._overdue.inc()
 
     def failed(self, engine: str) -> None:
         """An engine was asked and could not answer; somebody else may have."""

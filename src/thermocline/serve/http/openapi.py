@@ -43,6 +43,7 @@ _PROVENANCE: Json = {
     "node": "node-0",
     "tables": {"gold.daily_revenue": {"snapshot": "4312345678901234567", "staleness_ms": 840}},
     "because": ["inside the 7-day window", "node-0 holds the newest snapshot"],
+    "overdue": False,
     "scanned": {"files": 0, "bytes": 0},
     "cost_usd": 0.0000004,
     "ms": {"parse": 0.3, "route": 0.1, "execute": 1.2, "encode": 0.2},

@@ -98,14 +98,7 @@ def run(
 
 
 def told_token() -> str:
-    """The token, which whoever starts a worker writes as the first line of its standard input.
-
-    From here on a Ctrl-C is only for whoever started it, and ends its workers in order.
-    """
-    # A group of its own, but not a session: Linux shares the processor out among sessions first,
-    # and that some are nicer than others counts only within one.
-    if os.getpgrp() != os.getpid():
-        os.setpgrp()
+    """The token, which whoever starts a worker writes as the first line of its standard input."""
     return sys.stdin.buffer.readline().decode().strip()
 
 
