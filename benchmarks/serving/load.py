@@ -24,6 +24,7 @@ class Heard:
     snapshot: str = ""
     digest: bytes = b""
     fell_back: bool = False
+    overdue: bool = False
     why: str = ""
     """What was said instead of an answer."""
 
@@ -107,7 +108,7 @@ async def ask(client: Client, number: int, sql: str) -> Heard:
     (table,) = provenance["tables"].values()
     return Heard(
         number, began, seconds, status, provenance["engine"], table["snapshot"],
-        digest(told["rows"]), bool(provenance["fallback"]),
+        digest(told["rows"]), bool(provenance["fallback"]), provenance["overdue"],
     )  # fmt: skip
 
 

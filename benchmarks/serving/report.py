@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from benchmarks.serving.load import Heard
 
 HEADINGS = (
-    "| | answers | per second | failed | p50 ms | p95 ms | p99 ms | hot p95 ms | engines |\n"
-    "|---|---:|---:|---:|---:|---:|---:|---:|---|"
+    "| | answers | per second | failed | overdue | p50 ms | p95 ms | p99 ms | hot p95 ms "
+    "| engines |\n"
+    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|"
 )
 
 
@@ -59,10 +60,10 @@ class Loop:
         engines = Counter(each.engine for each in self.good).most_common()
         told = ", ".join(f"{engine} {count:,}" for engine, count in engines)
         quantiles = " | ".join(f"{self.at(share):.1f}" for share in (0.5, 0.95, 0.99))
-        failed = len(self.heard) - len(self.good)
+        failed, overdue = len(self.heard) - len(self.good), sum(e.overdue for e in self.good)
         return (
-            f"| {self.name} | {len(self.good):,} | {self.rate:.0f} | {failed} | {quantiles} "
-            f"| {self.hot_p95:.1f} | {told} |"
+            f"| {self.name} | {len(self.good):,} | {self.rate:.0f} | {failed} | {overdue} "
+            f"| {quantiles} | {self.hot_p95:.1f} | {told} |"
         )
 
 
