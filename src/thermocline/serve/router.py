@@ -215,7 +215,7 @@ class Router:
             lookout = await self.fleet.look(LOOK_SECONDS)
         for table in tables:
             if table in hidden or table not in lookout.heads:
-                raise NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
+                raise _no_table(table)
         return lookout
 
     def _pinned(self, prepared: Prepared, ask: Ask) -> str:
@@ -227,6 +227,9 @@ class Router:
         return prepared.tables[0]
 
     def _route(self, prepared: Prepared, ask: Ask, lookout: Lookout) -> tuple[Wanted, Route]:
+        for table in prepared.tables:
+            if table not in lookout.heads:  # dropped since the last look
+                raise _no_table(table)
         exactly: dict[str, int] = {}
         at_least: dict[str, int] = {}
         for snapshot, into in ((ask.snapshot, exactly), (ask.min_snapshot, at_least)):
@@ -280,9 +283,7 @@ class Router:
         # Whoever names a snapshot shares with nobody else: while an answer is made for those who
         # want the newest, there may come a newer one.
         question = (prepared.text, ask.dialect, ask.format, caller.policy, ask.snapshot)
-        heads = self.fleet.lookout.heads
-        newest = {table: heads[table].snapshot for table in prepared.tables}
-        snapshots = tuple(sorted((route.ways[0].snapshots if route.ways else newest).items()))
+        snapshots = tuple(sorted(route.ways[0].snapshots.items())) if route.ways else None
         try:
             return await self._results.of(
                 question,
@@ -461,6 +462,10 @@ class Router:
 def _scanned(way: Way, route: Route) -> tuple[int, int]:
     """Files and bytes that were read of the lake."""
     return (0, 0) if way.engine == "hot" else (route.files, route.bytes)
+
+
+def _no_table(table: str) -> NotFound:
+    return NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
 
 
 def _failed(failures: list[tuple[str, str]]) -> BothFailed:

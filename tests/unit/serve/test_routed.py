@@ -6,14 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 import pytest
 from tests.unit.serve.fixed_router import SNAPSHOT, head
 
+from thermocline.errors import NotFound
 from thermocline.serve import results
 from thermocline.serve import router as routers
+from thermocline.serve.failures import BothFailed
 from thermocline.serve.fleet.messages import Allowance, EngineFailed, Reading
 from thermocline.serve.route import Engines, Way
 from thermocline.serve.router import Limits, Router
@@ -39,6 +42,7 @@ class FixedFleet:
         self.answering = asyncio.Event()
         self.answering.set()
         self.reading = 0
+        self.direct = True
         self.changed = asyncio.Event()
         self.see(SNAPSHOT)
 
@@ -59,7 +63,7 @@ class FixedFleet:
 
     def engines(self) -> Engines:
         up = {name: self.loads[name] for name in self.held if name not in self.down}
-        return Engines(up, True, (), 1 << 30)
+        return Engines(up, self.direct, (), 1 << 30)
 
     def busy(self, name: str) -> int:
         return self.loads[name]
@@ -347,5 +351,44 @@ def test_when_the_newest_is_not_to_be_had_an_older_answer_is_given_and_says_so(
         late = [why for why in answer.provenance["because"] if "newer" in why]
         assert bool(late) is (given == "cache old")
         assert await world.ask(sql) == "cache new"
+
+    run(trial())
+
+
+def test_a_table_that_is_dropped_while_a_node_is_waited_for_is_not_found() -> None:
+    async def trial() -> None:
+        world = World()
+        world.fleet.see(NEXT, seconds_ago=5)
+        world.fleet.reading = 1
+        asking = asyncio.create_task(world.ask())
+        await world.made()
+        world.fleet.lookout = replace(world.fleet.lookout, heads={}, held={})
+        world.fleet.changed.set()
+        with pytest.raises(NotFound, match="There is no table"):
+            await asking
+
+    run(trial())
+
+
+def test_who_is_just_being_started_is_waited_for() -> None:
+    async def trial() -> str:
+        world = World()
+        world.fleet.down.update(world.fleet.held)
+        world.fleet.direct = False
+        asking = asyncio.create_task(world.ask())
+        await world.made()
+        world.fleet.direct = True
+        return await asking
+
+    assert run(trial()) == "direct old"
+
+
+def test_when_nobody_comes_that_is_said_in_time() -> None:
+    async def trial() -> None:
+        world = World()
+        world.fleet.down.update(world.fleet.held)
+        world.fleet.direct = False
+        with pytest.raises(BothFailed, match="No engine can be asked"):
+            await world.ask(timeout=0.5)
 
     run(trial())

@@ -83,6 +83,7 @@ def test_it_is_asked_otherwise(field: str) -> None:
         "select date_trunc('hour', ts) from (select local as ts from silver.seen)",
         "with seen as (select local as ts from silver.seen) select hour(ts) from seen",
         "select hour(ts) from silver.seen, (select 1 as one)",
+        "select hour(ts) from (silver.kinds join (select 1 as one) x on true)",
         "select local as ts from silver.seen order by date_trunc('day', ts)",
     ],
 )

@@ -79,8 +79,13 @@ def _has_zone(column: exp.Column, stored: Stored, columns: Columns) -> bool:
     for source in [select.args.get("from_"), *select.args.get("joins", ())]:
         table = source.this if source is not None else None
         found = stored(table) if isinstance(table, exp.Table) else None
-        if table is None or found is None or found not in columns:
+        if table is None or found is None or found not in columns or _has_more(table):
             return False  # it may have a column of the name, of any type
         if not column.table or column.table.lower() == table.alias_or_name.lower():
             kinds += [kind for each, kind in columns[found].items() if each.lower() == name]
     return kinds == ["timestamptz"]
+
+
+def _has_more(table: exp.Table) -> bool:
+    """Whether other columns than its own hang on a table."""
+    return any(table.args.get(each) for each in ("joins", "laterals", "pivots"))
