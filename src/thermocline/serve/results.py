@@ -22,9 +22,9 @@ _Key = tuple[Hashable, Hashable]
 
 PATIENCE = 1.0
 LONGER = 3
-"""So much longer than it once took may an answer take; then an older one is given, if it may be."""
-STUCK = 5.0
-"""After so many seconds the making of an older version is given up for that of a newer one."""
+"""So many seconds, or times what it once took, a new answer is waited for; then an old one does."""
+STUCK = 5
+"""After so many times that long, a newer version is made beside the one that does not get done."""
 
 
 def _never(_: object) -> bool:
@@ -43,8 +43,8 @@ class Results(Generic[T]):
         self._took: dict[Hashable, float] = {}
         """How many seconds its quickest making took."""
         self._running: dict[_Key, _Shared[T]] = {}
-        self._making: dict[Hashable, _Shared[T]] = {}
-        """Which version of an answer is being made, the last that was begun."""
+        self._making: dict[Hashable, list[_Shared[T]]] = {}
+        """Which versions of an answer are being made, in the order in which they were begun."""
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -94,22 +94,24 @@ class Results(Generic[T]):
             return before, True
         if spare is None:
             return await shared.wait(), joined
-        made = await shared.if_made(max(PATIENCE, LONGER * self._took.get(question, 0.0)))
-        return (spare, True) if made is None else (made, joined)
+        made = await shared.if_made(self._patience(question))
+        if made is not None:
+            return made, joined
+        last = self.get(question, self._newest.get(question))
+        return (spare if last is None else last), True
+
+    def _patience(self, question: Hashable) -> float:
+        return max(PATIENCE, LONGER * self._took.get(question, 0.0))
 
     def _of_before(self, question: Hashable) -> _Shared[T] | None:
         """The making of another version, unless it takes so long that a new one may be quicker."""
-        shared = self._making.get(question)
-        if shared is None or shared.cancelled:
-            return None
-        if shared.seconds < STUCK:
-            return shared
-        shared.leave()
-        return None
+        begun = [each for each in self._making.get(question, ()) if not each.cancelled]
+        stuck = STUCK * self._patience(question)
+        return begun[-1] if begun and begun[-1].seconds < stuck else None
 
     def _start(self, key: _Key, make: Callable[[], Coroutine[Any, Any, T]]) -> _Shared[T]:
-        shared = _Shared(asyncio.ensure_future(make()))
-        self._running[key] = self._making[key[0]] = shared
+        shared = self._running[key] = _Shared(asyncio.ensure_future(make()))
+        self._making.setdefault(key[0], []).append(shared)
         shared.task.add_done_callback(lambda _: self._done(key, shared))
         return shared
 
@@ -125,13 +127,19 @@ class Results(Generic[T]):
     def _done(self, key: _Key, shared: _Shared[T]) -> None:
         question, task = key[0], shared.task
         failed = task.cancelled() or task.exception() is not None
-        if self._making.get(question) is shared:
-            del self._making[question]
-        if self._running.get(key) is not shared:
+        if self._running.get(key) is shared:
+            del self._running[key]
+        making = self._making.get(question, [])
+        if shared not in making:
             return  # forgotten meanwhile
-        del self._running[key]
+        before = making[: making.index(shared)]
+        making.remove(shared)
+        if not making:
+            del self._making[question]
         if failed:
             return
+        for each in before:
+            each.leave()
         size = self._size(task.result())
         if size > self._most // 8:
             return  # one large answer would push out many small ones
@@ -179,7 +187,7 @@ class _Shared(Generic[T]):
             self.leave()
 
     def leave(self) -> None:
-        """Nobody else needs it who has something else: unless somebody waits, it is cancelled."""
+        """Somebody no longer needs it: unless others wait for it, it is cancelled."""
         if not self._waiting and not self.task.done():
             self.cancelled = True
             self.task.cancel()
