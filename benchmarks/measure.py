@@ -49,18 +49,19 @@ def measured(of: int | None = None, without: Collection[int] = ()) -> Iterator[C
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    wall, cpu, stolen = time.perf_counter(), _cpu(tree()), _stolen()
+    wall, cpu, stolen = time.perf_counter(), _cpu(tree()), stolen_seconds()
     try:
         yield cost
     finally:
         cost.wall = time.perf_counter() - wall
         cost.cpu = _cpu(tree()) - cpu
-        cost.stolen = _stolen() - stolen
+        cost.stolen = stolen_seconds() - stolen
         done.set()
         watcher.join()
 
 
-def _stolen() -> float:
+def stolen_seconds() -> float:
+    """CPU seconds that the host of a virtual machine gave to others, since it began."""
     return float(getattr(psutil.cpu_times(), "steal", 0.0))
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.measure import stolen_seconds
 from benchmarks.serving.disturb import Disturbances, processes
 from benchmarks.serving.load import Heard
 from benchmarks.serving.report import quantile
@@ -86,8 +87,8 @@ def course(server: int, happened: Disturbances) -> Iterator[Course]:
             used: dict[str, float] = defaultdict(float)
             for kind, seconds in counted.values():
                 used[kind] += seconds
-            stolen = psutil.cpu_times().steal
-            found.samples.append(Sample(time.perf_counter(), happened.kills, stolen, dict(used)))
+            now, stolen = time.perf_counter(), stolen_seconds()
+            found.samples.append(Sample(now, happened.kills, stolen, dict(used)))
             if done.wait(1.0):
                 return
 

@@ -21,8 +21,6 @@ import psutil
 import pyarrow as pa
 
 from benchmarks.serving import lake as lakes
-from thermocline.config import load
-from thermocline.lake import Lake
 
 COMMIT_SECONDS = 5.0
 ADDED = 500
@@ -62,7 +60,7 @@ def disturbed(project: Path, server: int, kill_seconds: float) -> Iterator[Distu
 
 def _commit(project: Path, ended: Any, told: Any) -> None:
     try:
-        lake = Lake(load(project, environ={}))
+        lake = lakes.opened(project)
         told.put("begun")
         number = 1 << 40
         while not ended.wait(COMMIT_SECONDS):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from math import inf
 from typing import TYPE_CHECKING
 
 from thermocline.serve.provenance import Given
+from thermocline.serve.route import seconds_behind
 from thermocline.serve.terms import Ask
 
 if TYPE_CHECKING:
@@ -47,13 +47,13 @@ class Freshness:
 
     def _behind(self, given: Given) -> float:
         """How many seconds ago an answer stopped being the newest; 0 when it is."""
-        heads, now = self.fleet.lookout.heads, datetime.now(UTC)
-        behind = 0.0
-        for table, snapshot in given.way.snapshots.items():
-            if table not in heads or heads[table].snapshot != snapshot:
-                ended = self.fleet.left.get((table, snapshot))
-                behind = max(behind, (now - ended).total_seconds() if ended else inf)
-        return behind
+        heads, left, now = self.fleet.lookout.heads, self.fleet.left, datetime.now(UTC)
+        behind = [
+            seconds_behind(table, snapshot, left, now)
+            for table, snapshot in given.way.snapshots.items()
+            if table not in heads or heads[table].snapshot != snapshot
+        ]
+        return max(behind, default=0.0)
 
 
 def _names_one(ask: Ask) -> bool:

@@ -152,14 +152,21 @@ def _unfit(
         return None if fits else _Unfit(f"{table} is asked at a snapshot that no node holds")
     if copy.snapshot == head.snapshot:
         return None
-    left = wanted.left.get((table, copy.snapshot))
-    behind = (now - left).total_seconds() if left is not None else inf
+    behind = seconds_behind(table, copy.snapshot, wanted.left, now)
     if table in wanted.at_least and not _reaches(head, copy.snapshot, wanted.at_least[table]):
         why = f"the copy of {table} is older than the snapshot asked for"
         return _Unfit(why, behind < SOON_SECONDS)
     if behind > wanted.tolerance:
         return _Unfit(f"the copy of {table} is behind", behind < SOON_SECONDS)
     return None
+
+
+def seconds_behind(
+    table: str, snapshot: int, left: Mapping[tuple[str, int], datetime], now: datetime
+) -> float:
+    """How long ago a snapshot stopped being its table's newest; infinite when that is not known."""
+    ended = left.get((table, snapshot))
+    return (now - ended).total_seconds() if ended is not None else inf
 
 
 def _reaches(head: Head, snapshot: int, least: int) -> bool:

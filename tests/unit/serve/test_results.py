@@ -125,11 +125,9 @@ class Makers:
         self.begun.append(version)
         return await self.may_end.setdefault(version, asyncio.get_running_loop().create_future())
 
-    def ask(
-        self, version: int, will_do: bool = False, at_worst: bool = True
-    ) -> asyncio.Task[tuple[bytes, bool]]:
+    def ask(self, version: int, at_worst: bool = True) -> asyncio.Task[tuple[bytes, bool]]:
         asked = self.results.of(
-            "k", version, lambda: self.make(version), lambda _: will_do, lambda _: at_worst
+            "k", version, lambda: self.make(version), at_worst=lambda _: at_worst
         )
         return asyncio.create_task(asked)
 
