@@ -202,6 +202,14 @@ SETTINGS: tuple[Setting, ...] = (
         _size,
     ),
     Setting(
+        "transform.verify_share",
+        float,
+        0.0,
+        "Which share of the parts that no change touched is recomputed before publish; one that "
+        "differs stops it.",
+        _share,
+    ),
+    Setting(
         "workers.mode",
         str,
         "auto",

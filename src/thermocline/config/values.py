@@ -98,6 +98,7 @@ class TransformSettings:
 
     engine: str = "auto"
     duckdb_bytes: str = "1GB"
+    verify_share: float = 0.0
 
     @property
     def small(self) -> int:

@@ -36,6 +36,15 @@ class Updates(StrEnum):
     MERGE_ON_READ = "merge-on-read"
 
 
+class Incremental(StrEnum):
+    """What happens when a model's changes cannot be followed to the parts that they touch."""
+
+    AUTO = "auto"
+    """It is computed as a whole, and the plan says why."""
+    STRICT = "strict"
+    """That is an error."""
+
+
 class Drift(StrEnum):
     """What ingestion does with a field the contract does not name."""
 
@@ -54,6 +63,8 @@ class Column:
     doc: str | None = None
     classification: str | None = None
     renamed_from: str | None = None
+    load_time: bool = False
+    """Whether it says when its row was computed, so that computing it again may change it."""
     line: int = field(default=0, compare=False)
 
 
@@ -201,6 +212,7 @@ class Contract:
     order_by: tuple[str, ...] = ()
     delete_when: str | None = None
     updates: Updates = Updates.COPY_ON_WRITE
+    incremental: Incremental = Incremental.AUTO
     drift: Drift = Drift.REFUSE
     dropped: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()

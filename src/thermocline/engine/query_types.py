@@ -47,6 +47,17 @@ def family(node: exp.Expr | None) -> str:
     return _FAMILIES.get(node.type.this, "unknown") if node.type is not None else "unknown"
 
 
+def is_kind(node: exp.Expr, word: str) -> bool:
+    """Whether an expression gives a type in the words of contracts, or differs only in width."""
+    wanted = typed(exp.Null(), _kind(word))
+    if node.type is None or node.type.this in {T.UNKNOWN, T.NULL}:
+        return False
+    if wanted.type is not None and wanted.type.this == T.DECIMAL:
+        return node.type.this == T.DECIMAL and scale(node) == (_sizes(wanted) or (0, None))[1]
+    kinds = {_FAMILIES.get(each.type.this, each.type.this) for each in (node, wanted) if each.type}
+    return len(kinds) == 1
+
+
 def scale(node: exp.Expr) -> int | None:
     """How many digits a decimal has after the point; 0 for an integer, None when not known."""
     if family(node) == "integer":
@@ -130,7 +141,7 @@ def _sizes(node: exp.Expr) -> tuple[int, int] | None:
         whole, _, rest = str(node.this).partition(".")
         plain = (whole + rest).isdigit()
         return (len(whole) + len(rest), len(rest)) if plain else None
-    if family(node) != "decimal" or node.type is None:
+    if node.type is None or node.type.this != T.DECIMAL:
         return None
     found = [size.name for size in node.type.expressions]
     if len(found) != 2 or not all(each.isdigit() for each in found):

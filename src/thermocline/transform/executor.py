@@ -53,6 +53,16 @@ class StepInputs(Protocol[R_co]):
         """The model's rows of the touched parts."""
         ...
 
+    def some_parts(
+        self, columns: Sequence[str], snapshot: int, share: float, /
+    ) -> set[tuple[Any, ...]]:
+        """A random share of the parts that the table at a snapshot or the model has rows in."""
+        ...
+
+    def differing(self, parts: Touched, snapshot: int, /) -> list[tuple[Any, ...]]:
+        """Those of some parts whose rows at a snapshot are not what the model gives."""
+        ...
+
     def close(self) -> None:
         """Let go of what was made to read them."""
         ...

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from thermocline.contract.definition import Write
 from thermocline.lake.changes import changes, only_appends
-from thermocline.transform import parts
+from thermocline.transform import impact, parts
+from thermocline.transform.impact import CHANGED, EITHER, Touch, stored_tables
 from thermocline.transform.models import Model, table_references
 from thermocline.transform.parts import Touched
+from thermocline.transform.verify import some_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from thermocline.lake import Lake
 
+MOST_COMPARED = 10_000
+"""So many parts are compared at the most; their names are sent to all who read."""
 R = TypeVar("R")
 """An engine's rows that are yet to be computed."""
 
@@ -81,6 +85,16 @@ class Reader(Protocol[R]):
         """A model's rows of the touched parts."""
         ...
 
+    def some(self, rows: R, share: float, most: int) -> R:
+        """A random share of rows, and no more than `most`."""
+        ...
+
+    def differing(
+        self, rows: R, held: R, model: Model, columns: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """The parts in which a model's rows are not those that its table holds."""
+        ...
+
     def close(self) -> None:
         """Drop the views."""
         ...
@@ -114,28 +128,20 @@ class Inputs(Generic[R]):
 
     def touched(self, columns: Sequence[str], most: int) -> Touched | None:
         """Which values of the target columns the changes can touch; None when more than `most`."""
-        from thermocline.transform import delta
-
         found: set[tuple[Any, ...]] = set()
-        moved = [span for span in self.spans.values() if span.moved]
-        query = self.model.query()
-        for span in moved:
-            if not self._delta(span).num_rows:
+        for touch in parts.impact_of(self.model).touches:
+            span = self.spans[touch.table]
+            if not span.moved or not self._delta(span).num_rows:
                 continue
-            for widened, occurrence in delta.substitutions(query, span.table):
-                named = self._named(widened, occurrence, span, columns)
-                if named is None:
-                    named = self._asked(widened, occurrence, span, moved, columns, most)
-                found |= named
-                if len(found) > most:
-                    return None
+            named = self._named(touch, columns)
+            found |= self._asked(touch, columns, most) if named is None else named
+            if len(found) > most:
+                return None
         return Touched.of(columns, found)
 
     def every_part(self, columns: Sequence[str], most: int) -> Touched | None:
-        """The parts that the model has rows in, and perhaps some more; None when over `most`."""
-        from thermocline.transform import delta
-
-        rows = self._select(delta.widened(self.model.query()), self._whole())
+        """The parts that the model has rows in; None when there are more than `most`."""
+        rows = self.everything()
         found = self.reader.parts(rows, self.model, columns, most)
         return None if len(found) > most else Touched.of(columns, found)
 
@@ -146,64 +152,61 @@ class Inputs(Generic[R]):
         rows = self._select(query, self._whole())
         return self.reader.of_parts(rows, self.model, touched)
 
+    def some_parts(
+        self, columns: Sequence[str], snapshot: int, share: float
+    ) -> set[tuple[Any, ...]]:
+        """A random share of the parts that the table at a snapshot or the model has rows in."""
+        found: set[tuple[Any, ...]] = set()
+        keyed = self.model.contract.write is Write.MERGE
+        for rows in (self.reader.at(self.model.table, snapshot), self.everything()):
+            some = self.reader.some(rows, share, MOST_COMPARED) if keyed else rows
+            found |= self.reader.parts(some, self.model, columns, MOST_COMPARED)
+        return found if keyed else some_of(found, share)
+
+    def differing(self, parts: Touched, snapshot: int) -> list[tuple[Any, ...]]:
+        """Those of some parts whose rows at a snapshot are not what the model gives."""
+        rows, held = (
+            self.reader.of_parts(each, self.model, parts)
+            for each in (self.everything(), self.reader.at(self.model.table, snapshot))
+        )
+        return self.reader.differing(rows, held, self.model, parts.columns)
+
     def close(self) -> None:
         """Let go of what was made to read them."""
         self.reader.close()
 
-    def _named(
-        self, query: exp.Query, occurrence: exp.Table, span: Span, columns: Sequence[str]
-    ) -> set[tuple[Any, ...]] | None:
-        """The parts that changed rows name themselves; None where the query must be asked."""
-        from thermocline.transform.narrow import reach_of
-
-        reach = reach_of(query, occurrence, columns[0]) if len(columns) == 1 else None
-        if reach is None or reach.column not in self._delta(span).column_names:
+    def _named(self, touch: Touch, columns: Sequence[str]) -> set[tuple[Any, ...]] | None:
+        """The parts that changed rows name themselves; None where a query must be asked."""
+        changed = self._delta(self.spans[touch.table])
+        if not touch.column:
             return None
-        days = reach.day or parts.by_day(self.model, columns[0])
-        return parts.named(self._delta(span)[reach.column], days=days)
+        name = self._written(touch.table, touch.column)
+        days = touch.day or parts.by_day(self.model, columns[0])
+        return parts.named(changed[name], days=days)
 
-    def _asked(
-        self,
-        query: exp.Query,
-        occurrence: exp.Table,
-        span: Span,
-        moved: Sequence[Span],
-        columns: Sequence[str],
-        most: int,
-    ) -> set[tuple[Any, ...]]:
-        """The parts that the query gives for changed rows, or some more than `most` of them."""
-        from thermocline.transform import delta
-
-        sharper = delta.differing(query, occurrence, columns)
-        chosen = query if sharper is None else sharper
-        rows = self._substituted(chosen, occurrence, span, moved)
+    def _asked(self, touch: Touch, columns: Sequence[str], most: int) -> set[tuple[Any, ...]]:
+        """The parts that a query gives for changed rows, or some more than `most` of them."""
+        rows = self._select(touch.query.copy(), self._whole())
         return self.reader.parts(rows, self.model, columns, most)
+
+    def _written(self, table: str, column: str) -> str:
+        """A column's name as its table has it, which queries may write in any case."""
+        return next(n for n in self.model.columns[table] if n.lower() == column)
 
     def _narrow(self, query: exp.Query, touched: Touched) -> None:
         """Have the query read only rows of the touched parts where its text says which they are."""
-        from thermocline.transform.narrow import reaches
-
         if self.model.contract.write is not Write.PARTITIONS or len(touched.columns) != 1:
             return
         values = [value for (value,) in touched.values]
         by_day = parts.by_day(self.model, touched.columns[0])
-        for reach in reaches(query, touched.columns[0]):
-            span = self.spans[f"{reach.reference.db}.{reach.reference.name}"]
+        mentions = stored_tables(query)
+        for each in parts.impact_of(self.model).filters:
+            span = self.spans[each.table]
             rows = self.reader.at(span.table, span.end)
-            few = self.reader.within(rows, reach.column, values, days=by_day or reach.day)
+            column = self._written(each.table, each.column)
+            few = self.reader.within(rows, column, values, days=by_day or each.day)
             if few is not None:
-                _replace(reach.reference, self.reader.view(few))
-
-    def _substituted(
-        self, query: exp.Query, occurrence: exp.Table, span: Span, moved: Sequence[Span]
-    ) -> R:
-        changed = {s.table: self.reader.changed(self._delta(s), s.table) for s in moved}
-        _replace(occurrence, self.reader.view(changed[span.table]))
-        frames = {
-            table: self.reader.with_old(rows, changed[table]) if table in changed else rows
-            for table, rows in self._whole().items()
-        }
-        return self._select(query, frames)
+                _replace(mentions[each.place], self.reader.view(few))
 
     def _select(self, query: exp.Query, frames: Mapping[str, R]) -> R:
         """Run a query with its tables replaced by views of the frames."""
@@ -212,14 +215,23 @@ class Inputs(Generic[R]):
         views: dict[str, str] = {}
         for reference in table_references(query):
             if reference.db:
-                table = f"{reference.db}.{reference.name}"
-                if table not in views:
-                    views[table] = self.reader.view(frames[table])
-                _replace(reference, views[table])
+                said = f"{reference.db}.{reference.name}"
+                if said not in views:
+                    views[said] = self.reader.view(self._frame(reference, frames))
+                _replace(reference, views[said])
         for column in query.find_all(exp.Column):
             if f"{column.db}.{column.table}" in frames:  # else it is the member of a struct
                 column.set("db", None)
         return self.reader.select(query)
+
+    def _frame(self, reference: exp.Table, frames: Mapping[str, R]) -> R:
+        """The rows that a reference stands for: a table's, its changed ones, or both."""
+        if reference.db not in {CHANGED, EITHER}:
+            return frames[f"{reference.db}.{reference.name}"]
+        changed = self.reader.changed(self._delta(self.spans[reference.name]), reference.name)
+        if reference.db == CHANGED:
+            return changed
+        return self.reader.with_old(frames[reference.name], changed)
 
     def _whole(self) -> dict[str, R]:
         return {s.table: self.reader.at(s.table, s.end) for s in self.spans.values()}
@@ -228,12 +240,10 @@ class Inputs(Generic[R]):
         """Old and new images of the rows that changed, in the columns that the model reads."""
         import pyarrow as pa
 
-        from thermocline.transform import delta
-
         if span.table not in self._deltas:
             table = self.lake.iceberg(span.table)
             available = [f["name"] for f in self.lake.state(span.table).schema["fields"]]
-            columns = delta.columns_read(self.model.query(), available) or available[:1]
+            columns = impact.columns_read(self.model.query(), available) or available[:1]
             found = changes(table, span.start, span.end, columns=columns)
             rows = pa.concat_tables([found.inserts, found.deletes])
             old = pa.array([False] * found.inserts.num_rows + [True] * found.deletes.num_rows)

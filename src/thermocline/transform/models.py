@@ -6,7 +6,7 @@ import ast
 import hashlib
 import importlib.util
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,8 @@ class Model:
     text: str = field(default="", repr=False)
     engine: str = ""
     """What the frames of a Python model are: spark or polars."""
+    columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+    """The columns of each table it reads, with their types, as their contracts have them."""
 
     @property
     def is_sql(self) -> bool:
@@ -84,8 +86,7 @@ def load_models(folder: Path, contracts: Mapping[str, Contract]) -> dict[str, Mo
                 raise _Wrong(
                     1, f"there is no contract contracts/{table.replace('.', '/')}.odcs.yaml"
                 )
-            models[table] = _load(table, path, contracts[table])
-            _check_sources(models[table], contracts)
+            models[table] = _with_columns(_load(table, path, contracts[table]), contracts)
         except _Wrong as wrong:
             problems.append(ModelProblem(path, wrong.line, wrong.what))
     if problems:
@@ -119,10 +120,15 @@ def _load(table: str, path: Path, contract: Contract) -> Model:
     return Model(table, path, reads, _fingerprint(text, contract), contract, tags, text, engine)
 
 
-def _check_sources(model: Model, contracts: Mapping[str, Contract]) -> None:
+def _with_columns(model: Model, contracts: Mapping[str, Contract]) -> Model:
     for source in model.sources:
         if source not in contracts:
             raise _Wrong(1, f"it reads {source}, which has no contract")
+    columns = {
+        source: {column.name: str(column.type) for column in contracts[source].table_columns}
+        for source in model.sources
+    }
+    return replace(model, columns=columns)
 
 
 def _fingerprint(text: str, contract: Contract) -> str:

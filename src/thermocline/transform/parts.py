@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+    from thermocline.transform.impact import Impact
+
 OLD = "_tc_old"
 """Names the column that says whether a changed row is the image from before the change."""
 
@@ -57,14 +59,56 @@ def unfit(model: Model) -> str | None:
     return not_by_parts(model)
 
 
+def by_events(model: Model) -> bool:
+    """Whether a table is made of the events in its sources' rows, each of which counts once."""
+    contract = model.contract
+    return contract.write in {Write.APPEND, Write.SCD2} or (
+        contract.write is Write.MERGE and bool(contract.order_by)
+    )
+
+
+def not_incremental(model: Model) -> str | None:
+    """Why a SQL model's table cannot follow its sources' changes alone; None if it can."""
+    if by_events(model):
+        return _not_by_rows(model)
+    if model.contract.write is Write.REPLACE:
+        return "its contract says write: replace"
+    if not touched_columns(model):
+        return "its partitions are cut by more than values and days"
+    return not_by_parts(model)
+
+
+def _not_by_rows(model: Model) -> str | None:
+    from thermocline.transform import impact
+
+    contract = model.contract
+    clocks = [c.name for c in contract.columns if c.load_time and contract.write is Write.APPEND]
+    try:
+        impact.require_row_by_row(model.query(), model.columns, clocks)
+    except impact.Unsafe as unsafe:
+        return unsafe.reason
+    return None
+
+
 def not_by_parts(model: Model) -> str | None:
     """What in a model's query stands against computing only some parts; None if nothing does."""
-    from thermocline.transform import delta
+    from thermocline.transform.impact import Unsafe
 
-    columns = touched_columns(model)
-    days = [name for name in columns if by_day(model, name)]
-    doubt = delta.unfit_for_substitution(model.query(), columns, days)
-    return doubt.reason if doubt else None
+    try:
+        impact_of(model)
+    except Unsafe as unsafe:
+        return unsafe.reason
+    return None
+
+
+def impact_of(model: Model) -> Impact:
+    """How changes of a model's sources reach the parts of its target; Unsafe if not known."""
+    from thermocline.transform import impact
+
+    columns = [model.contract.column(name) for name in touched_columns(model)]
+    target = {column.name: str(column.type) for column in columns if column is not None}
+    days = [name for name in target if by_day(model, name)]
+    return impact.impact_of(model.query(), model.columns, target, days)
 
 
 def by_day(model: Model, name: str) -> bool:

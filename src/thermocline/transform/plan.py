@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract import compare
-from thermocline.contract.definition import Contract, Write
-from thermocline.errors import ContractError, NotFound
+from thermocline.contract.definition import Contract, Incremental
+from thermocline.errors import BadInput, ContractError, NotFound
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.schema import shape_of
@@ -18,7 +18,7 @@ from thermocline.transform import graph
 from thermocline.transform.choice import SPARK, Choice, Sizes
 from thermocline.transform.declare import How
 from thermocline.transform.models import Model
-from thermocline.transform.parts import not_by_parts, touched_columns
+from thermocline.transform.parts import by_events, not_incremental
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -205,6 +205,7 @@ def _step(
     *,
     full_refresh: bool,
 ) -> Step | None:
+    _require_incremental(model)
     for source in model.sources:
         if source not in states and source not in planned:
             raise NotFound(
@@ -232,7 +233,9 @@ def _step(
     lost = [move for move in moved if move.start is None and not move.pending]
     if lost and not whole:
         reasons.append("its bookmark is not in the source's history, so all rows are read")
-    way = Way.FULL if whole or lost else incremental_way(model, moved)
+    way, doubt = (Way.FULL, None) if whole or lost else incremental_way(model, moved)
+    if doubt is not None:
+        reasons.append(f"computed in full: {doubt}")
     return Step(model, way, tuple(reasons), moved, creates=state is None)
 
 
@@ -266,19 +269,29 @@ def _move(
     return SourceMove(source, since, len(changing), rows)
 
 
-def incremental_way(model: Model, moves: Sequence[SourceMove]) -> Way:
-    """Whether new input rows suffice, touched parts can be found, or everything must be read."""
+def incremental_way(model: Model, moves: Sequence[SourceMove]) -> tuple[Way, str | None]:
+    """Whether new input rows suffice, touched parts can be found, or everything must be read.
+
+    In the last case with the reason.
+    """
     if not model.is_sql:
         how = {read.table: read.how for read in model.reads.values()}
-        by_changes = all(how[move.table] is How.CHANGES for move in moves)
-        return Way.EVENTS if by_changes else Way.FULL
-    from thermocline.transform import delta
+        whole = [move.table for move in moves if how[move.table] is not How.CHANGES]
+        return (Way.FULL, f"its function reads all of {whole[0]}") if whole else (Way.EVENTS, None)
+    reason = not_incremental(model)
+    if reason is not None:
+        return Way.FULL, reason
+    return (Way.EVENTS if by_events(model) else Way.TOUCHED), None
 
-    contract, query = model.contract, model.query()
-    if contract.write in {Write.APPEND, Write.SCD2} or (
-        contract.write is Write.MERGE and contract.order_by
-    ):
-        return Way.EVENTS if delta.row_by_row(query) else Way.FULL
-    if not touched_columns(model) or not_by_parts(model) is not None:
-        return Way.FULL
-    return Way.TOUCHED
+
+def _require_incremental(model: Model) -> None:
+    """Raise for a model whose contract insists on something that its query does not allow."""
+    if model.contract.incremental is not Incremental.STRICT:
+        return
+    reason = "it is a Python model" if not model.is_sql else not_incremental(model)
+    if reason is not None:
+        raise BadInput(
+            f"{model.table} cannot be computed incrementally: {reason}.",
+            f"Rewrite models/{model.contract.layer}/{model.path.name}, or take incremental: strict"
+            " out of its contract. Nothing was written.",
+        )

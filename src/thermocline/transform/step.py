@@ -14,6 +14,7 @@ from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
 from thermocline.transform.parts import Touched, touched_columns
 from thermocline.transform.plan import Way
+from thermocline.transform.verify import verify
 
 if TYPE_CHECKING:
     from thermocline.lake.draft import Draft
@@ -39,11 +40,14 @@ def compute(
                 return put(rows), way, "new rows"
         if way is Way.TOUCHED:
             found = inputs.touched(touched_columns(model), _worthwhile(model, draft))
-            if found is not None and not found.values:
-                return replay.mark(draft, model.table, bookmark), way, "nothing touched"
             if found is not None:
-                what = _counted(found, model.contract)
-                return put(inputs.only(found), touched=found), way, what
+                snapshot = (
+                    put(inputs.only(found), touched=found)
+                    if found.values
+                    else replay.mark(draft, model.table, bookmark)
+                )
+                verify(inputs, model, draft, found)
+                return snapshot, way, _counted(found, model.contract)
         return put(inputs.everything(), full=True), Way.FULL, "all rows"
     except executor.failures as error:
         raise executor.failed(error, model.contract) from error
@@ -65,5 +69,7 @@ def _worthwhile(model: Model, draft: Draft) -> int:
 
 
 def _counted(touched: Touched, contract: Contract) -> str:
+    if not touched.values:
+        return "nothing touched"
     what = "partitions" if contract.write is Write.PARTITIONS else "keys"
     return f"{len(touched.values):,} {what} touched"

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from thermocline.contract import load_contract, parse_type
-from thermocline.contract.definition import INGEST_COLUMNS, SCD2_COLUMNS, Drift, Updates, Write
+from thermocline.contract.definition import (
+    INGEST_COLUMNS,
+    SCD2_COLUMNS,
+    Drift,
+    Incremental,
+    Updates,
+    Write,
+)
 from thermocline.contract.odcs import rules
 from thermocline.contract.odcs.bounds import OPERATORS
 from thermocline.contract.odcs.columns import TRANSFORMS
@@ -25,7 +32,7 @@ WORDS = {word for code in CODE for word in re.findall(r"[A-Za-z_][\w-]*", code)}
     "words",
     [
         TABLE_SETTINGS, COLUMN_SETTINGS, OPERATORS, TRANSFORMS, rules.METRICS, PRIMITIVES,
-        [*Write, *Updates, *Drift],
+        [*Write, *Updates, *Drift, *Incremental],
         [column.name for column in (*INGEST_COLUMNS, *SCD2_COLUMNS)],
         [argument for argument in rules.ARGUMENTS if argument != "property"],
     ],

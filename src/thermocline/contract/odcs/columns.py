@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ def read_layout(schema: SchemaObject, at: Where, report: Report) -> Layout:
     for index, entry in enumerate(schema.properties or ()):
         place = (*at, "properties", index)
         settings = read_settings(entry.customProperties, place, entry.name or "", "column", report)
-        column = _column(entry, settings.get("renamedFrom"), place, layout, report)
+        column = _column(entry, settings, place, layout, report)
         if column is None:
             continue
         partition = _partition(entry, settings.get("transform"), column, place, report)
@@ -82,9 +82,13 @@ def _refuse_same_position(
 
 
 def _column(
-    entry: SchemaProperty, renamed: Setting | None, at: Where, layout: Layout, report: Report
+    entry: SchemaProperty,
+    settings: Mapping[str, Setting],
+    at: Where,
+    layout: Layout,
+    report: Report,
 ) -> Column | None:
-    name = entry.name
+    name, renamed = entry.name, settings.get("renamedFrom")
     if name is None:
         report.lacks(at, "schema", "a column without a name")
         return None
@@ -106,12 +110,19 @@ def _column(
         doc=(entry.description or "").strip() or None,
         classification=entry.classification,
         renamed_from=renamed.value if renamed and isinstance(renamed.value, str) else None,
+        load_time=_load_time(settings.get("loadTime"), name, report),
         line=report.line_of(at),
     )
     _check_system(column, at, report)
     layout.columns.append(column)
     layout.places[name] = at
     return column
+
+
+def _load_time(setting: Setting | None, name: str, report: Report) -> bool:
+    if setting is not None and not isinstance(setting.value, bool):
+        report.add(setting.at, name, "loadTime is true or false")
+    return setting is not None and setting.value is True
 
 
 def _refuse_unsupported(entry: SchemaProperty, at: Where, name: str, report: Report) -> None:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from open_data_contract_standard.model import CustomProperty
 
 TABLE_SETTINGS: tuple[str, ...] = (
-    "write", "orderBy", "deleteWhen", "updates", "drift", "dropped", "hot", "sortBy",
+    "write", "orderBy", "deleteWhen", "updates", "incremental", "drift", "dropped", "hot", "sortBy",
 )  # fmt: skip
-COLUMN_SETTINGS: tuple[str, ...] = ("transform", "renamedFrom")
+COLUMN_SETTINGS: tuple[str, ...] = ("transform", "renamedFrom", "loadTime")
 
 
 class Setting(NamedTuple):

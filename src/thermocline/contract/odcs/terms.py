@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from thermocline.contract.definition import Drift, Sort, Updates, Write
+from thermocline.contract.definition import Drift, Incremental, Sort, Updates, Write
 from thermocline.contract.odcs.custom import Setting, read_settings
 from thermocline.contract.odcs.durations import parse_duration
 from thermocline.contract.problems import Report, Where, did_you_mean, shown
@@ -34,6 +34,7 @@ class Terms:
     order_by: tuple[str, ...] = ()
     delete_when: str | None = None
     updates: Updates = Updates.COPY_ON_WRITE
+    incremental: Incremental = Incremental.AUTO
     drift: Drift = Drift.REFUSE
     dropped: tuple[str, ...] = ()
     sort: tuple[Sort, ...] = ()
@@ -59,6 +60,9 @@ def read_terms(
     terms = Terms(tags=tuple(tags), places={name: s.at for name, s in settings.items()})
     terms.write = _choice(settings.get("write"), Write.APPEND, "write", report)
     terms.updates = _choice(settings.get("updates"), Updates.COPY_ON_WRITE, "updates", report)
+    terms.incremental = _choice(
+        settings.get("incremental"), Incremental.AUTO, "incremental", report
+    )
     terms.drift = _choice(settings.get("drift"), Drift.REFUSE, "drift", report)
     terms.order_by = _texts(settings.get("orderBy"), "orderBy", report)
     terms.dropped = _texts(settings.get("dropped"), "dropped", report)

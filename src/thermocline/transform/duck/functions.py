@@ -45,6 +45,14 @@ class PolarsInputs:
         """Never asked for, because nothing is ever touched."""
         raise AssertionError(touched)
 
+    def some_parts(self, *given: object) -> set[tuple[object, ...]]:
+        """Never asked for, because nothing is ever touched."""
+        raise AssertionError(given)
+
+    def differing(self, *given: object) -> list[tuple[object, ...]]:
+        """Never asked for, because nothing is ever touched."""
+        raise AssertionError(given)
+
     def close(self) -> None:
         """Drop what was made."""
         self.session.clear()

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
+from thermocline.contract.definition import Column
 from thermocline.engine.duck_types import ddl, quoted
 from thermocline.transform import parts
 from thermocline.transform.duck.session import Session
+from thermocline.transform.duck.shaping import shaped
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import DIALECT, Model
 from thermocline.transform.parts import OLD, Touched
+from thermocline.transform.strategies.shaping import written_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,6 +107,28 @@ class DuckReader:
         )
         return f"SELECT r.* FROM ({rows}) AS r SEMI JOIN {wanted} AS t ON {same}"
 
+    def some(self, rows: str, share: float, most: int) -> str:
+        """A random share of rows."""
+        percent = min(100.0, share * 100)
+        sample = f"SELECT * FROM ({rows}) USING SAMPLE {percent} PERCENT (bernoulli)"
+        return f"SELECT * FROM ({sample}) LIMIT {most}"
+
+    def differing(
+        self, rows: str, held: str, model: Model, columns: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """The parts in which a model's rows are not those that its table holds."""
+        values = ", ".join(map(_comparable, written_columns(model.contract)))
+        computed = self._session.keep(
+            f"SELECT {values} FROM ({shaped(self._session, rows, model.contract)})"
+        )
+        there = self._session.keep(f"SELECT {values} FROM ({held})")
+        asked = ", ".join(_part(model, name) for name in columns)
+        both = (
+            f"(FROM {computed} EXCEPT ALL FROM {there}) UNION ALL "
+            f"(FROM {there} EXCEPT ALL FROM {computed})"
+        )
+        return sorted(self._session.rows(f"SELECT DISTINCT {asked} FROM ({both})"), key=repr)
+
     def touched(self, model: Model, touched: Touched) -> str:
         """The parts as rows, in the types of the target's columns."""
         import pyarrow as pa
@@ -124,6 +149,13 @@ class DuckReader:
     def close(self) -> None:
         """Drop the views."""
         self._session.clear()
+
+
+def _comparable(column: Column) -> str:
+    """A column's value, without the last digits of a sum that depend on the order of its rows."""
+    real = str(column.type) in {"float", "double"}
+    name = quoted(column.name)
+    return f"CAST({name} AS FLOAT) AS {name}" if real else name
 
 
 def _part(model: Model, name: str, alias: str | None = None) -> str:

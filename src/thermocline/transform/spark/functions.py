@@ -41,6 +41,14 @@ class FunctionInputs:
         """Never asked for, because nothing is ever touched."""
         raise AssertionError(touched)
 
+    def some_parts(self, *given: object) -> set[tuple[object, ...]]:
+        """Never asked for, because nothing is ever touched."""
+        raise AssertionError(given)
+
+    def differing(self, *given: object) -> list[tuple[object, ...]]:
+        """Never asked for, because nothing is ever touched."""
+        raise AssertionError(given)
+
     def close(self) -> None:
         """Nothing was made."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from thermocline.contract.definition import Column
 from thermocline.engine.spark import CATALOG
 from thermocline.engine.spark_types import quoted
 from thermocline.transform import parts
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
 from thermocline.transform.parts import OLD, Touched
+from thermocline.transform.strategies.shaping import shaped, written_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
     from thermocline.lake import Lake
 
+MOST_DIFFERING = 10_000
 _LETTERS = ("İΣ", "iσ")
 
 
@@ -85,11 +88,36 @@ class SparkReader:
         """
         return rows.where(parts.condition(model, touched))
 
+    def some(self, rows: DataFrame, share: float, most: int) -> DataFrame:
+        """A random share of rows."""
+        return rows.sample(min(1.0, share)).limit(most)
+
+    def differing(
+        self, rows: DataFrame, held: DataFrame, model: Model, columns: Sequence[str]
+    ) -> list[tuple[Any, ...]]:
+        """The parts in which a model's rows are not those that its table holds."""
+        values = [_comparable(column) for column in written_columns(model.contract)]
+        computed = shaped(rows, model.contract).selectExpr(*values)
+        there = held.selectExpr(*values)
+        both = computed.exceptAll(there).unionAll(there.exceptAll(computed))
+        return sorted(self.parts(both, model, columns, MOST_DIFFERING), key=repr)
+
     def close(self) -> None:
         """Drop the views."""
         for view in self._views:
             self._lake.spark.session.catalog.dropTempView(view)
         self._views.clear()
+
+
+def _comparable(column: Column) -> str:
+    """A column's value as set operations take it.
+
+    Without the last digits of a sum that depend on the order of its rows; a map as text.
+    """
+    name, kind = quoted(column.name), str(column.type)
+    if kind in {"float", "double"}:
+        return f"cast({name} as float) as {name}"
+    return f"to_json({name}) as {name}" if "map<" in kind else name
 
 
 def meant(query: exp.Query) -> exp.Expr:

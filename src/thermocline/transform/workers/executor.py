@@ -62,6 +62,16 @@ class AskedInputs:
         """The rows of the touched parts."""
         return Asked(touched, self.inputs.spans)
 
+    def some_parts(
+        self, columns: Sequence[str], snapshot: int, share: float
+    ) -> set[tuple[Any, ...]]:
+        """A random share of the parts that there are."""
+        return self.inputs.some_parts(columns, snapshot, share)
+
+    def differing(self, parts: Touched, snapshot: int) -> list[tuple[Any, ...]]:
+        """Those of some parts whose rows are not what the model gives."""
+        return self.inputs.differing(parts, snapshot)
+
     def close(self) -> None:
         """Let go of what was made to look."""
         self.inputs.close()

@@ -1,0 +1,139 @@
+"""The analysis with one of its guards taken out, each under the name of what it guards against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlglot import exp
+
+from thermocline.transform.impact import allowed, carry, images, joins, pruning, touch
+
+Patch = pytest.MonkeyPatch
+
+
+def _arguments(patch: Patch, kind: str, *more: str) -> None:
+    patch.setitem(allowed._ARGUMENTS, kind, allowed._ARGUMENTS[kind] | set(more))
+
+
+def _listed(patch: Patch, *kinds: str) -> None:
+    patch.setattr(allowed, "_LISTED", allowed._LISTED | set(kinds))
+
+
+def _limit(patch: Patch) -> None:
+    _listed(patch, "Limit")
+    _arguments(patch, "Select", "limit", "order")
+
+
+def _distinct_on(patch: Patch) -> None:
+    patch.setitem(allowed._RULES, "Distinct", lambda node: None)
+    _arguments(patch, "Distinct", "on")
+    _arguments(patch, "Select", "order")
+
+
+def _subqueries(patch: Patch) -> None:
+    _listed(patch, "Exists")
+    _arguments(patch, "In", "query")
+    patch.setitem(allowed._RULES, "Select", lambda node: None)
+    patch.setitem(allowed._RULES, "Column", lambda node: None)
+
+
+def _rollup(patch: Patch) -> None:
+    _listed(patch, "Rollup")
+    _arguments(patch, "Group", "rollup")
+
+
+def _sides(**words: str) -> Callable[[Patch], None]:
+    def apply(patch: Patch) -> None:
+        source = joins._source
+
+        def mutated(join: exp.Join) -> joins.Source:
+            found = source(join)
+            return replace(found, side=words.get(found.side, found.side))
+
+        patch.setattr(joins, "_source", mutated)
+
+    return apply
+
+
+def _conditions(patch: Patch) -> None:
+    def everything(self: joins.From, joined: Any, source: joins.Source) -> list[joins.Conjunct]:
+        return [*map(joins.Conjunct, source.on), *self.pool([*joined, source])]
+
+    patch.setattr(joins.From, "conditions", everything)
+
+
+def _kept(patch: Patch) -> None:
+    def differing(*given: Any) -> exp.Select:
+        found = original(*given)
+        if found.args.get("group"):
+            found.set("group", exp.Group(expressions=[value.copy() for value in given[4]]))
+        return found
+
+    original = touch.differing
+    patch.setattr(carry, "differing", differing)
+
+
+def _read_whole(patch: Patch) -> None:
+    patch.setattr(pruning, "_read_whole", lambda *given: set())
+    patch.setattr(pruning, "_always", lambda ways, visits: len(set(ways)) == 1 and ways[0].column)
+
+
+def _ways(patch: Patch) -> None:
+    patch.setattr(pruning, "_always", lambda ways, visits: any(way.column for way in ways))
+
+
+def _no_aggregates(patch: Patch) -> None:
+    patch.setattr(carry, "aggregates", lambda node: False)
+
+
+def _windows_inside(patch: Patch) -> None:
+    patch.setattr(carry, "_windows_across", lambda select, values: [])
+
+
+def _new_rows_only(patch: Patch) -> None:
+    def now(source: exp.Expr, bound: Any) -> exp.Expr:
+        return source.copy()
+
+    patch.setattr(carry, "either", now)
+
+
+def _first_source_only(patch: Patch) -> None:
+    patch.setattr(carry.Carry, "_found", lambda *given: [])
+
+
+def _grouped_images(patch: Patch) -> None:
+    patch.setattr(images, "_ROW_BY_ROW", ())
+    patch.setattr(images, "aggregates", lambda node: False)
+
+
+MUTANTS: dict[str, tuple[Callable[[Patch], None], int]] = {
+    "an aggregate names the part": (_no_aggregates, 0),
+    "a window reaches across parts": (_windows_inside, 0),
+    "an outer join supplies the part": (_sides(LEFT=""), 0),
+    "a full join": (_sides(FULL="LEFT"), 0),
+    "the right side of a join changes": (_first_source_only, 0),
+    "a WHERE hides a row that found its partner": (_conditions, 0),
+    "rows of different meaning cancel out": (_kept, 0),
+    "rows that are gone on both sides": (_new_rows_only, 0),
+    "an aggregate is taken for rows": (_grouped_images, 0),
+    "LIMIT": (_limit, 0),
+    "DISTINCT ON": (_distinct_on, 0),
+    "a subquery in a condition": (_subqueries, 0),
+    "ROLLUP": (_rollup, 0),
+    "a CTE is read by something else as well": (_read_whole, 0),
+    "one mention is reached in two ways": (_ways, 0),
+}
+"""What is no longer guarded against: how, and a seed from which on a query shows it soon."""
+
+
+@contextmanager
+def mutant(name: str) -> Iterator[int]:
+    """The analysis without one guard; gives the seed to begin with."""
+    apply, seed = MUTANTS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        apply(patch)
+        yield seed
