@@ -290,6 +290,8 @@ class _Writer:
         where = self.where("a", left, 0.3)
         if how not in {"semi join", "anti join"} and self.chance(0.25):
             where = self.where("b", right, 1.0)
+            if how == "left join" and self.chance(0.4):
+                where = f" where b.{self.random.choice(right.columns)[0]} is null"
         first = f"select {said} from {left.name} as a"
         if how == "cross join":
             return self.add(f"{first} cross join {right.name} as b{where}", kinds)
