@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Write
-from thermocline.transform.models import Model
+from thermocline.transform.models import Model, parse_query
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,12 +104,33 @@ def not_by_parts(model: Model) -> str | None:
 
 def impact_of(model: Model) -> Impact:
     """How changes of a model's sources reach the parts of its target; Unsafe if not known."""
-    from thermocline.transform import impact
+    from thermocline.transform.impact import Unsafe
 
     columns = [model.contract.column(name) for name in touched_columns(model)]
-    target = {column.name: str(column.type) for column in columns if column is not None}
-    days = [name for name in target if by_day(model, name)]
-    return impact.impact_of(model.query(), model.columns, target, days)
+    target = tuple((column.name, str(column.type)) for column in columns if column is not None)
+    days = tuple(name for name, _ in target if by_day(model, name))
+    sources = tuple((name, tuple(found.items())) for name, found in model.columns.items())
+    found = _impact(model.text, sources, target, days)
+    if isinstance(found, str):
+        raise Unsafe(found)
+    return found
+
+
+_Pairs = tuple[tuple[str, str], ...]
+
+
+@lru_cache(maxsize=1024)
+def _impact(
+    text: str, sources: tuple[tuple[str, _Pairs], ...], target: _Pairs, days: tuple[str, ...]
+) -> Impact | str:
+    """The impact of a query, or why it is not known: a run asks more than once."""
+    from thermocline.transform import impact
+
+    columns = {name: dict(found) for name, found in sources}
+    try:
+        return impact.impact_of(parse_query(text), columns, dict(target), days)
+    except impact.Unsafe as unsafe:
+        return unsafe.reason
 
 
 def by_day(model: Model, name: str) -> bool:
