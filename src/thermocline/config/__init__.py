@@ -15,7 +15,7 @@ from typing import Any
 
 from thermocline.config.address import locate
 from thermocline.config.known import BY_KEY, SETTINGS, Setting
-from thermocline.config.layers import PROJECT_FILE, SECRETS_FILE, layers
+from thermocline.config.layers import PROJECT_FILE, SECRETS_FILE, is_setting, layers
 from thermocline.config.values import (
     ApiSettings,
     CatalogSettings,
@@ -51,6 +51,7 @@ __all__ = [
     "TrinoSettings",
     "WorkersSettings",
     "find_project",
+    "is_setting",
     "load",
 ]
 

@@ -114,13 +114,20 @@ def _refuse_unknown(key: str, what: str, known: list[str], prefix: str = "") -> 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     variables = {setting.variable: setting for setting in SETTINGS}
     for name in sorted(environ):
-        # Names without "__" after the prefix steer something else, THERMOCLINE_PROFILE for one.
-        if not name.startswith(ENVIRONMENT_PREFIX) or "__" not in name:
+        if not is_setting(name):
             continue
         if name not in variables:
             _refuse_unknown(name, f"Environment variable {name}", list(variables))
         setting = variables[name]
         yield setting.key, _accept(setting, _from_text(setting, environ[name], name), name)
+
+
+def is_setting(variable: str) -> bool:
+    """Whether an environment variable sets one of the settings.
+
+    Names without "__" after the prefix steer something else, THERMOCLINE_PROFILE for one.
+    """
+    return variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable
 
 
 def _from_text(setting: Setting, text: str, variable: str) -> Any:

@@ -31,6 +31,12 @@ _PREFIX = f"spark.sql.catalog.{CATALOG}"
 _JVM_OPTIONS = "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+_ENFORCED = {
+    # Spark replaces ${env:NAME}, ${system:NAME} and ${setting} in the text of a statement before it
+    # parses it: in any literal, name or comment, secrets among them. No text of ours is a template.
+    "spark.sql.variable.substitute": "false",
+}
+"""Settings of every session that a project cannot change."""
 
 
 class SparkEngine:
@@ -261,7 +267,8 @@ def _start(settings: Settings) -> SparkSession:
         return _another(running, settings)
     catalog, secret = catalog_conf(settings)
     builder = SparkSession.builder
-    for key, value in {**_base_conf(settings), **catalog, **settings.spark.conf}.items():
+    conf = {**_base_conf(settings), **catalog, **settings.spark.conf, **_ENFORCED}
+    for key, value in conf.items():
         builder = builder.config(key, value)
     log = settings.project / ".thermocline" / "spark.log"
     try:
@@ -272,7 +279,7 @@ def _start(settings: Settings) -> SparkSession:
             f"Spark did not start on {settings.spark.master}: {str(error).splitlines()[0]}",
             f"See {log}, or run `thermo doctor`.",
         ) from error
-    apply_conf(session, {**catalog, **secret})
+    apply_conf(session, {**catalog, **secret, **_ENFORCED})
     _write_no_checksum_files(session)
     return session
 
@@ -284,7 +291,7 @@ def _another(running: SparkSession, settings: Settings) -> SparkSession:
     """
     session = running.newSession()
     catalog, secret = catalog_conf(settings)
-    apply_conf(session, {**catalog, **secret})
+    apply_conf(session, {**catalog, **secret, **_ENFORCED})
     return session
 
 

@@ -42,7 +42,7 @@ def worker(module: str, project: Path, timeout: float = 180) -> Iterator[Line]:
             stdout=subprocess.PIPE,
         ) as process:
             assert process.stdin and process.stdout
-            process.stdin.write(f"{token}\n".encode())
+            process.stdin.write(f"{token}\n{{}}\n".encode())
             process.stdin.flush()
             assert process.stdout.readline() == b"ready\n", process.wait(10)
             line = Line.open(address, token, timeout)

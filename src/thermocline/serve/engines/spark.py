@@ -19,6 +19,7 @@ from thermocline import telemetry
 from thermocline.engine.arrow import normalise
 from thermocline.engine.spark import SparkEngine
 from thermocline.serve.engines import starting
+from thermocline.serve.question.guard import SUBSTITUTION
 from thermocline.serve.rows.bounded import fetched
 from thermocline.serve.rows.reply import as_asked, checked, reply
 from thermocline.serve.wire import worker
@@ -63,6 +64,8 @@ class Spark:
         from pyspark.errors import PySparkException
 
         sql, format_, rows, size = checked(request)
+        if SUBSTITUTION in sql:
+            raise Failed("query", f"A query for Spark may not hold {SUBSTITUTION}.")
         began = time.perf_counter()
         try:
             table = self._run(request["id"], sql, request["tables"], rows, size)

@@ -22,7 +22,7 @@ class Told:
 
 
 def told(program: str, threads: int) -> Told:
-    """Read the command line, the token and the project; its secrets are hidden from then on."""
+    """Read the arguments, standard input and the project; its secrets are hidden from then on."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--profile")
@@ -31,6 +31,6 @@ def told(program: str, threads: int) -> Told:
     given = parser.parse_args()
     token = worker.told_token()
     telemetry.log_to(level="WARNING")
-    settings = config.load(given.project, given.profile)
+    settings = config.load(given.project, given.profile, worker.sent_settings())
     telemetry.hide(secret.reveal() for secret in settings.secrets())
     return Told(settings, given.address, token, given.threads)

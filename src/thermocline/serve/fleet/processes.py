@@ -1,23 +1,26 @@
 """The processes behind the router: started, watched, stopped, and started again.
 
 Each gets its token on standard input, an environment without secrets, and a socket in a folder
-that only this user can enter. It ends when the router does, because its standard input then
-closes. Whoever dies comes back after a pause that grows while it keeps dying.
+that only this user can enter. One that opens the lake gets the settings of the environment on
+standard input too. It ends when the router does, because its standard input then closes. Whoever
+dies comes back after a pause that grows while it keeps dying.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from thermocline import telemetry
+from thermocline.config import is_setting
 from thermocline.errors import Transient
 from thermocline.serve.wire.wire import Channel
 
@@ -28,6 +31,26 @@ PAUSES = (0.05, 0.2, 1.0, 3.0, 10.0)
 STEADY_SECONDS = 30.0
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
 """What a process without access to the lake learns of the environment."""
+OF_THE_LAKE = frozenset(
+    {
+        "HOME", "USER", "LOGNAME", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME",
+        "XDG_CACHE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE", "KRB5_CONFIG", "KRB5CCNAME", "JAVA_HOME", "JAVA_TOOL_OPTIONS",
+        "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_HOME", "SPARK_CONF_DIR",
+        "SPARK_LOCAL_DIRS", "HADOOP_CONF_DIR", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON",
+        "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "AWS_EC2_METADATA_DISABLED", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+        "THERMOCLINE_CACHE", "THERMOCLINE_IVY_SETTINGS", "THERMOCLINE_LOG",
+        "THERMOCLINE_LOG_LEVEL", "THERMOCLINE_CRASH_AT", "THERMOCLINE_CRASH_ONCE",
+        "THERMOCLINE_FREEZE_AT",
+    }
+)  # fmt: skip
+"""What one that opens the lake learns beside: places and switches, no secret.
+
+Whatever an engine can be made to tell of its environment is of this list.
+"""
 
 
 class NotRunning(Transient):
@@ -38,8 +61,10 @@ class NotRunning(Transient):
 
 @dataclass(frozen=True)
 class Program:
-    """What a child runs: a module and its arguments. Only the trusted see our whole environment.
+    """What a child runs: a module and its arguments.
 
+    `opens_lake` says whether it reads the project's settings, and so is sent those of our
+    environment.
     `memory` is how much resident memory it may have before it is ended; None when that is left
     to it. `nice` is how far it steps back for the others when there is too much to do.
     """
@@ -47,7 +72,7 @@ class Program:
     name: str
     module: str
     arguments: Sequence[str] = ()
-    trusted: bool = False
+    opens_lake: bool = False
     memory: int | None = None
     nice: int = 0
 
@@ -56,11 +81,18 @@ Heard = Callable[["Kept"], None]
 """Who is told when somebody came or left."""
 
 
-def environment(trusted: bool) -> dict[str, str]:
+def environment(opens_lake: bool) -> dict[str, str]:
     """The environment of a child."""
-    if trusted:
-        return dict(os.environ)
-    return {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    allowed = {*PASSED_ON, *(OF_THE_LAKE if opens_lake else ())}
+    return {name: value for name, value in os.environ.items() if name in allowed}
+
+
+def greeting(token: str, opens_lake: bool, environ: Mapping[str, str] = os.environ) -> bytes:
+    """What a child reads first: its token and, when it opens the lake, our settings."""
+    if not opens_lake:
+        return f"{token}\n".encode()
+    settings = {name: value for name, value in environ.items() if is_setting(name)}
+    return f"{token}\n{json.dumps(settings)}\n".encode()
 
 
 class Kept(ABC):
@@ -176,7 +208,7 @@ class Child(Kept):
             sys.executable, "-m", program.module, "--address", self.address, *program.arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment(program.trusted),
+            env=environment(program.opens_lake),
             # Ctrl-C is for the router, which ends them in order. A group of their own keeps it from
             # them; not a session: Linux shares the processor out among sessions first, and that
             # some are nicer than others counts only within one. (uvloop has no `process_group`.)
@@ -186,7 +218,7 @@ class Child(Kept):
             assert process.stdin is not None and process.stdout is not None
             if program.nice:  # before it has threads: those it starts later are like it
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + program.nice)
-            process.stdin.write(f"{self.token}\n".encode())
+            process.stdin.write(greeting(self.token, program.opens_lake))
             said = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
             if said.strip() != b"ready":
                 raise NotRunning(f"{self.name} did not start.", "The log says why.")

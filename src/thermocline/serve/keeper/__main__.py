@@ -43,7 +43,7 @@ def main() -> None:
     given = parser.parse_args()
     token = worker.told_token()
     telemetry.log_to(level="WARNING")
-    settings = config.load(given.project, given.profile)
+    settings = config.load(given.project, given.profile, worker.sent_settings())
     telemetry.hide(secret.reveal() for secret in settings.secrets())
     keeper = Keeper(Heads(settings, _policy(given), _contracts(settings)), _policy(given))
     threading.Thread(target=keeper.run, name="look", daemon=True).start()

@@ -24,6 +24,11 @@ DIALECTS = ("duckdb", "trino", "spark")
 LAKE = "lake"
 """The name under which clients that know catalogs see this one."""
 
+SUBSTITUTION = "${"
+"""What Spark expands to settings and environment variables, anywhere in a text, unless told not to.
+
+Its sessions here are told not to; this is the second wall.
+"""
 MOST_WORK = 4_096
 """Second readings by the parser: half a second of them."""
 _OPENING = {"L_PAREN", "L_BRACKET", "L_BRACE"}
@@ -108,6 +113,11 @@ def _measure(sql: str, dialect: str, bounds: Bounds) -> None:
         raise Refused(
             f"The query has {len(sql):,} characters, more than {bounds.characters:,}.",
             "Shorten it; long lists of values belong in a table.",
+        )
+    if dialect == "spark" and SUBSTITUTION in sql:
+        raise Refused(
+            f"{SUBSTITUTION} is refused in Spark's dialect, wherever it stands.",
+            "Spark takes it for a variable; write concat('$', '{…').",
         )
     if "\0" in sql:
         raise Refused("The query holds a NUL character.", "Remove it.")

@@ -15,6 +15,7 @@ from thermocline.engine import duck_sql
 from thermocline.engine.query_types import schema
 from thermocline.serve.question.dialect import plain, utc, zero
 from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
+from thermocline.serve.question.guard import SUBSTITUTION
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -62,6 +63,8 @@ def translate(
         sql = tree.sql(dialect=to, comments=False, identify=to != question.dialect)
     except RecursionError:
         unfaithful("a query nested so deeply")
+    if to == "spark" and SUBSTITUTION in sql:
+        unfaithful(f"a text with {SUBSTITUTION}", "Spark takes it for a variable")
     if len(sql) > LONGEST:
         unfaithful("a query of this length", "it would grow too long")
     return sql

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import sys
 import threading
@@ -33,6 +34,7 @@ __all__ = [
     "Handler",
     "resident",
     "run",
+    "sent_settings",
     "told_token",
     "too_large",
     "too_many_rows",
@@ -100,6 +102,15 @@ def run(
 def told_token() -> str:
     """The token, which whoever starts a worker writes as the first line of its standard input."""
     return sys.stdin.buffer.readline().decode().strip()
+
+
+def sent_settings() -> dict[str, str]:
+    """The settings of the router's environment, on the second line for one that opens the lake.
+
+    They are sent so because an environment can be read, by an engine or by other processes.
+    """
+    found: dict[str, str] = json.loads(sys.stdin.buffer.readline() or b"{}")
+    return found
 
 
 def resident() -> int:

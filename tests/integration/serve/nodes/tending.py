@@ -40,7 +40,8 @@ class Process:
             env={name: os.environ[name] for name in names if name in os.environ},
         )
         assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{TOKEN}\n".encode())
+        settings = "" if module.endswith(".node") else "{}\n"
+        self._process.stdin.write(f"{TOKEN}\n{settings}".encode())
         self._process.stdin.flush()
         assert self._process.stdout.readline() == b"ready\n"
         self.line = Line.open(address, TOKEN, timeout=30)

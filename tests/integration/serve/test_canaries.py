@@ -1,0 +1,170 @@
+"""Secrets of the environment and of settings: nothing that anybody asks gets them back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.integration.serve import fuzz, serving
+from tests.integration.serve.serving import Serving, thermo
+
+CANARY = "c4n4ry"
+PLANTED = {
+    "THERMOCLINE_LAKE__S3__ACCESS_KEY": f"{CANARY}-access",
+    "THERMOCLINE_LAKE__S3__SECRET_KEY": f"{CANARY}-s3'||(select 1)||'\\",
+    "AWS_SECRET_ACCESS_KEY": f'{CANARY}-aws" from x where "\\\\',
+    "PGPASSWORD": f"{CANARY}-pg`, (select '\\'",
+    "SOME_TOKEN": f"{CANARY}-plain",
+    "NESTED": "${env:SOME_TOKEN}",
+}
+SETTINGS = f"""{serving.COLD}
+[lake.s3]
+endpoint = "http://127.0.0.1:9"
+"""
+OF_SPARK = "spark.sql.catalog.lake.s3.secret-access-key"
+EXPANDED = [
+    *(f"${{env:{name}}}" for name in PLANTED),
+    "${system:user.name}", "${system:java.class.path}", f"${{{OF_SPARK}}}", "${hiveconf:x}",
+    f"${{spark:{OF_SPARK}}}", "${spark.app.name}", "${hivevar:x}", "${env:NES${env:X}TED}",
+    "${sparkconf:spark.master}", "$${env:SOME_TOKEN}", "${ENV:SOME_TOKEN}",
+]  # fmt: skip
+SHAPES = [
+    "SELECT '{}' AS a FROM silver.orders LIMIT 1",
+    "SELECT 1 AS {q}{}{q} FROM silver.orders LIMIT 1",
+    "SELECT 1 /* {} */ AS a FROM silver.orders LIMIT 1",
+    "SELECT 1 AS a FROM silver.orders -- {}",
+    "SELECT note = '{}' FROM silver.orders",
+    "WITH {q}{}{q} AS (SELECT 1 AS a) SELECT a FROM {q}{}{q}",
+]
+REACHING = [
+    "getenv('SOME_TOKEN')", "java_method('java.lang.System', 'getenv', 'SOME_TOKEN')",
+    "reflect('java.lang.System', 'getenv', 'SOME_TOKEN')", "input_file_name()",
+    "try_reflect('java.lang.System', 'getenv', 'SOME_TOKEN')", "version()", "current_user()",
+    "current_setting('memory_limit')", "user()", "session_user()", "current_catalog()",
+    "current_schemas(true)", "getvariable('x')", "input_file_block_start()", "current_database()",
+    "parse_duckdb_log_message('a', 'b')", "current_query()", "spark_partition_id()",
+]  # fmt: skip
+STATEMENTS = [
+    "SET spark.sql.variable.substitute = true", "SET -v", "SET", "SET VAR x = '${env:SOME_TOKEN}'",
+    "DECLARE x = 1", "SELECT * FROM duckdb_secrets()", "SELECT * FROM duckdb_settings()",
+    "SELECT * FROM duckdb_variables()", "SHOW SESSION", "EXECUTE IMMEDIATE 'SELECT 1'",
+    "RESET spark.sql.variable.substitute", "SHOW TBLPROPERTIES silver.orders",
+    "PRAGMA database_list", "CALL pragma_version()", "SELECT :x", "SELECT ?", "SELECT @x",
+]  # fmt: skip
+QUOTES = {"duckdb": '"', "trino": '"', "spark": "`"}
+
+
+@dataclass
+class Asked:
+    """The server, and all that it ever said."""
+
+    serving: Serving
+    said: list[str] = field(default_factory=list)
+
+    def query(self, sql: str, dialect: str) -> int:
+        body = {"sql": sql, "dialect": dialect, "timeout": 120}
+        reply = httpx.post(self.serving.url + "/query", json=body, timeout=150)
+        self.said.append(f"{dialect} {reply.text}")
+        return reply.status_code
+
+    def trino(self, sql: str) -> list[Any]:
+        with httpx.Client(base_url=self.serving.url, timeout=150) as client:
+            reply = client.post("/v1/statement", content=sql, headers={"X-Trino-User": "t"})
+            self.said.append(reply.text)
+            if reply.status_code != 200:
+                return []
+            pages = list(fuzz.pages(client, reply.json(), {}))
+        self.said += [json.dumps(page) for page in pages]
+        return pages
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    project = serving.shop(tmp_path_factory.mktemp("canaries") / "p", SETTINGS)
+    with serving.started(project, **PLANTED) as started:
+        yield Asked(started)
+
+
+def texts(dialect: str) -> list[str]:
+    return [
+        shape.format(*[hidden] * shape.count("{}"), q=QUOTES[dialect])
+        for hidden in EXPANDED
+        for shape in SHAPES
+    ]
+
+
+def leaks(said: str) -> list[str]:
+    """What a text gives away. What was asked is no secret: only values are."""
+    return re.findall(rf"{CANARY}[^\s]{{0,40}}", said)
+
+
+@pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
+def test_nothing_is_expanded_in_a_text(asked: Asked, dialect: str) -> None:
+    ends = {sql: asked.query(sql, dialect) for sql in texts(dialect)}
+    assert set(ends.values()) <= {200, 400, 404}, ends
+    if dialect == "spark":
+        assert set(ends.values()) == {400}
+    elif dialect == "duckdb":
+        assert 200 in ends.values()
+    assert [each for each in asked.said if leaks(each)] == []
+
+
+def test_spark_answers_in_its_own_dialect(asked: Asked) -> None:
+    """Without which what is refused in it would prove nothing."""
+    assert asked.query("SELECT count(*) FROM silver.orders WHERE note <> '$ {'", "spark") == 200
+    assert '"engine":"spark"' in asked.said[-1]
+
+
+def test_nothing_is_expanded_for_trinos_clients(asked: Asked) -> None:
+    for sql in texts("trino"):
+        asked.trino(sql)
+    answered = [each for each in asked.said if '"state": "FINISHED"' in each]
+    assert answered
+    assert [each for each in asked.said if leaks(each)] == []
+
+
+@pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
+def test_no_function_looks_beyond_its_arguments(asked: Asked, dialect: str) -> None:
+    every = [f"SELECT {call} FROM silver.orders LIMIT 1" for call in REACHING] + STATEMENTS
+    ends = {sql: asked.query(sql, dialect) for sql in every}
+    assert set(ends.values()) <= {400, 404}, ends
+    assert [each for each in asked.said if leaks(each)] == []
+
+
+def test_no_process_shows_them(asked: Asked) -> None:
+    asked.query("SELECT count(*) FROM silver.orders", "spark")
+    seen = {}
+    waiting = serving.children(asked.serving.process.pid)
+    while waiting:
+        pid = waiting.pop()
+        seen[pid] = Path(f"/proc/{pid}/cmdline").read_bytes()
+        waiting += serving.children(pid)
+        if b"serve.node" in seen[pid]:
+            continue  # its environment cannot even be read
+        seen[pid] += Path(f"/proc/{pid}/environ").read_bytes()
+    assert any(b"java" in each for each in seen.values()), "Spark is among them"
+    assert [pid for pid, text in seen.items() if CANARY.encode() in text] == []
+
+
+def test_no_log_holds_them(asked: Asked) -> None:
+    asked.query("SELECT '${env:SOME_TOKEN}'", "spark")
+    folder = asked.serving.project / ".thermocline"
+    logs = {path: path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()}
+    assert any(path.name == "serve.log" for path in logs)
+    assert [path for path, text in logs.items() if CANARY in text] == []
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_the_command_line_gives_a_text_as_it_is(asked: Asked, engine: str) -> None:
+    found = thermo(
+        "query", "SELECT '${env:SOME_TOKEN}' AS a, '${system:user.name}' AS b", "--engine", engine,
+        "--json", cwd=asked.serving.project, **PLANTED,
+    )  # fmt: skip
+    assert json.loads(found.stdout)["rows"] == [["${env:SOME_TOKEN}", "${system:user.name}"]]
+    assert not leaks(found.stdout + found.stderr)
