@@ -88,6 +88,8 @@ def answer(lake: Lake, sql: str, *, at: Moment | None = None, engine: str = "aut
     """Answer one SELECT from DuckDB or Spark, every table at a snapshot that the answer names."""
     if engine not in {"auto", "duckdb", "spark"}:
         raise BadInput(f"There is no engine {engine!r}.", "Use auto, duckdb or spark.")
+    from thermocline.engine.relations import private, read_view
+
     began = time.perf_counter()
     query = _parse(sql)
     references = _references(query)
@@ -95,13 +97,13 @@ def answer(lake: Lake, sql: str, *, at: Moment | None = None, engine: str = "aut
     snapshots = _snapshots(states, at)
     chosen = "spark" if engine == "spark" else "duckdb"
     for number, (name, state) in enumerate(states.items()):
-        view = f"_query_{number}"
+        view = private(f"query_{number}")
         if chosen == "spark":
             lake.spark.view(view, name, snapshots[name])
         else:
             lake.duck.view(view, state.metadata_location, snapshots[name])
         for reference in references[name]:
-            _point(reference, view)
+            read_view(reference, view)
     parsed = time.perf_counter()
     rows = _run(lake, query, chosen)
     done = time.perf_counter()
@@ -148,7 +150,8 @@ def _references(query: exp.Query) -> dict[str, list[exp.Table]]:
                 f"There is no table {reference.sql('duckdb')}.",
                 "Write tables as layer.name; `thermo tables` lists them.",
             )
-        found.setdefault(f"{reference.db}.{reference.name}", []).append(reference)
+        # Tables are called by lower-case names; whoever asks may write them in any case.
+        found.setdefault(f"{reference.db}.{reference.name}".lower(), []).append(reference)
     return found
 
 
@@ -161,20 +164,7 @@ def _snapshots(states: Mapping[str, TableState], at: Moment | None) -> dict[str,
     }
 
 
-def _point(reference: exp.Table, view: str) -> None:
-    from sqlglot import exp
-
-    if not reference.alias:
-        reference.set("alias", exp.TableAlias(this=exp.to_identifier(reference.name)))
-    reference.set("this", exp.to_identifier(view))
-    reference.set("db", None)
-
-
 def _run(lake: Lake, query: exp.Query, engine: str) -> pa.Table:
-    from sqlglot import exp
-
-    for column in query.find_all(exp.Column):
-        column.set("db", None)
     if engine == "spark":
         from pyspark.errors import PySparkException
 

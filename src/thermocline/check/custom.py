@@ -19,7 +19,9 @@ from sqlglot.errors import SqlglotError
 from thermocline.check.predicate import RuleError, column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import shown
+from thermocline.engine.relations import alias_tables
 from thermocline.engine.unread import said_of
+from thermocline.errors import BadInput
 
 _PLACEHOLDER = re.compile(
     r"""(?P<quote>"?)\$?\{\s*(?P<what>object|table|property|column)\s*\}(?P=quote)"""
@@ -84,21 +86,20 @@ def bind(
 ) -> exp.Select:
     """A copy of the query that reads the given relations."""
     bound = query.copy()
-    qualified = set()
-    for table in _sources(bound):
+    sources = _sources(bound)
+    try:
+        alias_tables(bound, [table for table in sources if table.db])
+    except BadInput as error:
+        raise RuleError(error.cause) from error
+    for table in sources:
         name = _name(table)
         held = relation if name in (_OBJECT, contract.table) else references.get(name)
         if held is None:
             raise RuleError(f"the query reads {shown(name)}, which is not a table of the lake")
-        qualified.add(name)
         alias = table.alias or (_OBJECT if name == _OBJECT else table.name)
         replacement = exp.alias_(held.copy(), exp.to_identifier(alias, quoted=True), table=True)
         replacement.set("joins", table.args.get("joins"))
         table.replace(replacement)
-    for each in bound.find_all(exp.Column):
-        # silver.customers.name becomes customers.name; o.address.zip is left alone.
-        if f"{each.db}.{each.table}" in qualified:
-            each.set("db", None)
     return bound
 
 

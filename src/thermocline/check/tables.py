@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.check.compile import references
 from thermocline.check.gate import Engine, Report, check
+from thermocline.engine.relations import private
 from thermocline.errors import NotFound
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def _check(
     for table, snapshot in pinned.items():
         if snapshot is None:
             raise NotFound(f"{table} has no snapshot to check.", "Write to it first.")
-        views[table] = f"_check_{table.replace('.', '__')}"
+        views[table] = private(table.replace(".", "__"))
         if in_process:
             lake.duck.view(views[table], states[table].metadata_location, snapshot)
         else:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from thermocline.engine.relations import private
 from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.serve import parts
 from thermocline.serve.failures import BothFailed, TooLate
@@ -435,7 +436,7 @@ class Router:
         views: dict[str, Reading] = {}
         names: dict[str, str] = {}
         for number, (table, snapshot) in enumerate(way.snapshots.items()):
-            view = table if dialect == "duckdb" else f"asked_{number}"
+            view = table if dialect == "duckdb" else private(f"asked_{number}")
             names[table] = view
             if dialect == "trino":
                 names[table] = f"{self.fleet.catalog}.{table} FOR VERSION AS OF {snapshot}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from thermocline.engine import duck_sql
 from thermocline.engine.query_types import schema
+from thermocline.engine.relations import alias_tables
 from thermocline.serve.question.dialect import plain, utc, zero
 from thermocline.serve.question.dialect.rules import Unfaithful, unfaithful
 from thermocline.serve.question.guard import SUBSTITUTION
@@ -49,7 +50,7 @@ def translate(
     try:
         tree = _named(question)
         if to == question.dialect:
-            _alias_tables(tree)
+            alias_tables(tree, _mentions(tree))
             if to == "trino":
                 zero.forget_signs(tree, to, schema(columns or {}))
         else:
@@ -78,7 +79,7 @@ def plainly(question: Question, columns: Columns) -> exp.Query:
     """
     tree = _named(question)
     spelt = _spelt(tree, question.dialect, columns)
-    _alias_tables(tree)
+    alias_tables(tree, _mentions(tree))
     tree = plain.made(tree, question.dialect, schema(columns))
     _spell_results(tree, spelt)
     return tree
@@ -159,34 +160,11 @@ def _spell_results(tree: exp.Query, spelt: Mapping[str, str]) -> None:
             node.set("alias", exp.to_identifier(name, quoted=True))
 
 
-def _alias_tables(tree: exp.Query) -> None:
-    """Let columns that are qualified by a table's name, or by schema and name, find their view."""
+def _mentions(tree: exp.Query) -> list[exp.Table]:
+    """The mentions of stored tables in a tree of ours."""
     from sqlglot import exp
 
-    taken: dict[int, set[str]] = {}
-    renamed: dict[tuple[int, str], str] = {}
-    for node in list(tree.find_all(exp.Table)):
-        if _STORED not in node.meta or node.alias:
-            continue
-        scope = id(node.find_ancestor(exp.Select))
-        name = node.name
-        if name.lower() in taken.setdefault(scope, set()):
-            name = f"{node.db}_{node.name}"  # a.orders beside b.orders
-        taken[scope].add(name.lower())
-        renamed[(scope, node.meta[_STORED])] = name
-        node.set("alias", exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
-    for column in tree.find_all(exp.Column):
-        if not column.text("db"):
-            continue
-        stored = f"{column.text('db')}.{column.text('table')}".lower()
-        select = column.find_ancestor(exp.Select)
-        while select is not None and (id(select), stored) not in renamed:
-            select = select.find_ancestor(exp.Select)
-        if select is not None:
-            alias = renamed[(id(select), stored)]
-            column.set("table", exp.to_identifier(alias, quoted=True))
-            column.set("db", None)
-            column.set("catalog", None)
+    return [node for node in tree.find_all(exp.Table) if _STORED in node.meta]
 
 
 def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Query:
@@ -197,7 +175,7 @@ def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Que
 
     if source == "spark":
         unfaithful("Spark's dialect", "only Spark answers it")
-    _alias_tables(tree)
+    alias_tables(tree, _mentions(tree))
     known = schema(columns)
     tree = plain.made(tree, source, known)
     if source == "trino":
@@ -224,7 +202,9 @@ def _replace_tables(tree: exp.Query, names: Mapping[str, exp.Expr | str], to: En
         if isinstance(name, str):
             # A text for Trino has more than a name in it, so it is not quoted.
             this = exp.Var(this=name) if to == "trino" else exp.to_identifier(name, quoted=True)
-            node.replace(_kept(exp.Table(this=this, alias=alias), node))
+            # With its schema no CTE of the query can stand for it. Spark's views have none.
+            schema = exp.to_identifier("main") if to == "duckdb" else None
+            node.replace(_kept(exp.Table(this=this, db=schema, alias=alias), node))
         elif isinstance(name, exp.Query):
             node.replace(_kept(exp.Subquery(this=name.copy(), alias=alias), node))
         else:
