@@ -168,8 +168,10 @@ def _run(lake: Lake, query: exp.Query, engine: str) -> pa.Table:
     if engine == "spark":
         from pyspark.errors import PySparkException
 
+        from thermocline.engine import spark_sql
+
         try:
-            return lake.spark.query(query.sql(dialect="spark"))
+            return lake.spark.query(spark_sql.written(query))
         except PySparkException as error:
             raise _refused(error) from error
     import duckdb

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
@@ -13,7 +14,7 @@ from thermocline.check.rules import freshness_column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import shown
 from thermocline.contract.types import List, Map, Struct
-from thermocline.engine import duck_sql
+from thermocline.engine import duck_sql, spark_sql
 from thermocline.errors import BadInput
 
 ROWS = "_rows"
@@ -41,7 +42,11 @@ def write(expression: exp.Expr, dialect: str) -> str:
         expression = expression.copy()
         duck_sql.mended(expression)
     try:
-        text = expression.sql(dialect=dialect, comments=False, unsupported_level=ErrorLevel.RAISE)
+        how: dict[str, Any] = {"comments": False, "unsupported_level": ErrorLevel.RAISE}
+        if dialect == "spark":
+            text = spark_sql.written(expression, **how)
+        else:
+            text = expression.sql(dialect=dialect, **how)
     except SqlglotError as error:
         raise RuleError(f"cannot be written for {dialect}: {error}") from error
     if dialect != "spark" or "${" not in text:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,19 @@ from tests.integration.serve import fuzz, serving, shop_lake
 from tests.integration.serve.serving import Serving
 
 from thermocline.api.answer import answer
+from thermocline.check.compile import compile, evaluate
 from thermocline.config import load
+from thermocline.contract import Column, Contract
+from thermocline.contract.definition import Rule
+from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
+from thermocline.lake.schema import shape_of
+from thermocline.transform.declare import Read
+from thermocline.transform.duck.reader import DuckReader
+from thermocline.transform.duck.session import Session
+from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.models import Model
+from thermocline.transform.spark.reader import SparkReader
 
 GEO = pa.struct([("lat", pa.float64()), ("lon", pa.float64())])
 ADDRESS = pa.struct([("city", pa.string()), ("geo", GEO), ("places", pa.string())])
@@ -94,7 +107,15 @@ CAPTURING = [
     "SELECT {q}silver.customers{q}.id FROM silver.places AS {q}silver.customers{q}",
     "SELECT {q}silver.places{q}.id FROM silver.places AS {q}silver.places{q}",
 ]
+NESTED = [
+    "WITH a AS (WITH b AS (SELECT 1 AS x) SELECT x FROM b), "
+    "c AS (WITH b AS (SELECT 2 AS x) SELECT x FROM b) "
+    "SELECT (SELECT x FROM a) + (SELECT x FROM c) - 2 AS v FROM silver.places",
+    "SELECT (WITH b AS (SELECT o.id AS x) SELECT x FROM b) AS v FROM silver.places AS o",
+]
+"""CTEs of one name in several places, and one that sees an outer query."""
 PATHS = {
+    **{sql: [[1]] for sql in NESTED},
     "SELECT o.address.geo.lat AS v FROM silver.places o": [[46.5]],
     "SELECT address.geo.lat AS v FROM silver.places": [[46.5]],
     "SELECT silver.places.address.geo.lat AS v FROM silver.places": [[46.5]],
@@ -146,6 +167,61 @@ def test_a_path_goes_as_deep_as_it_says(asked: Asked, dialect: str, sql: str) ->
 def test_so_it_does_in_a_query_that_is_answered_here(lake: Lake, engine: str, sql: str) -> None:
     found = answer(lake, sql, engine=engine)
     assert [list(row) for row in found.rows] == PATHS[sql]
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_in_models_too(lake: Lake, engine: str) -> None:
+    every = {sql.format(q='"'): [[1]] for sql in CAPTURING} | PATHS
+    wrong = {}
+    for sql, rows in every.items():
+        found = modelled(lake, engine, sql)
+        if found != rows:
+            wrong[sql] = found
+    # Models know tables by their own spelling alone, and names in front of columns are of those.
+    assert wrong == {}
+
+
+def modelled(lake: Lake, engine: str, sql: str) -> Any:
+    """What a model gives on an engine."""
+    reads = {"silver.places": Read("silver.places")}
+    target = Contract("gold.x", (Column("v", Primitive("string")),))
+    text = sql.replace("Silver.PLACES", "silver.places")
+    model = Model("gold.x", Path("models/gold/x.sql"), reads, "f", target, text=text)
+    head = lake.state("silver.places").head()
+    assert head is not None
+    spans = {"silver.places": Span("silver.places", None, head)}
+    if engine == "spark":
+        reader = SparkReader(lake)
+        rows = Inputs(lake, model, spans, reader).everything().collect()
+        reader.close()
+        return [list(row) for row in rows]
+    with contextlib.closing(Session(lake)) as session:
+        said = Inputs(lake, model, spans, DuckReader(session)).everything()
+        return [list(row) for row in session.rows(said)]
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "spark"])
+def test_in_rules_too(lake: Lake, engine: str) -> None:
+    columns = ("id", "address", "items", "places")
+    kinds = {each.name: each.type for each in shape_of(lake.state("silver.places")).columns}
+    head = lake.state("silver.places").head() or 0
+    if engine == "spark":
+        lake.spark.view("looked_at", "silver.places", head)
+    else:
+        lake.duck.view("looked_at", lake.state("silver.places").metadata_location, head)
+    every = {
+        sql.format(q='"'): 1 for sql in CAPTURING if "Silver" not in sql and "UNION" not in sql
+    }
+    every |= {sql: rows[0][0] for sql, rows in PATHS.items() if isinstance(rows[0][0], float)}
+    rules = tuple(Rule("sql", (), (("query", sql),)) for sql in every)
+    contract = Contract(
+        "silver.places", tuple(Column(name, kinds[name]) for name in columns), rules=rules
+    )
+    compiled = compile(contract, "looked_at", {}, engine, datetime.now(UTC))
+    asked = lake.spark if engine == "spark" else lake.duck
+    outcomes = evaluate(compiled, asked.query(compiled.sql).to_pylist()[0])
+    found = [outcome.metric for outcome in outcomes if outcome.rule.kind == "sql"]
+    assert found == list(every.values())
 
 
 def _head(asked: Asked) -> str:

@@ -61,7 +61,7 @@ def translate(
             utc.without_zones(tree, lambda table: table.meta.get(_STORED), columns or {})
             duck_sql.mended(tree)
         _replace_tables(tree, names, to)
-        sql = tree.sql(dialect=to, comments=False, identify=to != question.dialect)
+        sql = _written(tree, to, identify=to != question.dialect)
     except RecursionError:
         unfaithful("a query nested so deeply")
     if to == "spark" and SUBSTITUTION in sql:
@@ -188,6 +188,14 @@ def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Que
     if to == "spark":
         return say(tree, to_spark.RULES, to_spark.SAME)
     return to_trino.finished(say(tree, to_trino.RULES, to_trino.SAME))
+
+
+def _written(tree: exp.Query, to: Engine, *, identify: bool) -> str:
+    from thermocline.engine import spark_sql
+
+    if to == "spark":
+        return spark_sql.written(tree, comments=False, identify=identify)
+    return tree.sql(dialect=to, comments=False, identify=identify)
 
 
 def _replace_tables(tree: exp.Query, names: Mapping[str, exp.Expr | str], to: Engine) -> None:
