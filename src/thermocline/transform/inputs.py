@@ -210,8 +210,6 @@ class Inputs(Generic[R]):
 
     def _select(self, query: exp.Query, frames: Mapping[str, R]) -> R:
         """Run a query with its tables replaced by views of the frames."""
-        from sqlglot import exp
-
         views: dict[str, str] = {}
         for reference in table_references(query):
             if reference.db:
@@ -219,9 +217,6 @@ class Inputs(Generic[R]):
                 if said not in views:
                     views[said] = self.reader.view(self._frame(reference, frames))
                 _replace(reference, views[said])
-        for column in query.find_all(exp.Column):
-            if f"{column.db}.{column.table}" in frames:  # else it is the member of a struct
-                column.set("db", None)
         return self.reader.select(query)
 
     def _frame(self, reference: exp.Table, frames: Mapping[str, R]) -> R:
@@ -258,9 +253,6 @@ def appended_only(lake: Lake, span: Span) -> bool:
 
 def _replace(reference: exp.Table, view: str) -> None:
     """Point a table reference to a view, keeping the name by which the query calls it."""
-    from sqlglot import exp
+    from thermocline.engine.relations import read_view
 
-    if not reference.alias:
-        reference.set("alias", exp.TableAlias(this=exp.to_identifier(reference.name)))
-    reference.set("this", exp.to_identifier(view))
-    reference.set("db", None)
+    read_view(reference, view)

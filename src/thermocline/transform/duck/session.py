@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.duck import all_rows
 from thermocline.engine.duck_types import ddl, quoted
+from thermocline.engine.relations import private
 from thermocline.errors import Permanent
 from thermocline.lake.metadata import TableState
 from thermocline.lake.schema import shape_of
@@ -78,14 +79,14 @@ class Session:
         return self._make("TABLE", sql)
 
     def _make(self, kind: str, sql: str) -> str:
-        name = f"_tc_{next(self._numbers)}"
+        name = private(str(next(self._numbers)))
         self.connection.execute(f"CREATE TEMP {kind} {name} AS {sql}")
         self._made.append((kind, name))
         return name
 
     def register(self, rows: object) -> str:
         """A name for rows that Arrow can read: a table, or what gives a stream of them."""
-        name = f"_tc_{next(self._numbers)}"
+        name = private(str(next(self._numbers)))
         # A join may hand its filter down to the rows of Arrow, which cannot take every kind.
         self.connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
         self.connection.register(name, rows)

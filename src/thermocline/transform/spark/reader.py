@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Column
+from thermocline.engine.relations import private
 from thermocline.engine.spark import CATALOG
+from thermocline.engine.spark_sql import written
 from thermocline.engine.spark_types import quoted
 from thermocline.transform import parts
 from thermocline.transform.inputs import Span
@@ -61,14 +63,14 @@ class SparkReader:
 
     def view(self, rows: DataFrame) -> str:
         """A temporary view."""
-        name = f"_tc_{id(self)}_{len(self._views)}"
+        name = private(f"{id(self)}_{len(self._views)}")
         rows.createOrReplaceTempView(name)
         self._views.append(name)
         return name
 
     def select(self, query: exp.Query) -> DataFrame:
         """A query of the models' dialect, in Spark's own."""
-        return self._lake.spark.sql(meant(query).sql(dialect="spark"))
+        return self._lake.spark.sql(written(meant(query)))
 
     def parts(
         self, rows: DataFrame, model: Model, columns: Sequence[str], most: int
