@@ -21,11 +21,15 @@ SHOWING: dict[type[exp.Expr], tuple[str, ...]] = {
     exp.Atan2: ("this", "expression"),
 }
 """What gives another number for -0.0 than for 0.0, and by which of its arguments."""
+_INFINITE = frozenset({"infinity", "+infinity", "-infinity"})
+_COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
+             exp.NullSafeEQ, exp.NullSafeNEQ)  # fmt: skip
 _MENDED: tuple[type[exp.Expr], ...] = (exp.CountIf, exp.DateTrunc, exp.TimestampTrunc, *SHOWING)
 
 
 def mended(tree: exp.Expr) -> None:
     """Say a tree of DuckDB's dialect so that it is answered rightly. Results keep their names."""
+    _compare_with_infinity(tree)
     if tree.find(*_MENDED) is None:
         return
     for node in list(results(tree)):
@@ -106,6 +110,24 @@ def _truncate_times(tree: exp.Expr) -> None:
                 continue  # DuckDB is right, and finds the files by it
         if isinstance(compared, exp.EQ | exp.NEQ | exp.In | exp.NullSafeEQ | exp.NullSafeNEQ):
             node.replace(exp.paren(_and_nothing(node.copy()), copy=False))
+
+
+def _compare_with_infinity(tree: exp.Expr) -> None:
+    """Keep DuckDB from looking for files by an infinite time, which it fails to.
+
+    It does not take a column to which nothing is added for what files say they hold.
+    """
+    for node in list(tree.find_all(exp.Cast)):
+        text = node.this.name.strip().lower() if isinstance(node.this, exp.Literal) else ""
+        above: exp.Expr = node
+        while isinstance(above.parent, exp.Paren | exp.Cast | exp.Tuple):
+            above = above.parent
+        compared = above.parent
+        if text not in _INFINITE or not isinstance(compared, _COMPARED):
+            continue
+        for side in list(compared.iter_expressions()):
+            if isinstance(side.unnest(), exp.Column | exp.Dot):
+                side.replace(exp.paren(_and_nothing(side.copy()), copy=False))
 
 
 def _may_be_a_date(node: exp.Expr) -> bool:

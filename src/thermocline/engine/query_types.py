@@ -104,6 +104,17 @@ def annotate(tree: exp.Query, known: MappingSchema, dialect: str = "duckdb") -> 
     )
 
 
+def no_rows(columns: Mapping[str, str]) -> exp.Select:
+    """A query that gives a table's columns, and no row; it reads nothing."""
+    results = []
+    for name, word in columns.items():
+        kind = _kind(word)
+        if kind.this == T.UNKNOWN:
+            kind = exp.DataType(this=T.VARBINARY if word.startswith("fixed") else T.TEXT)
+        results.append(exp.alias_(exp.cast(exp.null(), kind), name, quoted=True))
+    return exp.select(*results).where(exp.false())
+
+
 def _kind(word: str) -> exp.DataType:
     try:
         return _of(parse_type(word))

@@ -23,6 +23,19 @@ class Busy(Transient):
     code = "busy"
 
 
+DIVISION_BY_ZERO = "Division by zero"
+"""The text by which an engine fails a query that divides by zero, where that is to be an error."""
+
+
+class DivisionByZero(BadInput):
+    """A number was divided by zero, in a dialect in which that fails the query."""
+
+    code = "division-by-zero"
+
+    def __init__(self) -> None:
+        super().__init__(f"{DIVISION_BY_ZERO}.", "Divide by nullif(…, 0) to get null instead.")
+
+
 class TooLate(Transient):
     """The caller's deadline passed before there was an answer."""
 

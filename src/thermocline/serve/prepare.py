@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
+from thermocline.serve.question.bare import names_functions, refuse_functions
 from thermocline.serve.question.clock import Clock, pin
 from thermocline.serve.question.guard import Bounds, Question, Refused, guard
 from thermocline.serve.question.span import EVERYTHING, Span, Timed, spans
@@ -46,12 +47,20 @@ class Prepared:
     routed: Routed | None = None
     repeated: bool = False
     parted: Parted | None = None
+    _bare: bool | None = None
     _spans: dict[tuple[tuple[str, str], ...], dict[str, Span]] = field(default_factory=dict)
 
     @property
     def tables(self) -> tuple[str, ...]:
         """The stored tables that it mentions."""
         return tuple(self.question.tables)
+
+    def check_names(self, heads: Mapping[str, Head]) -> None:
+        """Refuse a name that is a function of the engine's where the tables have no such column."""
+        if self._bare is None:
+            self._bare = names_functions(self.question.tree)
+        if self._bare:
+            refuse_functions(self.question, {t: heads[t].columns for t in self.tables})
 
     def spans(self, heads: Mapping[str, Head]) -> dict[str, Span]:
         """Which time of each table the question can see, all its mentions together."""

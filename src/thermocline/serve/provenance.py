@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from thermocline.serve.terms import Rows
+from thermocline.serve.terms import NO_SNAPSHOT, Rows
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
@@ -41,7 +41,7 @@ def provenance(
         newest = head is not None and head.snapshot == snapshot
         as_of = lookout.looked_at if newest else fleet.left.get((table, snapshot))
         tables[table] = {
-            "snapshot": str(snapshot),
+            "snapshot": str(snapshot) if snapshot != NO_SNAPSHOT else None,
             "committed_at": head.committed_at.isoformat() if head and newest else None,
             "staleness_ms": milliseconds((now - as_of).total_seconds()) if as_of else None,
         }

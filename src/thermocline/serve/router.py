@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from thermocline.engine.query_types import no_rows
 from thermocline.engine.relations import private
 from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.serve import parts
@@ -31,7 +32,7 @@ from thermocline.serve.readers import Readers
 from thermocline.serve.results import Results
 from thermocline.serve.route import Engines, Route, Wanted, Way, decide
 from thermocline.serve.routed import Routed, in_order, is_newest
-from thermocline.serve.terms import Answer, Ask, Caller, EngineName, Lookout, Rows
+from thermocline.serve.terms import NO_SNAPSHOT, Answer, Ask, Caller, EngineName, Lookout, Rows
 from thermocline.serve.verify import Verifier
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class Router:
         """Where a question would go and why, without asking anybody."""
         prepared = await self._prepared(ask)
         lookout = await self._fresh(prepared, ask, caller)
+        prepared.check_names(lookout.heads)
         _, route = self._route(prepared, ask, lookout)
         spans = prepared.spans(lookout.heads)
         where = self._boundary(prepared, ask, lookout)
@@ -175,6 +177,7 @@ class Router:
         deadline = began + seconds
         parsed = time.perf_counter()
         lookout = await self._fresh(prepared, ask, caller)
+        prepared.check_names(lookout.heads)
         self.fleet.asked(prepared.tables)
         wanted, route = self._route(prepared, ask, lookout)
         if wanted.at_least and route.ways and route.ways[0].engine != "hot":
@@ -434,10 +437,13 @@ class Router:
         held = self.fleet.lookout.held.get(way.node or "", {})
         dialect = DIALECTS[way.engine]
         views: dict[str, Reading] = {}
-        names: dict[str, str] = {}
+        names: dict[str, exp.Expr | str] = {}
         for number, (table, snapshot) in enumerate(way.snapshots.items()):
             view = table if dialect == "duckdb" else private(f"asked_{number}")
             names[table] = view
+            if snapshot == NO_SNAPSHOT:
+                names[table] = no_rows(heads[table].columns)
+                continue
             if dialect == "trino":
                 names[table] = f"{self.fleet.catalog}.{table} FOR VERSION AS OF {snapshot}"
             since = held[table].since if way.engine == "hot" and table in held else None
@@ -447,7 +453,7 @@ class Router:
         columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
         if len(columns) < len(way.snapshots):
             columns = None  # it was another table then, and nothing is concluded of it
-        key = (dialect, *names.values(), repr(columns))
+        key = (dialect, *map(str, names.values()), repr(columns))
         if key not in prepared.sql:
             prepared.sql.clear()
             prepared.sql[key] = translate(prepared.question, dialect, names, columns)

@@ -78,6 +78,10 @@ class Answer:
     provenance: Mapping[str, Any]
 
 
+NO_SNAPSHOT = 0
+"""Stands for the snapshot of a table that was never committed to, and so has no rows."""
+
+
 @dataclass(frozen=True)
 class FileStat:
     """A data file as far as routing cares: its size, and the times it spans (None: unknown).

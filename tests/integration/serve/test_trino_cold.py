@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+import trino.dbapi as trino_client
 from tests.integration.serve import asking, serving
 from tests.integration.serve.serving import Serving, until
 from tests.integration.serve.shop_lake import DAYS, PER_DAY, orders_of
+from tests.integration.serve.test_tables import DIVIDED
 from tests.servers import trino
+from trino.exceptions import TrinoUserError
 
 from thermocline.config import load
 from thermocline.lake import Lake
@@ -71,6 +75,32 @@ def cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cold]:
 def total() -> str:
     amounts = (row["amount"] for day in range(DAYS) for row in orders_of(day))
     return str(sum(amounts, Decimal(0)))
+
+
+def real(cold: Cold, sql: str) -> Any:
+    """The first row that Trino itself gives, or the name of its error."""
+    address = urlsplit(cold.trino.url)
+    with trino_client.connect(host=address.hostname, port=address.port, user="t") as connection:
+        try:
+            return connection.cursor().execute(sql).fetchall()[0]
+        except TrinoUserError as error:
+            return error.error_name
+
+
+@pytest.mark.parametrize("said", [each for each in DIVIDED if not each.startswith("try")])
+def test_division_is_what_trino_itself_makes_of_it(cold: Cold, said: str) -> None:
+    found, wanted = real(cold, f"SELECT {said} AS a"), DIVIDED[said]
+    if isinstance(wanted, str):
+        assert found == wanted
+    else:
+        assert str(found[0]).lower().replace("inf", "infinity") == str(wanted[0]).lower()
+
+
+def test_a_division_by_zero_there_is_one_here(cold: Cold) -> None:
+    sql = "select order_id / (customer_id - customer_id) from silver.orders"
+    body = {"sql": sql, "dialect": "trino", "timeout": 100}
+    found = httpx.post(f"{cold.serving.url}/query", json=body, timeout=130)
+    assert found.json()["error"]["code"] == "division-by-zero"
 
 
 def test_a_large_scan_is_answered_by_trino_at_the_newest_snapshot(cold: Cold) -> None:

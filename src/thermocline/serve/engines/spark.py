@@ -19,6 +19,7 @@ from thermocline import telemetry
 from thermocline.engine.arrow import normalise
 from thermocline.engine.spark import SparkEngine
 from thermocline.serve.engines import starting
+from thermocline.serve.failures import DIVISION_BY_ZERO, DivisionByZero
 from thermocline.serve.question.guard import SUBSTITUTION
 from thermocline.serve.rows.bounded import fetched
 from thermocline.serve.rows.reply import as_asked, checked, reply
@@ -155,7 +156,6 @@ def _table(of: Mapping[str, Any]) -> str:
 
 
 _SAID = {
-    "DIVIDE_BY_ZERO": "A number was divided by zero.",
     "ARITHMETIC_OVERFLOW": "A value is out of the range of its type.",
     "NUMERIC_VALUE_OUT_OF_RANGE": "A value is out of the range of its type.",
     "CAST_INVALID_INPUT": "A value cannot be converted to the type that is asked for.",
@@ -170,14 +170,20 @@ def _reported(error: Exception) -> Failed:
     if "cancelled" in text.lower() and "job" in text.lower():
         return Failed("cancelled", "The query was cancelled.")
     condition = str(getattr(error, "getCondition", lambda: None)() or "")
+    if condition.startswith("DIVIDE_BY_ZERO") or (
+        condition == "USER_RAISED_EXCEPTION" and DIVISION_BY_ZERO in text
+    ):
+        return Failed(DivisionByZero.code, DIVISION_BY_ZERO)
     for known, said in _SAID.items():
         if condition.startswith(known) or f"[{known}" in text:
             return Failed("query", said)
     if "OutOfMemoryError" in text:
         return Failed("memory", "The query needs more memory than it may use.", "Ask for less.")
-    telemetry.log("spark", "failed", level="WARNING", error=text.splitlines()[0][:500])
-    if type(error).__name__ in {"AnalysisException", "ParseException"}:
-        line = re.sub(r"\s*SQLSTATE.*|;\s*line \d.*", "", text.splitlines()[0])
+    # The text of a ParseException begins with an empty line.
+    first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    telemetry.log("spark", "failed", level="WARNING", error=first[:500])
+    if type(error).__name__ in {"AnalysisException", "ParseException"} and first:
+        line = re.sub(r"\s*SQLSTATE.*|;\s*line \d.*", "", first)
         return Failed("query", line[:300])
     return Failed("query", f"The query failed in Spark ({condition or type(error).__name__}).")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from thermocline.errors import BadInput, ConfigError, Transient
-from thermocline.serve.failures import TooMuch
+from thermocline.serve.failures import DivisionByZero, TooMuch
 from thermocline.serve.rows.trino_rows import Reader
 from thermocline.serve.terms import Format, Rows
 
@@ -27,7 +27,6 @@ CANCEL_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
 _TRY_AGAIN = frozenset({429, 502, 503, 504})
 _SAID = {
-    "DIVISION_BY_ZERO": "A number was divided by zero.",
     "INVALID_CAST_ARGUMENT": "A value cannot be converted to the type that is asked for.",
     "NUMERIC_VALUE_OUT_OF_RANGE": "A value is out of the range of its type.",
     "INVALID_FUNCTION_ARGUMENT": "A function does not take a value it is given.",
@@ -192,6 +191,8 @@ def _check(said: dict[str, Any]) -> None:
     name, kind = str(error.get("errorName")), str(error.get("errorType"))
     if kind != "USER_ERROR":
         raise TrinoFailed(f"Trino failed ({name}).", "Its own pages say more.")
+    if name == "DIVISION_BY_ZERO":
+        raise DivisionByZero
     if name in _SAID:
         raise QueryFailed(_SAID[name])
     if name in _PLAIN:

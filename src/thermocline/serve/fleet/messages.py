@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, Transient
-from thermocline.serve.failures import TooMuch
+from thermocline.serve.failures import DivisionByZero, TooMuch
 from thermocline.serve.terms import Column, Format, Rows
 
 if TYPE_CHECKING:
@@ -88,6 +88,8 @@ def _written(reading: Reading) -> dict[str, Any]:
 
 def _error(who: str, error: Mapping[str, Any]) -> Exception:
     """A worker's error as what it means to the one who asked."""
+    if error.get("code") == DivisionByZero.code:
+        return DivisionByZero()
     code, cause = str(error.get("code")), str(error.get("cause", "It failed."))
     step = str(error.get("next_step") or "Mend the SQL; `thermo show TABLE` lists columns.")
     make: Callable[..., Exception] = {

@@ -26,7 +26,7 @@ from thermocline.serve.http.door import Door
 from thermocline.serve.http.entrance import Entrance, Router, Turnstile
 from thermocline.serve.http.metrics import CONTENT_TYPE, Metrics
 from thermocline.serve.identity.identity import Identity
-from thermocline.serve.terms import Head, Lookout
+from thermocline.serve.terms import NO_SNAPSHOT, Head, Lookout
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -258,7 +258,7 @@ def _table(head: Head, lookout: Lookout) -> dict[str, Any]:
         {
             "node": node,
             "snapshot": str(copy.snapshot),
-            "since": f"{copy.since.isoformat()}Z" if copy.since else None,
+            "since": copy.since.isoformat() if copy.since else None,
             "rows": copy.rows,
             "bytes": copy.bytes,
         }
@@ -267,7 +267,7 @@ def _table(head: Head, lookout: Lookout) -> dict[str, Any]:
     ]
     return {
         "table": head.table,
-        "snapshot": str(head.snapshot),
+        "snapshot": str(head.snapshot) if head.snapshot != NO_SNAPSHOT else None,
         "committed_at": head.committed_at.isoformat(),
         "rows": sum(file.rows for file in head.files),
         "bytes": sum(file.bytes for file in head.files),

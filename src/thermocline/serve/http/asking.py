@@ -31,7 +31,16 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object that names no field twice: which of them would count is anybody's guess."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        _wrong(next(name for name in names if names.count(name) > 1)[:40], "stands twice")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, object_pairs_hook=_each_once)
 _TABLE = re.compile(TABLE, re.ASCII)
 _SNAPSHOT = re.compile(SNAPSHOT, re.ASCII)
 _MEDIA_TYPES = {

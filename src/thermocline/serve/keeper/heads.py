@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import blake2b
 from itertools import takewhile
@@ -22,7 +23,7 @@ from thermocline.lake.metadata import Snapshot, TableState
 from thermocline.serve.fleet.lookout import moment
 from thermocline.serve.keeper import policy as policies
 from thermocline.serve.keeper.patience import patiently
-from thermocline.serve.terms import FileStat, Head
+from thermocline.serve.terms import NO_SNAPSHOT, FileStat, Head
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -53,10 +54,10 @@ class Sight:
 
 @dataclass(frozen=True)
 class _Kept:
-    """What a pointer led to: nothing to see in a table that has no snapshot yet."""
+    """What a pointer led to."""
 
     pointer: str
-    sight: Sight | None
+    sight: Sight
     manifests: Mapping[str, tuple[FileStat, ...]]
 
 
@@ -74,14 +75,14 @@ class Heads:
         self._broken: dict[str, tuple[str, float]] = {}
 
     def look(self) -> dict[str, Sight]:
-        """All tables that have a snapshot and can be read, as they are at one moment.
+        """All tables that can be read, as they are at one moment.
 
         Tables that only serve another are left out. Raises CatalogUnavailable.
         """
         pointers = {t: p for t, p in self._reader.pointers().items() if "__" not in t}
         kept = {table: self._one(table, pointer) for table, pointer in pointers.items()}
         self._kept = {table: one for table, one in kept.items() if one is not None}
-        return {table: one.sight for table, one in self._kept.items() if one.sight is not None}
+        return {table: one.sight for table, one in self._kept.items()}
 
     def _one(self, table: str, pointer: str) -> _Kept | None:
         before = self._kept.get(table)
@@ -108,13 +109,13 @@ class Heads:
 
         state = self._reader.state_at(table, pointer)
         snapshot = state.head()
-        if snapshot is None:
-            return _Kept(pointer, None, {})
         iceberg = self._iceberg(table, state)
+        if snapshot is None:
+            return _Kept(pointer, _empty(state, iceberg), {})
         shown = readschema.schema_at(iceberg, snapshot)
         contract = self._contracts.get(table)
         time_id = _time_id(state, shown, contract)
-        same = before and before.sight and before.sight.time_id == time_id
+        same = before and before.sight.time_id == time_id
         known = before.manifests if before and same else {}
         ancestors = list(state.ancestry(snapshot))
         listed = _listed(iceberg, snapshot)
@@ -193,6 +194,23 @@ def _time_id(state: TableState, shown: Schema, contract: Contract | None) -> int
     named = contract.freshness_column if contract else None
     found = next((f for f in shown.fields if f.name == named), None)
     return found.field_id if found and kinds[found.field_id] in _TIMES else None
+
+
+def _empty(state: TableState, iceberg: Table) -> Sight:
+    """A table that was never committed to: there is nothing to hold, and nothing to read."""
+    shown = iceberg.schema()
+    head = Head(
+        table=state.table,
+        uuid=state.uuid,
+        snapshot=NO_SNAPSHOT,
+        metadata=state.metadata_location,
+        committed_at=datetime.fromtimestamp(int(state.raw["last-updated-ms"]) / 1000, UTC),
+        columns=_columns(state, shown),
+        time=None,
+        snapshots=(NO_SNAPSHOT,),
+        files=(),
+    )
+    return Sight(head, iceberg, shown, None)
 
 
 def _columns(state: TableState, shown: Schema) -> dict[str, str]:

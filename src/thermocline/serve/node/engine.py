@@ -6,6 +6,7 @@ import re
 
 import duckdb
 
+from thermocline.serve.failures import DIVISION_BY_ZERO, DivisionByZero
 from thermocline.serve.wire.jobs import Failed
 
 _RESERVED = 256 << 20
@@ -114,6 +115,8 @@ def reported(error: Exception) -> Failed:
     if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in text:
         return Failed("cancelled", "The query was interrupted.")
     name = type(error).__name__
+    if f"Error: {DIVISION_BY_ZERO}" in text:
+        return Failed(DivisionByZero.code, DIVISION_BY_ZERO)
     if name in _AT_RUNTIME:
         return Failed("query", _AT_RUNTIME[name])
     if isinstance(error, duckdb.ParserException | duckdb.BinderException | duckdb.CatalogException):

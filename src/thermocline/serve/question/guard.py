@@ -205,6 +205,9 @@ def _judge(node: exp.Expr, bounds: Bounds) -> None:
         )
     elif isinstance(node, exp.Table):
         _judge_table(node)
+    elif isinstance(node, exp.Column) and re.match(r"\$[a-z_]", node.name, re.IGNORECASE):
+        # What Trino says of the file that a row is in.
+        raise Refused(f"There is no column {shown(node.name)}.", "`thermo show` lists them.")
 
 
 def _judge_join(node: exp.Join) -> None:

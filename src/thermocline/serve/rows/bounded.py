@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from thermocline.serve.wire.jobs import Failed, too_large, too_many_rows
 
@@ -34,8 +35,29 @@ def fetched(batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int, siz
     return pa.Table.from_batches(kept, schema=schema)
 
 
+def _has_infinite_times(column: pa.ChunkedArray) -> bool:
+    """Whether a time is one of those that DuckDB has at both ends of its range."""
+    kind = column.type
+    if not (pa.types.is_timestamp(kind) or pa.types.is_date32(kind)):
+        return False
+    number = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+    ends = pc.min_max(column.cast(number))
+    end = 2 ** (number.bit_width - 1) - 1
+    return bool(ends["max"].as_py() == end or ends["min"].as_py() == -end)
+
+
 def narrowed(table: pa.Table, description: Sequence[Sequence[Any]]) -> pa.Table:
-    """DuckDB's rows with its widest integers as 64-bit ones. `description` is the cursor's."""
+    """DuckDB's rows with its widest integers as 64-bit ones. `description` is the cursor's.
+
+    Raises Failed for what no answer can hold: integers beyond that, and infinite times.
+    """
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if _has_infinite_times(column):
+            raise Failed(
+                "query",
+                f"A time of {name[:60]} is infinite, which an answer cannot hold.",
+                "Leave those rows out, or cast it to VARCHAR.",
+            )
     for place, (name, kind, *_) in enumerate(description):
         if str(kind) not in WIDE:
             continue

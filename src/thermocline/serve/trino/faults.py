@@ -6,7 +6,14 @@ import re
 from typing import Any
 
 from thermocline.errors import BadInput, NotFound, ThermoclineError, Transient
-from thermocline.serve.failures import Busy, Forbidden, TooLate, TooMuch, Unauthenticated
+from thermocline.serve.failures import (
+    Busy,
+    DivisionByZero,
+    Forbidden,
+    TooLate,
+    TooMuch,
+    Unauthenticated,
+)
 from thermocline.serve.question.guard import Refused
 
 USER, INTERNAL, RESOURCES = "USER_ERROR", "INTERNAL_ERROR", "INSUFFICIENT_RESOURCES"
@@ -18,6 +25,7 @@ CODES = {
     "USER_CANCELED": (3, USER),
     "PERMISSION_DENIED": (4, USER),
     "NOT_FOUND": (5, USER),
+    "DIVISION_BY_ZERO": (8, USER),
     "NOT_SUPPORTED": (13, USER),
     "INVALID_SESSION_PROPERTY": (14, USER),
     "QUERY_TEXT_TOO_LARGE": (35, USER),
@@ -37,6 +45,7 @@ CODES = {
 
 _BY_CLASS: tuple[tuple[type[ThermoclineError], str], ...] = (
     (Refused, "NOT_SUPPORTED"),
+    (DivisionByZero, "DIVISION_BY_ZERO"),
     (TooMuch, "GENERIC_INSUFFICIENT_RESOURCES"),
     (NotFound, "TABLE_NOT_FOUND"),
     (Busy, "QUERY_QUEUE_FULL"),

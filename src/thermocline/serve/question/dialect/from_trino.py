@@ -19,6 +19,7 @@ from thermocline.engine.query_types import (
     scale,
     typed,
 )
+from thermocline.serve.failures import DIVISION_BY_ZERO
 from thermocline.serve.question.dialect import nan, shared, texts
 from thermocline.serve.question.dialect.exact import quotient
 from thermocline.serve.question.dialect.rules import (
@@ -55,6 +56,16 @@ def _compared(node: exp.Expr) -> exp.Expr:
     return nan.like_ieee(node, is_nan)
 
 
+def _nonzero(node: exp.Expr) -> exp.Expr:
+    """A divisor that fails the query where it is zero, as it does in Trino; DuckDB gives null."""
+    if number(node):
+        return node
+    zero = exp.EQ(this=wrapped(node.copy()), expression=exp.Literal.number(0))
+    failing = call("error", text(DIVISION_BY_ZERO), kind=node.type)
+    guarded = exp.Case(ifs=[exp.If(this=zero, true=failing)], default=node.copy())
+    return typed(exp.paren(guarded), node.type or T.UNKNOWN)
+
+
 def _divided(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Div)
     left, right = family(node.left), family(node.right)
@@ -63,8 +74,8 @@ def _divided(node: exp.Expr) -> exp.Expr:
     if "double" in {left, right}:
         return typed(exp.Div(this=node.left, expression=node.right, typed=False), T.DOUBLE)
     if (left, right) == ("integer", "integer"):
-        return typed(exp.IntDiv(this=wrapped(node.left), expression=wrapped(node.right)), T.BIGINT)
-    return quotient(node.left, node.right)
+        return typed(exp.IntDiv(this=wrapped(node.left), expression=_nonzero(node.right)), T.BIGINT)
+    return quotient(node.left, _nonzero(node.right))
 
 
 def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
@@ -303,6 +314,7 @@ def _remainder(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Binary)
     need(node.left, "integer", "decimal", of=node)
     need(node.right, "integer", "decimal", of=node)
+    node.set("expression", _nonzero(node.right))
     return node
 
 

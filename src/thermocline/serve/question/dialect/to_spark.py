@@ -64,6 +64,13 @@ def _remainder(node: exp.Expr) -> exp.Expr:
     return exp.Mod(this=wrapped(node.left), expression=divisor)
 
 
+def _failing(node: exp.Expr) -> exp.Expr:
+    """What fails a query with a text of ours."""
+    if node.name != "error":
+        unfaithful(named(node))
+    return call("raise_error", *node.expressions, kind=node.type)
+
+
 _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ", "Between", "In")
 
 
@@ -379,6 +386,7 @@ RULES: dict[str, Rule] = {
                      "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _time_part),
     **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
     **dict.fromkeys(("Greatest", "Least"), _extremes),
+    "Anonymous": _failing,
     "Div": _divided, "Pow": zero.power, "IntDiv": _int_divided, "Mod": _remainder,
     "Round": _rounded, "Length": _length, "Lower": spark_lower, "Upper": spark_upper,
     "Escape": texts.escape, "RegexpLike": texts.regexp, "Substring": texts.substring,
