@@ -42,7 +42,7 @@ class Lake:
         if catalog == LAKE:
             for table, head in sorted(self.heads.items()):
                 schema, _, name = table.partition(".")
-                columns = {each: kinds.of_iceberg(kind) for each, kind in head.columns.items()}
+                columns = {each: kinds.of_column(kind) for each, kind in head.columns.items()}
                 yield schema, name, columns
 
     def columns(self, catalog: str, schema: str, name: str) -> Mapping[str, str] | None:

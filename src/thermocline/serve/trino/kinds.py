@@ -1,10 +1,14 @@
-"""Types in Trino's words: from Iceberg's, taken apart for clients, and as JDBC numbers them."""
+"""Types in Trino's words: from contracts', taken apart for clients, and as JDBC numbers them."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 from typing import Any
+
+from thermocline.contract import types as contract
+from thermocline.contract.type_syntax import parse_type
+from thermocline.errors import BadInput
 
 _PLAIN = {
     "boolean": "boolean",
@@ -16,8 +20,6 @@ _PLAIN = {
     "time": "time(6)",
     "timestamp": "timestamp(6)",
     "timestamptz": "timestamp(6) with time zone",
-    "timestamp_ns": "timestamp(9)",
-    "timestamptz_ns": "timestamp(9) with time zone",
     "string": "varchar",
     "uuid": "uuid",
     "binary": "varbinary",
@@ -27,34 +29,38 @@ _UNBOUNDED = 2_147_483_647
 
 
 @lru_cache(maxsize=4096)
-def of_iceberg(word: str) -> str:
-    """A type of Iceberg, as Trino calls it. What Trino has no word for is told as text."""
-    word = word.strip()
-    if word in _PLAIN:
-        return _PLAIN[word]
-    if word.startswith("decimal"):
-        return re.sub(r"\s+", "", word)
-    if word.startswith("fixed"):
-        return "varbinary"
-    outer, _, inner = word.partition("<")
-    parts = _split(inner[:-1])
-    match outer:
-        case "list":
-            return f"array({of_iceberg(parts[0])})"
-        case "map":
-            return f"map({of_iceberg(parts[0])}, {of_iceberg(parts[1])})"
-        case "struct":
-            return f"row({', '.join(_field(part) for part in parts)})"
-    return "varchar"
+def of_column(word: str) -> str:
+    """A column's type in the words of contracts, as Trino calls it.
+
+    What cannot be read, such as a struct with names that contracts do not allow, is told as text:
+    a list of tables never fails for a column.
+    """
+    try:
+        return _of(parse_type(word))
+    except BadInput:
+        return "varchar"
 
 
-def _field(text: str) -> str:
-    """`3: name: optional string` as a field of a row."""
-    _, name, kind = (part.strip() for part in text.split(":", 2))
-    kind = re.sub(r"^(required|optional)\s+", "", kind)
-    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name)
-    quoted = name if plain else '"' + name.replace('"', '""') + '"'
-    return f"{quoted} {of_iceberg(kind)}"
+def _of(kind: contract.Type) -> str:
+    match kind:
+        case contract.Primitive(name):
+            return _PLAIN.get(name, "varchar")
+        case contract.Decimal(precision, scale):
+            return f"decimal({precision},{scale})"
+        case contract.Fixed():
+            return "varbinary"
+        case contract.List(element):
+            return f"array({_of(element)})"
+        case contract.Map(key, value):
+            return f"map({_of(key)}, {_of(value)})"
+        case contract.Struct(fields):
+            return f"row({', '.join(_field(each) for each in fields)})"
+
+
+def _field(field: contract.Field) -> str:
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", field.name)
+    quoted = field.name if plain else '"' + field.name.replace('"', '""') + '"'
+    return f"{quoted} {_of(field.type)}"
 
 
 @lru_cache(maxsize=4096)
