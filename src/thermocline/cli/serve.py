@@ -57,13 +57,13 @@ def _changed(settings: Settings, **given: Any) -> Settings:
 
 def _log(invocation: Invocation, settings: Settings) -> None:
     """To where THERMOCLINE_LOG says, else to a file of the project."""
-    from thermocline.serve.identity import private
+    from thermocline.config import private
     from thermocline.telemetry import log_to
 
     if os.environ.get("THERMOCLINE_LOG"):
         invocation.start_log()
     else:
-        log_to(private.folder(settings.project) / "serve.log")
+        log_to(private.file(settings.project, "serve.log"))
 
 
 async def _ready(assembled: Assembled) -> None:

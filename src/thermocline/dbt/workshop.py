@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from thermocline.config import private
 from thermocline.engine import duck
 from thermocline.engine.duck_types import quoted
 
@@ -82,8 +83,8 @@ def relation(parts: Iterable[str]) -> str:
 @contextmanager
 def opened(settings: Settings, run: str, schema: str, target: str) -> Iterator[Workshop]:
     """A workshop for one run, which is gone afterwards, as are those of runs that were killed."""
-    place = settings.project / ".thermocline" / "dbt"
-    place.mkdir(parents=True, exist_ok=True)
+    place = private.folder(settings.project) / "dbt"
+    place.mkdir(exist_ok=True)
     _sweep(place)
     # Under this name nobody sweeps it before it is locked.
     unlocked, folder = place / f".{run}", place / run

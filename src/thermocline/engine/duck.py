@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from thermocline.config import private
 from thermocline.engine.duck_types import quoted
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import EngineUnavailable
@@ -146,9 +147,10 @@ def _room(project: Path) -> Path:
     DuckDB makes it when it needs it and removes it in the end, but neither makes the folders above
     it nor tells its files from those of another connection.
     """
-    above = project / ".thermocline" / "duckdb"
+    above = project / private.FOLDER / "duckdb"
     with suppress(OSError):  # where nothing can be written, memory has to do
-        above.mkdir(parents=True, exist_ok=True)
+        private.folder(project)
+        above.mkdir(exist_ok=True)
     return above / uuid4().hex
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from thermocline.config import private
 from thermocline.engine import jars, java
 from thermocline.errors import EngineUnavailable
 
@@ -218,7 +219,7 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.optimizer.excludedRules": (
             "org.apache.spark.sql.catalyst.optimizer.FoldablePropagation"
         ),
-        "spark.sql.warehouse.dir": (settings.project / ".thermocline" / "spark").as_uri(),
+        "spark.sql.warehouse.dir": (settings.project / private.FOLDER / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j.configurationFile={_LOG4J.as_uri()} {_JVM_OPTIONS} {_collector()}"
@@ -270,7 +271,7 @@ def _start(settings: Settings) -> SparkSession:
     conf = {**_base_conf(settings), **catalog, **settings.spark.conf, **_ENFORCED}
     for key, value in conf.items():
         builder = builder.config(key, value)
-    log = settings.project / ".thermocline" / "spark.log"
+    log = private.file(settings.project, "spark.log")
     try:
         with _stderr_to(log):
             session = builder.getOrCreate()
@@ -319,7 +320,6 @@ def apply_conf(session: SparkSession, conf: Mapping[str, str]) -> None:
 @contextmanager
 def _stderr_to(path: Path) -> Iterator[None]:
     """Send what the JVM prints to a file: it inherits our stderr at the moment it starts."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     saved = os.dup(2)
     with path.open("ab") as log:

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thermocline.config import private
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive, Type
 from thermocline.errors import BadInput, Permanent, Transient
@@ -198,7 +199,7 @@ class _Work:
         self.run = run
         self.report = IngestReport(source.name, source.target)
         self.ledger = read_ledger(lake, source.target, source.quarantine)
-        self.scratch = lake.settings.project / ".thermocline" / "staging" / run
+        self.scratch = private.folder(lake.settings.project) / "staging" / run
         self.lane = FileLane(lake, source, folder)
 
     def take(self, files: Sequence[Examined]) -> None:

@@ -87,6 +87,11 @@ class Asked:
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     project = serving.shop(tmp_path_factory.mktemp("canaries") / "p", SETTINGS)
+    private = project / ".thermocline"
+    private.mkdir(exist_ok=True)
+    private.chmod(0o755)
+    (private / "serve.log").touch()
+    (private / "serve.log").chmod(0o644)
     with serving.started(project, **PLANTED) as started:
         yield Asked(started)
 
@@ -158,6 +163,14 @@ def test_no_log_holds_them(asked: Asked) -> None:
     logs = {path: path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()}
     assert any(path.name == "serve.log" for path in logs)
     assert [path for path, text in logs.items() if CANARY in text] == []
+
+
+def test_no_other_user_can_read_what_the_server_writes(asked: Asked) -> None:
+    asked.query("SELECT count(*) FROM silver.orders", "spark")
+    folder = asked.serving.project / ".thermocline"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for name in ("serve.log", "serve.json", "spark.log"):
+        assert (folder / name).stat().st_mode & 0o777 == 0o600, name
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])

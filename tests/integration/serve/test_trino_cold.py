@@ -87,8 +87,9 @@ def real(cold: Cold, sql: str) -> Any:
             return error.error_name
 
 
-@pytest.mark.parametrize("said", [each for each in DIVIDED if not each.startswith("try")])
+@pytest.mark.parametrize("said", [each for each in DIVIDED if "(1" not in each])
 def test_division_is_what_trino_itself_makes_of_it(cold: Cold, said: str) -> None:
+    # Of mod(1, 0) Trino says "/ by zero", as an error of its own; of try(…) we say nothing.
     found, wanted = real(cold, f"SELECT {said} AS a"), DIVIDED[said]
     if isinstance(wanted, str):
         assert found == wanted

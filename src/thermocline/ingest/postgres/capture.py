@@ -58,7 +58,6 @@ class Reader:
             "memory": MEMORY,
             "properties": properties,
         }
-        log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
         with log.open("ab") as errors:
             self._logged = errors.tell()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from thermocline.config import private
 from thermocline.errors import Permanent, ThermoclineError, Transient
 from thermocline.ingest.batch import Provenance
 from thermocline.ingest.debezium import Cut
@@ -153,7 +154,7 @@ class PostgresFeed:
             self._slot.catch_up(place)
         slot, first = place.slot or self._slot.name, place.commit is None
         told = properties(self._reach, self._prefix, slot, publication, first=first)
-        log = self._lake.settings.project / ".thermocline" / f"{self._source.name}.debezium.log"
+        log = private.file(self._lake.settings.project, f"{self._source.name}.debezium.log")
         self._reader = Reader(told, log)
         self._walk, self._given, self._quiet = Walk(place), place, 0
 
@@ -278,7 +279,7 @@ class PostgresFeed:
     @contextmanager
     def _spooled(self) -> Iterator[tuple[Path, BinaryIO]]:
         """A file for a batch. It replaces the one before, which has landed."""
-        staging = self._lake.settings.project / ".thermocline" / "staging"
+        staging = private.folder(self._lake.settings.project) / "staging"
         self._folder = staging / "postgres" / self._source.name
         shutil.rmtree(self._folder, ignore_errors=True)
         self._folder.mkdir(parents=True)

@@ -11,8 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from thermocline.config import Settings
-from thermocline.serve.identity import private
+from thermocline.config import Settings, private
 
 FILE = "serve.json"
 

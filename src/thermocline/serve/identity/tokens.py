@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from thermocline import telemetry
+from thermocline.config import private
 from thermocline.errors import BadInput, ConfigError, NotFound
-from thermocline.serve.identity import private
 from thermocline.serve.terms import Caller
 
 FILE = "tokens.json"
@@ -108,8 +108,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        folder = private.folder(self._project)
-        with (folder / "tokens.lock").open("a") as lock:
+        with private.file(self._project, "tokens.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = list(_read(self._path))
             yield tokens
