@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import NotFound
 from thermocline.lake import Lake, Published, refs
+from thermocline.lake.companions import is_companion
 from thermocline.lake.draft import MainMoved, drop_branch_everywhere
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.names import env_branch
@@ -42,7 +43,7 @@ def diff(lake: Lake, env: str) -> list[ChangeSet]:
 
     found = []
     for table, (main, head) in _heads(lake, env).items():
-        if "__" not in table and head != main:
+        if not is_companion(table) and head != main:
             key = schemas.shape_of(lake.state(table)).key
             found.append(changes(lake.iceberg(table), main, head, key=key))
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.engine import jars, java
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import ThermoclineError
+from thermocline.lake.companions import is_companion
 from thermocline.lake.names import RUN_PREFIX
 from thermocline.lake.partitions import too_fine
 
@@ -104,6 +105,7 @@ def _leftovers(lakehouse: Lakehouse) -> Iterator[Finding]:
             orphans += 1
             size += bytes_
     for branch, tables in branches.items():
+        tables.sort(key=is_companion)  # one is dropped with its table, and not by its own name
         yield Finding(
             "warn",
             "unpublished run",

@@ -18,9 +18,10 @@ from thermocline.api.ingestion import IngestReport
 from thermocline.api.table import Rollback, Table, TableInfo, info
 from thermocline.contract import Contract, load_contracts
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake import Lake, refs
+from thermocline.lake import Lake
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.atomic import TableChange
+from thermocline.lake.companions import TOMBSTONES, is_companion, load_unit
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.moments import Moment
 from thermocline.lake.names import env_branch, new_run_id, table_name
@@ -81,7 +82,7 @@ class Lakehouse:
 
     def tables(self, *, companions: bool = False) -> list[TableInfo]:
         """All tables, each in a line; those that only serve another are left out."""
-        names = [n for n in self.lake.tables() if companions or "__" not in n]
+        names = [n for n in self.lake.tables() if companions or not n.endswith(TOMBSTONES)]
         return [info(self.lake.state(name)) for name in names]
 
     def table(self, name: str) -> Table:
@@ -299,7 +300,7 @@ class Lakehouse:
             state = self.lake.state(table)
             head = state.head()
             made = [s for s in state.ancestry(head) if s.summary.get(bookmarks.RUN) == run]
-            if not made:
+            if not made or is_companion(table):
                 continue
             parent = made[-1].parent
             if made[0].id != head or parent is None:
@@ -307,8 +308,9 @@ class Lakehouse:
                     f"{table} was changed after run {run}.",
                     f"Roll back what came after it first: thermo history {table}.",
                 )
-            changes.append(refs.rollback(state, parent))
-            done[table] = (head, parent)
+            unit = load_unit(self.lake, table)
+            changes += unit.rollback(parent)
+            done |= unit.moves(parent)
         if not changes:
             raise NotFound(f"No table has a commit of run {run}.", "See `thermo history TABLE`.")
         self.lake.commit(changes)

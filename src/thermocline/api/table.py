@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.api.answer import html_table
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import refs
 from thermocline.lake import schema as schemas
+from thermocline.lake.companions import load_unit
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.moments import Moment, resolve
 
@@ -138,12 +138,11 @@ class Table:
         return self.changes(a, b)
 
     def rollback(self, to: Moment) -> Rollback:
-        """Point main back to an older snapshot of its own history."""
-        state = self._state()
-        before = state.head()
-        target = resolve(state, to)
-        self._lake.commit([refs.rollback(state, target)])
-        return Rollback({self.name: (before, target)})
+        """Point main back to an older snapshot of its own history, its companions with it."""
+        unit = load_unit(self._lake, self.name)
+        target = resolve(unit.table, to)
+        self._lake.commit(unit.rollback(target))
+        return Rollback(unit.moves(target))
 
     def tag(self, name: str, at: Moment | None = None) -> int:
         """Give a snapshot a name that keeps it."""
@@ -154,14 +153,14 @@ class Table:
         return self._new_ref(name, at, tag=False)
 
     def _new_ref(self, name: str, at: Moment | None, *, tag: bool) -> int:
-        state = self._state()
-        snapshot = resolve(state, at)
-        self._lake.commit([refs.new_ref(state, name, snapshot, tag=tag)])
+        unit = load_unit(self._lake, self.name)
+        snapshot = resolve(unit.table, at)
+        self._lake.commit(unit.new_ref(name, snapshot, tag=tag))
         return snapshot
 
     def drop_ref(self, name: str) -> None:
         """Remove a branch or tag. Main stays."""
-        self._lake.commit([refs.remove_ref(self._state(), name)])
+        self._lake.commit(load_unit(self._lake, self.name).remove_ref(name))
 
     def to_arrow(self) -> pa.Table:
         """The table as it is now, as an Arrow table."""

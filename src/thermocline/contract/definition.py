@@ -195,7 +195,8 @@ class Contract:
 
     `readers` are the roles that may read it where it is served; None means everybody. `messages`
     says that its rows come one by one, from a topic, a database or an API, and not
-    from files: what came with each of them is then kept beside it.
+    from files: what came with each of them is then kept beside it. `companion_of` is
+    the table that this one serves.
     """
 
     table: str
@@ -223,6 +224,7 @@ class Contract:
     hot: timedelta | None = None
     readers: tuple[str, ...] | None = None
     messages: bool = False
+    companion_of: str | None = None
     line: int = field(default=0, compare=False)
 
     @property

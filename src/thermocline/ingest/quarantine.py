@@ -14,11 +14,11 @@ from thermocline.contract.problems import shown
 from thermocline.contract.types import List, Primitive
 from thermocline.errors import BadInput
 from thermocline.ingest.source import Source
+from thermocline.lake.companions import QUARANTINE
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-LAYER = "quarantine"
 ID = re.compile(r"[0-9a-f]{64}")
 _STRING = Primitive("string")
 _TIMESTAMPTZ = Primitive("timestamptz")
@@ -77,6 +77,7 @@ def contract_of(source: Source) -> Contract:
     return Contract(
         source.quarantine,
         columns,
+        companion_of=source.target,
         id=source.quarantine,
         description=f"What could not land in {source.target}",
         key=("id",),
@@ -94,7 +95,7 @@ def rows(
     """
     from pyiceberg.table import ALWAYS_TRUE
 
-    wanted = [name for name in lake.tables() if name.startswith(f"{LAYER}.")]
+    wanted = [name for name in lake.tables() if name.startswith(f"{QUARANTINE}.")]
     if table is not None:
         lake.state(table)  # says so when there is no such table
         wanted = [name for name in wanted if name.partition(".")[2] == table.partition(".")[2]]

@@ -12,6 +12,7 @@ from typing import Any
 from thermocline.contract.names import flaw_of_name
 from thermocline.contract.problems import Problem, Report, did_you_mean, shown
 from thermocline.errors import BadInput, ContractError
+from thermocline.lake.companions import quarantine_of
 
 FORMATS = ("auto", "jsonl", "csv", "parquet")
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -80,7 +81,7 @@ class Source:
     @property
     def quarantine(self) -> str:
         """The table that keeps this source's bad rows."""
-        return f"quarantine.{self.target.split('.', 1)[1]}"
+        return quarantine_of(self.target)
 
     @property
     def messages(self) -> bool:
@@ -122,6 +123,11 @@ def load_sources(folder: Path | str, *, warehouse: str | None = None) -> dict[st
                 what = f"{source.target} already takes files or messages of {shown(other.name)}"
                 problems.append(
                     Problem(_shown(path, folder), 1, "target", what, "choose another table")
+                )
+            if other.target != source.target and other.quarantine == source.quarantine:
+                what = f"{source.quarantine} already keeps the bad rows for {other.target}"
+                problems.append(
+                    Problem(_shown(path, folder), 1, "target", what, "give the table another name")
                 )
         sources[source.name] = source
     if problems:

@@ -17,6 +17,8 @@ PREFIX = "thermocline."
 BOOKMARK = PREFIX + "bookmark"
 RUN = PREFIX + "run"
 COMMIT = PREFIX + "commit"
+UNIT = PREFIX + "unit"
+"""Marks the commits that a draft made to a table and to its companions; see lake.companions."""
 OPERATION = PREFIX + "operation"
 ROWS = PREFIX + "rows"
 KEYS = PREFIX + "keys"
@@ -52,9 +54,11 @@ def chain_is_whole(state: TableState, snapshot_id: int | None) -> bool:
     return not chain or chain[-1].parent is None
 
 
-def properties(run: str, commit: str, operation: str, bookmark: Bookmark | None) -> dict[str, str]:
+def properties(
+    run: str, commit: str, operation: str, bookmark: Bookmark | None, unit: str
+) -> dict[str, str]:
     """The snapshot properties that a commit of ours carries."""
-    carried = {RUN: run, COMMIT: commit, OPERATION: operation}
+    carried = {RUN: run, COMMIT: commit, OPERATION: operation, UNIT: unit}
     if bookmark is not None:
         carried[BOOKMARK] = json.dumps(bookmark, sort_keys=True, separators=(",", ":"))
     return carried

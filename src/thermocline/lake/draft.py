@@ -24,7 +24,7 @@ from thermocline.errors import (
     Transient,
 )
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import refs
+from thermocline.lake import companions, refs
 from thermocline.lake.faults import crash_point, crash_when_written
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.names import RUN_PREFIX
@@ -74,6 +74,7 @@ class Draft:
         self.into = into
         self.branch = RUN_PREFIX + run
         self._bases: dict[str, int] = {}
+        self._marks: dict[str, str] = {}
 
     @property
     def tables(self) -> list[str]:
@@ -86,13 +87,26 @@ class Draft:
         for table in tables:
             if table in self._bases:
                 continue
-            state = self.lake.state(table)
-            base = source_head(state, self.into)
+            base = self.start(self.lake.state(table))
             changes.append(refs.set_ref(table, self.branch, base, was=None))
             self._bases[table] = base
         if changes:
             self.lake.commit(changes)
             crash_point("draft.begun")
+
+    def start(self, state: TableState) -> int:
+        """Where `into` is, or begins: a companion begins beside the `into` of its table."""
+        if self.into not in state.refs and companions.is_companion(state.table):
+            owner = companions.owner_of(self.lake, state)
+            table = self.lake.state(owner) if owner is not None else None
+            head = table.head(self.into) if table is not None else None
+            if table is not None and head is not None:
+                return companions.beside_snapshot(table, head, state)
+        return source_head(state, self.into)
+
+    def unit_mark(self, table: str) -> str:
+        """What marks this draft's commits to a table and its companions as made together."""
+        return self._marks.setdefault(companions.unit_name(table), uuid4().hex)
 
     def resume(self, table: str, base: int) -> None:
         """Go on with a table's branch that an earlier process made from a snapshot."""
@@ -286,7 +300,8 @@ class Draft:
     ) -> int:
         self.begin(table)
         commit = uuid4().hex
-        properties = bookmarks.properties(self.run, commit, operation, bookmark)
+        unit = self.unit_mark(table)
+        properties = bookmarks.properties(self.run, commit, operation, bookmark, unit)
         crash_point("commit.before")
         failure: Exception | None = None
         try:
@@ -316,10 +331,12 @@ class Draft:
     def rebase(self, table: str) -> None:
         """Forget what the draft wrote to a table and branch it anew from where `into` is now."""
         state = self.lake.state(table)
-        base = source_head(state, self.into)
+        base = self.start(state)
         change = refs.set_ref(table, self.branch, base, was=state.head(self.branch))
         self.lake.commit([change])
         self._bases[table] = base
+        if companions.is_companion(table):
+            self._marks.pop(companions.unit_name(table), None)  # what it was given to is forgotten
 
     def publish(self) -> Published:
         """Make everything in the draft visible at once, or raise MainMoved and change nothing."""
@@ -328,13 +345,15 @@ class Draft:
         for table, base in self._bases.items():
             # One look a table: what is compared with the base is also what the commit requires.
             state = self.lake.state(table)
-            if source_head(state, self.into) != base:
+            if self.start(state) != base:
                 moved.append(table)
                 continue
             head = self._head(state)
             before = state.head(self.into)
-            if head != base:
+            if head != before:
+                # Of an environment also what nothing was written to: main may move on without it.
                 changes.append(refs.set_ref(table, self.into, head, was=before))
+            if head != base:
                 published[table] = (before, head)
             changes.append(refs.drop_ref(table, self.branch, was=head))
         if moved:
@@ -357,6 +376,7 @@ class Draft:
         if changes:
             self.lake.commit(changes)
         self._bases.clear()
+        self._marks.clear()
 
     @contextmanager
     def _properties(self, properties: dict[str, str]) -> Iterator[None]:

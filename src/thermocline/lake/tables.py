@@ -9,7 +9,7 @@ from thermocline.contract import compare
 from thermocline.contract.definition import Contract
 from thermocline.errors import CommitConflict, ContractError
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import evolve
+from thermocline.lake import companions, evolve
 from thermocline.lake import schema as schemas
 from thermocline.lake.atomic import retrying
 from thermocline.lake.catalog import catalog_errors
@@ -71,6 +71,7 @@ def properties(contract: Contract) -> dict[str, str]:
         # commits would leave a manifest each.
         "commit.manifest-merge.enabled": "true",
         "thermocline.contract": f"{contract.id or contract.table} {contract.version}",
+        **({companions.PROPERTY: contract.companion_of} if contract.companion_of else {}),
     }
 
 

@@ -74,7 +74,7 @@ def _companion_moved(draft: Draft, contract: Contract) -> bool:
     if companion is None:
         return False
     state = draft.lake.state(companion.table)
-    return source_head(state, draft.into) != draft.base(companion.table)
+    return draft.start(state) != draft.base(companion.table)
 
 
 def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
@@ -89,7 +89,8 @@ def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
         return False
     files = added_files(draft.lake.iceberg(table), [snapshot.id for snapshot in made])
     marked = bookmarks.of(state.snapshot(head))
-    properties = bookmarks.properties(draft.run, uuid4().hex, "append", marked)
+    unit = draft.unit_mark(table)
+    properties = bookmarks.properties(draft.run, uuid4().hex, "append", marked, unit)
     draft.rebase(table)
     again = FileChange(files, appends=True)
     commit(lambda: draft.lake.iceberg(table), lambda _: again, draft.branch, properties)

@@ -11,6 +11,7 @@ from thermocline.check.gate import Report, raise_if_failed
 from thermocline.check.tables import check_tables
 from thermocline.contract import Contract
 from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import companions
 from thermocline.lake.draft import Draft, MainMoved, Published
 from thermocline.lake.faults import crash_point
 from thermocline.lake.partitions import too_fine
@@ -305,7 +306,7 @@ class _Run:
 
     def _catch_up(self, moved: Sequence[str]) -> None:
         """Replay or compute again every table that moved, and all that were computed from one."""
-        main_tables = {table.removesuffix(tombstones.SUFFIX) for table in moved}
+        main_tables = {table.removesuffix(companions.TOMBSTONES) for table in moved}
         behind = graph.downstream(self.models, main_tables)
         redone: list[Contract] = []
         changed: set[str] = set()

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from thermocline.contract.definition import Column, Contract, Updates, Write
 from thermocline.contract.types import Primitive
 from thermocline.errors import ContractError
+from thermocline.lake.companions import tombstones_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SUFFIX = "__tombstones"
 KIND = "_kind"
 
 
@@ -37,7 +37,8 @@ def contract_for(contract: Contract) -> Contract | None:
     if history:
         columns.append(Column(KIND, Primitive("string"), True, "delete, or same: changed nothing"))
     return Contract(
-        table=contract.table + SUFFIX,
+        table=tombstones_of(contract.table),
+        companion_of=contract.table,
         columns=tuple(columns),
         description=f"Events that {contract.table} has no row for, so that late rows find them.",
         key=key,
@@ -47,11 +48,6 @@ def contract_for(contract: Contract) -> Contract | None:
         updates=Updates.MERGE_ON_READ,
         tags=("companion",),
     )
-
-
-def is_companion(table: str) -> bool:
-    """Whether a table only serves another one."""
-    return table.endswith(SUFFIX)
 
 
 def _names(contract: Contract) -> Iterable[str]:
