@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.engine import jars, java
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import ThermoclineError
+from thermocline.lake.commit_times import TOLERANCE, ahead_ms, backward_ms
 from thermocline.lake.companions import is_companion
 from thermocline.lake.names import RUN_PREFIX
 from thermocline.lake.partitions import too_fine
@@ -39,7 +40,7 @@ class Finding:
 def examine(lakehouse: Lakehouse) -> list[Finding]:
     """Look at the machine, the project and the lake; change nothing."""
     found: list[Finding] = [Finding("ok", "python", sys.version.split()[0])]
-    for look in (_java, _jars, _project, _disk, _catalog, _partitions, _leftovers):
+    for look in (_java, _jars, _project, _disk, _catalog, _times, _partitions, _leftovers):
         try:
             found.extend(look(lakehouse))
         except ThermoclineError as error:
@@ -81,6 +82,37 @@ def _disk(lakehouse: Lakehouse) -> Iterator[Finding]:
 def _catalog(lakehouse: Lakehouse) -> Iterator[Finding]:
     tables = lakehouse.lake.tables()
     yield Finding("ok", "catalog", f"{lakehouse.settings.catalog.type}, {len(tables)} tables")
+
+
+def _times(lakehouse: Lakehouse) -> Iterator[Finding]:
+    """Commit times that Spark refuses: out of order, or ahead of the clock."""
+    mend = "Mend its metadata, the snapshots stay: thermo doctor --fix."
+    found = False
+    for table in lakehouse.lake.tables():
+        raw = lakehouse.lake.state(table).raw
+        back, ahead = backward_ms(raw), ahead_ms(raw)
+        found = found or bool(back) or ahead > TOLERANCE
+        if back:
+            what = f"{table}: commit times go back by {back / 1000:,.0f} s"
+            refused = ", and Spark cannot read it" if back > TOLERANCE else ""
+            yield Finding("fail" if refused else "warn", "commit times", what + refused, mend)
+        elif ahead > TOLERANCE:
+            what = f"{table}: its last commit is {ahead / 60_000:,.0f} minutes ahead of the clock"
+            yield Finding("fail", "commit times", f"{what}, and Spark cannot commit to it", mend)
+    if not found:
+        yield Finding("ok", "commit times", "in order")
+
+
+def fix(lakehouse: Lakehouse) -> list[Finding]:
+    """Mend what can be mended without losing anything: the order of commit times."""
+    lake, done = lakehouse.lake, []
+    for table in lake.tables():
+        raw = lake.state(table).raw
+        back, ahead = backward_ms(raw), ahead_ms(raw)
+        if back or ahead > TOLERANCE:
+            lake.mend_times(table)
+            done.append(Finding("ok", "mended", f"{table}: commit times are in order"))
+    return done
 
 
 def _partitions(lakehouse: Lakehouse) -> Iterator[Finding]:

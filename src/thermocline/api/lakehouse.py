@@ -336,11 +336,14 @@ class Lakehouse:
         contract = self._contract(found.target)
         return quarantine.replay(self.lake, found, contract, mended=file, ids=ids, run=new_run_id())
 
-    def doctor(self) -> list[Finding]:
-        """Whether everything is in place, and what dead runs left behind. Changes nothing."""
-        from thermocline.api.health import examine
+    def doctor(self, *, fix: bool = False) -> list[Finding]:
+        """Whether everything is in place, and what dead runs left behind.
 
-        return examine(self)
+        Changes nothing, unless `fix` asks for what can be mended without losing anything.
+        """
+        from thermocline.api import health
+
+        return [*(health.fix(self) if fix else ()), *health.examine(self)]
 
     def orphans(self, table: str) -> list[tuple[str, int]]:
         """Files of a table that no snapshot needs, with their sizes."""

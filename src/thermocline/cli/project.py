@@ -42,10 +42,11 @@ def _next_steps(folder: Path) -> RenderableType:
 
 
 @click.command(cls=Command)
+@click.option("--fix", is_flag=True, help="Mend what loses nothing: commit times out of order.")
 @pass_invocation
-def doctor(invocation: Invocation) -> int:
+def doctor(invocation: Invocation, fix: bool) -> int:
     """Look whether everything the project needs is in place; ends with 1 when something is not."""
-    findings = invocation.lakehouse().doctor()
+    findings = invocation.lakehouse().doctor(fix=fix)
     invocation.show(findings, _findings)
     return 1 if any(finding.status == "fail" for finding in findings) else 0
 

@@ -101,6 +101,25 @@ def post_loaded(catalog: RestCatalog, change: TableChange) -> None:
     _post(catalog, [change])
 
 
+def replace_metadata(catalog: Catalog, table: Table, raw: dict[str, Any]) -> None:
+    """Point a table of a SQL catalog to metadata that was changed as a whole, in one attempt.
+
+    Raises PointerMoved when somebody committed meanwhile.
+    """
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table.metadata import TableMetadataUtil
+
+    if not isinstance(catalog, SqlCatalog):
+        raise Permanent(
+            f"A {type(catalog).__name__} keeps the metadata of its tables itself.",
+            "Mend the table with the tools of that catalog.",
+        )
+    staged = catalog._update_and_stage_table(table, table.name(), (), ())
+    staged.metadata = TableMetadataUtil.parse_obj(raw)
+    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    _land(catalog, [_Swap(".".join(table.name()), table.metadata_location, staged)])
+
+
 def load(catalog: Catalog, table: str) -> Table:
     """A table as it is now."""
     from pyiceberg.exceptions import NoSuchTableError

@@ -238,9 +238,10 @@ class RestReader(_FileReader):
 
 def connect(settings: Settings) -> Catalog:
     """PyIceberg's catalog, for whoever writes."""
-    from pyiceberg.catalog import load_catalog
     from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
+
+    from thermocline.lake.timed_catalog import ForwardRestCatalog, ForwardSqlCatalog
 
     # Connecting for the first time makes the catalog's tables. Of several processes that do so at
     # once one wins; for the others the tables are there when they look again.
@@ -255,7 +256,8 @@ def connect(settings: Settings) -> Catalog:
         reraise=True,
     )
     with catalog_errors(settings.catalog.type):
-        return attempts(load_catalog, CATALOG, **_properties(settings))
+        kind = ForwardRestCatalog if settings.catalog.type == "rest" else ForwardSqlCatalog
+        return attempts(kind, CATALOG, **_properties(settings))
 
 
 def file_io(settings: Settings) -> FileIO:
@@ -269,12 +271,12 @@ def _properties(settings: Settings) -> dict[str, str]:
     catalog = settings.catalog
     properties = {"warehouse": warehouse_uri(settings), **_io_properties(settings)}
     if catalog.type == "rest":
-        properties |= {"type": "rest", "uri": catalog.uri}
+        properties |= {"uri": catalog.uri}
         for key, value in (("token", catalog.token), ("credential", catalog.credential)):
             if value is not None:
                 properties[key] = value.reveal()
     else:
-        properties |= {"type": "sql", "uri": _sqlalchemy_uri(settings), "pool_pre_ping": "true"}
+        properties |= {"uri": _sqlalchemy_uri(settings), "pool_pre_ping": "true"}
     return properties | dict(catalog.properties)
 
 

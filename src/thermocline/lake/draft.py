@@ -25,6 +25,7 @@ from thermocline.errors import (
 )
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, refs
+from thermocline.lake.commit_times import refuse_ahead
 from thermocline.lake.faults import crash_point, crash_when_written
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.names import RUN_PREFIX
@@ -148,7 +149,9 @@ class Draft:
         """
 
         def by_spark(properties: dict[str, str]) -> None:
-            location = self.lake.state(table).location
+            state = self.lake.state(table)
+            refuse_ahead(state)
+            location = state.location
             with self._properties(properties), crash_when_written("commit.files-written", location):
                 write(self.target(table))
 

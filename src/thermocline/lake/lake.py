@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from thermocline.engine.duck import DuckEngine
 from thermocline.engine.spark import SparkEngine
 from thermocline.errors import NotFound
-from thermocline.lake import atomic, catalog
+from thermocline.lake import atomic, catalog, commit_times
 from thermocline.lake.draft import Draft
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.names import table_name
@@ -62,6 +62,15 @@ class Lake:
     def iceberg(self, table: str) -> Table:
         """A table as it is now, as PyIceberg's object."""
         return atomic.load(self.catalog, table_name(table))
+
+    def mend_times(self, table: str) -> None:
+        """Put a table's commit times in order, by a new metadata file with the same snapshots."""
+        for again in atomic.retrying(atomic.PointerMoved):
+            with again:
+                iceberg, state = self.iceberg(table), self.state(table)
+                if iceberg.metadata_location != state.metadata_location:
+                    raise atomic.PointerMoved(f"{table} was changed meanwhile.", "Run again.")
+                atomic.replace_metadata(self.catalog, iceberg, commit_times.mended(state))
 
     def ensure(self, contract: Contract) -> list[str]:
         """Create the table or bring it to its contract; says what was changed.

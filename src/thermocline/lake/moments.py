@@ -35,6 +35,8 @@ def resolve(state: TableState, at: Moment | None, *, now: datetime | None = None
             return state.refs[at].snapshot
         if at.lstrip("-").isdigit() and len(at.lstrip("-")) > 8:
             return state.snapshot(int(at)).id
+        if at.strip().lower() == "now":
+            return resolve(state, None)  # also where commits are ahead of this machine's clock
     return as_of(state, parse_time(at, now=now))
 
 

@@ -42,6 +42,7 @@ from thermocline.lake.atomic import TableChange
 from thermocline.lake.bookmark import keys_properties
 from thermocline.lake.groupcommit.combine import Round
 from thermocline.lake.groupcommit.live import LiveBranch
+from thermocline.lake.timed_catalog import next_time
 
 
 @dataclass
@@ -188,6 +189,7 @@ class _Producer:
             snapshot_id=self.snapshot_id,
             parent_snapshot_id=parent,
             manifest_list=location,
+            timestamp_ms=next_time(self._metadata),
             sequence_number=sequence,
             summary=self._summary(),
             schema_id=self._metadata.current_schema_id,
