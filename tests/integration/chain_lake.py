@@ -26,6 +26,7 @@ from thermocline.config import load
 from thermocline.errors import ThermoclineError
 from thermocline.lake.changes import rows
 from thermocline.lake.names import new_run_id
+from thermocline.transform.parts import not_incremental
 
 _KINDS = {"long": NUMBER, "int": NUMBER, "decimal(10,2)": MONEY, "decimal(6,2)": MONEY}
 STORED = tuple(
@@ -63,10 +64,15 @@ def chains(seed: int, count: int) -> dict[str, Chain]:
 
 
 def play(folder: Path, seed: int, *, engine: str, count: int, batches: int) -> Counter[str]:
-    """Live through the history of a seed; gives how often each way was taken. Raises Wrong."""
+    """Live through the history of a seed. Raises Wrong.
+
+    Gives how many models are incremental and whole, and how often a step took each way.
+    """
     random, asked, taken = Random(seed), chains(seed, count), Counter[str]()
     house = opened(folder, asked, engine)
     held: dict[str, list[tuple[Any, ...]]] = {table: [] for table in SOURCES}
+    reasons = [not_incremental(model) for model in house.models.values()]
+    taken.update("incremental" if reason is None else "whole" for reason in reasons)
     try:
         for number in range(batches):
             for table in SOURCES:
