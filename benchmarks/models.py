@@ -1,11 +1,11 @@
 """Thousands of random models: incremental equals full after every batch, on both engines.
 
-Run it with `python -m benchmarks.models --models 3000 --spark 300 --queries 10000 --seed 1`; without
-a seed it takes the date. Models are chains of CTEs (tests/random_chains.py), ten to a lake, each
-lake with four small batches after the first. `--queries` are held against the impact analysis
-alone, without a lake. `--mutants` takes each guard of the analysis out and looks for a query that
-finds it missing. It fails when any model is wrong, when half of them or more are computed whole, or
-when a mutant is not found.
+Run it with `python -m benchmarks.models --models 3000 --spark 300 --queries 10000 --seed 1`;
+without a seed it takes the date. Models are chains of CTEs (tests/random_chains.py), ten to a
+lake, each lake with four small batches after the first. `--queries` are held against the impact
+analysis alone, without a lake. `--mutants` takes each guard of the analysis out and looks for a
+query that finds it missing. It fails when any model is wrong, when half of them or more are
+computed whole, or when a mutant is not found.
 """
 
 from __future__ import annotations

@@ -286,6 +286,7 @@ class _Writer:
         values = self.some_values("a", left)
         if how not in {"semi join", "anti join"}:
             values += self.some_values("b", right)[: self.random.randint(0, 3)]
+            values += self.mixed(left, right)
         said, kinds = self.listed(values)
         where = self.where("a", left, 0.3)
         if how not in {"semi join", "anti join"} and self.chance(0.25):
@@ -299,6 +300,14 @@ class _Writer:
             also = f" and ({where.removeprefix(' where ')})" if where else ""
             return self.add(f"{first}, {right.name} as b where {' and '.join(on)}{also}", kinds)
         return self.add(f"{first} {how} {right.name} as b on {' and '.join(on)}{where}", kinds)
+
+    def mixed(self, left: Relation, right: Relation) -> list[tuple[str, str]]:
+        """A value that both sides of a join supply together, sometimes."""
+        kind = self.one(DAY, NUMBER)
+        a, b = self.value("a", left, kind), self.value("b", right, kind)
+        if a is None or b is None or self.chance(0.7):
+            return []
+        return [(f"greatest({a}, {b})" if kind == DAY else f"{a} % 4 + {b} % 4", kind)]
 
     def union(self) -> Relation:
         left, right = self.source(), self.random.choice(self.made)
