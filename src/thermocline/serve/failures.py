@@ -5,6 +5,8 @@ What is wrong with a question itself is said by the guard (`Refused`) or by `Not
 
 from __future__ import annotations
 
+from typing import Any
+
 from thermocline.errors import BadInput, Permanent, Transient
 
 
@@ -46,6 +48,15 @@ class BothFailed(Transient):
     """The engine that was to answer failed, and so did the one behind it."""
 
     code = "both-failed"
+
+
+class Unavailable(BothFailed):
+    """Engines that could answer are away or have too much to do: asking again soon makes sense."""
+
+    code = "unavailable"
+
+    def __init__(self, cause: str, next_step: str = "", **details: Any) -> None:
+        super().__init__(cause, next_step or "Ask again in a moment.", retry_after=1, **details)
 
 
 class Unauthenticated(Permanent):

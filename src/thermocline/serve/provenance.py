@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from thermocline.serve.terms import NO_SNAPSHOT, Rows
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
     from thermocline.serve.route import Way
+
+
+class Failure(NamedTuple):
+    """Who did not give an answer, and why.
+
+    `kind` is `failed`, or `unfaithful` when the question cannot be put to that engine, `away` when
+    it was not asked, and `spent` when the question may have been what it failed of.
+    """
+
+    who: str
+    cause: str
+    kind: str = "failed"
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,7 @@ class Given:
 
     rows: Rows
     way: Way
-    failures: tuple[tuple[str, str], ...]
+    failures: tuple[Failure, ...]
     scanned: tuple[int, int] = (0, 0)
 
 
@@ -55,7 +67,7 @@ def provenance(
         "tables": tables,
         "because": because,
         "overdue": overdue,
-        "fallback": [{"from": who, "cause": why} for who, why in given.failures],
+        "fallback": [{"from": who, "cause": why} for who, why, _ in given.failures],
         "scanned": {"files": files, "bytes": size},
         "ms": ms,
     }

@@ -7,6 +7,7 @@ It holds no rows of its own but the answers it keeps, and imports no engine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Mapping
@@ -18,12 +19,19 @@ from thermocline.engine.query_types import no_rows
 from thermocline.engine.relations import private
 from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.serve import parts
-from thermocline.serve.failures import BothFailed, TooLate
+from thermocline.serve.failures import BothFailed, TooLate, Unavailable
 from thermocline.serve.fleet.fleet import Fleet
-from thermocline.serve.fleet.messages import Allowance, EngineFailed, Moved, Reading
+from thermocline.serve.fleet.messages import (
+    Allowance,
+    Away,
+    EngineFailed,
+    Moved,
+    Reading,
+    Spent,
+)
 from thermocline.serve.freshness import Freshness
 from thermocline.serve.prepare import Prepared, Preparing
-from thermocline.serve.provenance import Given, milliseconds, provenance
+from thermocline.serve.provenance import Failure, Given, milliseconds, provenance
 from thermocline.serve.question.clock import Clock
 from thermocline.serve.question.guard import Bounds
 from thermocline.serve.question.span import EVERYTHING
@@ -41,6 +49,8 @@ if TYPE_CHECKING:
 LONG_TEXT = 2_000
 """From how many characters on a text is read beside the loop, so that nobody waits for it."""
 ROUNDS = 3
+MOST_SPENT = 2
+"""After so many engines that a question may have brought to an end, no other is asked."""
 CATCH_UP = 0.3
 MOVED_SECONDS = 0.1
 LOOK_SECONDS = 2.0
@@ -306,7 +316,7 @@ class Router:
         self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
     ) -> Given:
         """Ask along the route until somebody answers; of what comes again, only what is new."""
-        failures: list[tuple[str, str]] = []
+        failures: list[Failure] = []
         for left in reversed(range(ROUNDS)):
             route = await self._awaited(prepared, ask, route, deadline)
             known = self.fleet.lookout
@@ -320,7 +330,7 @@ class Router:
                     await self.fleet.change(MOVED_SECONDS)
                 _, route = self._route(prepared, ask, self.fleet.lookout)
                 if left == 1:  # copies that keep moving: the files stand still
-                    failures.append(("hot", error.cause))
+                    failures.append(Failure("hot", error.cause))
                     cold = tuple(way for way in route.ways if way.engine != "hot")
                     route = replace(route, ways=cold, soon=False)
                 continue
@@ -375,7 +385,7 @@ class Router:
         self, prepared: Prepared, ask: Ask, snapshot: int, deadline: float
     ) -> Given:
         """The older part of a question, at exactly this snapshot of its table."""
-        failures: list[tuple[str, str]] = []
+        failures: list[Failure] = []
         _, route = self._route(prepared, ask, self.fleet.lookout)
         ways = tuple(way for way in route.ways if snapshot in way.snapshots.values())
         route = replace(route, ways=ways)
@@ -388,7 +398,7 @@ class Router:
         ask: Ask,
         route: Route,
         deadline: float,
-        failures: list[tuple[str, str]],
+        failures: list[Failure],
     ) -> tuple[Way, Rows]:
         """The first way of a route that gives an answer; those that do not are noted.
 
@@ -398,7 +408,7 @@ class Router:
         ways = in_order(route.ways, self.fleet.lookout.heads, self.fleet.busy)
         for way in ways:
             if way is not ways[0] and ways[0].engine == "hot" and self._rather_waits(route, way):
-                raise Moved(failures[-1][1])
+                raise Moved(failures[-1].cause)
             try:
                 last = way is ways[-1]
                 return way, await self._asked(prepared, ask, way, deadline, last=last)
@@ -406,29 +416,44 @@ class Router:
                 raise
             except Unfaithful as error:
                 unfaithful = error
-                failures.append((way.engine, error.cause))
+                failures.append(Failure(way.engine, error.cause, "unfaithful"))
             except (EngineFailed, TimeoutError) as error:
-                failures.append((way.node or way.engine, _cause(error)))
+                failures.append(Failure(way.node or way.engine, _cause(error), error_kind(error)))
+                if [each.kind for each in failures].count("spent") >= MOST_SPENT:
+                    raise _failed(failures) from error
             if time.perf_counter() >= deadline:
                 raise TooLate(
                     "The deadline passed before there was an answer.",
                     "Give it more time, or ask for less.",
-                    tried=[f"{who}: {why}" for who, why in failures],
+                    tried=[f"{each.who}: {each.cause}" for each in failures],
                 )
-        if unfaithful is not None and all(why == unfaithful.cause for _, why in failures):
-            raise unfaithful
+        if unfaithful is not None and all(each.kind == "unfaithful" for each in failures):
+            if not ways or not self._others_could(prepared, ways[0]):
+                raise unfaithful
+            raise Unavailable("The engine that could answer is away at the moment.")
         raise _failed(failures)
+
+    def _others_could(self, prepared: Prepared, way: Way) -> bool:
+        """Whether an engine that is not asked now, as it is away, could answer the question."""
+        for engine in self.fleet.configured:
+            with contextlib.suppress(Unfaithful):
+                self.question_for(prepared, replace(way, engine=engine, node=None))
+                return True
+        return False
 
     async def _asked(
         self, prepared: Prepared, ask: Ask, way: Way, deadline: float, *, last: bool
     ) -> Rows:
-        """Ask one engine, and leave time for the next unless it is the last."""
-        remaining = deadline - time.perf_counter()
-        seconds = remaining if last else max(remaining / 2, min(remaining, 0.5))
+        """Ask one engine. Unless it is the last it has to begin in time for the next to be asked.
+
+        What takes an engine too long is not begun on another: it would take that too long, too.
+        """
+        seconds = deadline - time.perf_counter()
         if seconds <= 0:
             raise TimeoutError
         sql, views = self.question_for(prepared, way)
-        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds)
+        patience = None if last else max(seconds / 2, min(seconds, 0.5))
+        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds, patience)
         return await self.fleet.ask(way, sql, views, ask.format, allowed)
 
     def question_for(self, prepared: Prepared, way: Way) -> tuple[str, Mapping[str, Reading]]:
@@ -475,13 +500,20 @@ def _no_table(table: str) -> NotFound:
     return NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
 
 
-def _failed(failures: list[tuple[str, str]]) -> BothFailed:
+def _failed(failures: list[Failure]) -> BothFailed:
     if not failures:
-        return BothFailed("No engine can be asked at the moment.", "Ask again in a while.")
-    tried = [f"{who}: {why}" for who, why in failures]
+        return Unavailable("No engine can be asked at the moment.")
+    tried = [f"{each.who}: {each.cause}" for each in failures]
+    if any(each.kind in ("away", "spent") for each in failures):
+        return Unavailable("; ".join(tried[:4]), tried=tried)
     return BothFailed(
         "; ".join(tried[:4]), "Ask again; if it goes on, the server's log says more.", tried=tried
     )
+
+
+def error_kind(error: BaseException) -> str:
+    """What a failure of an engine means for the question: see `Failure`."""
+    return "away" if isinstance(error, Away) else "spent" if isinstance(error, Spent) else "failed"
 
 
 def _cause(error: BaseException) -> str:

@@ -48,7 +48,7 @@ from thermocline.lake import Lake, refs
 from thermocline.serve.keeper import policy as policies
 from thermocline.serve.keeper.heads import Heads
 from thermocline.serve.keeper.policy import HOT_PROPERTY, Policy
-from thermocline.serve.terms import FileStat, Head
+from thermocline.serve.terms import NO_SNAPSHOT, FileStat, Head
 
 TYPES = Schema(
     NestedField(1, "id", LongType()),
@@ -139,11 +139,15 @@ def test_a_window_begins_at_midnight_and_counts_only_its_files() -> None:
     assert not policies.is_small(head_, Policy())
 
 
-def test_companions_and_tables_without_a_snapshot_are_left_out(lake: Lake) -> None:
+def test_companions_are_left_out_and_a_table_without_a_snapshot_is_empty(lake: Lake) -> None:
     put(make_table(lake, "gold.t"), [row(1)])
     put(make_table(lake, "gold.t__quarantine"), [row(1)])
     make_table(lake, "gold.empty")
-    assert list(look(lake)) == ["gold.t"]
+    seen = look(lake)
+    assert sorted(seen) == ["gold.empty", "gold.t"]
+    assert seen["gold.empty"].snapshot == NO_SNAPSHOT
+    assert seen["gold.empty"].hot is None
+    assert list(seen["gold.empty"].columns) == list(seen["gold.t"].columns)
 
 
 def test_columns_are_those_of_the_snapshot(lake: Lake) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from thermocline.errors import BadInput, ConfigError, Transient
-from thermocline.serve.failures import DivisionByZero, TooMuch
+from thermocline.serve.failures import DivisionByZero, TooLate, TooMuch
 from thermocline.serve.rows.trino_rows import Reader
 from thermocline.serve.terms import Format, Rows
 
@@ -189,6 +189,10 @@ def _check(said: dict[str, Any]) -> None:
     if error is None:
         return
     name, kind = str(error.get("errorName")), str(error.get("errorType"))
+    if name.startswith("EXCEEDED_") and "MEMORY" in name:
+        raise TooMuch("The query needs more memory than it may use.", "Ask for less.")
+    if name in {"EXCEEDED_TIME_LIMIT", "EXCEEDED_CPU_LIMIT"}:
+        raise TooLate("The query ran too long.", "Ask for less, or give it more time.")
     if kind != "USER_ERROR":
         raise TrinoFailed(f"Trino failed ({name}).", "Its own pages say more.")
     if name == "DIVISION_BY_ZERO":

@@ -18,9 +18,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from thermocline import telemetry
 from thermocline.errors import BadInput, Transient
+from thermocline.serve.failures import TooLate
 from thermocline.serve.fleet import lookout as lookouts
 from thermocline.serve.fleet.breaker import Breaker
-from thermocline.serve.fleet.messages import Allowance, EngineFailed, Moved, Reading, request, rows
+from thermocline.serve.fleet.messages import (
+    Allowance,
+    Away,
+    EngineFailed,
+    Moved,
+    Reading,
+    Spent,
+    request,
+    rows,
+)
 from thermocline.serve.fleet.processes import Child, Kept, NotRunning, Program, Remote
 from thermocline.serve.route import Engines, Way
 from thermocline.serve.terms import EngineName, Format, Lookout, Rows
@@ -31,6 +41,8 @@ if TYPE_CHECKING:
 GRACE = 1.0
 """How long after its time limit a worker may take to say so, before it is ended."""
 WATCH_SECONDS = 1.0
+QUICK = 0.25
+"""A query that ran no longer when its engine died is hardly what it died of."""
 LONG_POLL = 1.0
 """The keeper looks more often; when nothing changed it says so this often."""
 REBUILD_SECONDS = 10.0
@@ -273,6 +285,12 @@ class Fleet:
         direct = any(each.up for each in self.direct)
         return Engines(nodes, direct, tuple(cold), self.plan.direct_bytes)
 
+    @property
+    def configured(self) -> tuple[EngineName, ...]:
+        """The engines that there are, whether they can be asked now or not."""
+        trino: tuple[EngineName, ...] = ("trino",) if self.trino is not None else ()
+        return ("direct", *trino, "spark") if self.plan.spark else ("direct", *trino)
+
     def busy(self, name: str) -> int:
         """How many queries somebody is answering."""
         load = self._loads.get(name)
@@ -311,8 +329,8 @@ class Fleet:
         except Moved as error:
             self._moved(name, str(error.details.get("table")), str(error.details.get("held")))
             raise
-        except BadInput:
-            raise
+        except (BadInput, TooLate, Away, Spent):
+            raise  # which tells of the query, or of how much there is to do
         except (EngineFailed, TimeoutError):
             load.breaker.failed()
             raise
@@ -341,6 +359,12 @@ class Fleet:
             return await self.trino.query(
                 sql, seconds=allowed.seconds, rows=allowed.rows, bytes=allowed.bytes, format=format
             )
+        except TimeoutError:
+            raise TooLate(
+                "The query ran too long.", "Ask for less, or give it more time."
+            ) from None
+        except TooLate:
+            raise
         except Transient as error:
             raise EngineFailed(error.cause) from error
 
@@ -356,17 +380,22 @@ class Fleet:
         if kept is self.spark and not kept.up:
             kept.start()
             began = asyncio.get_running_loop().time()
-            await kept.ready(min(SPARK_START, seconds))
+            await kept.ready(min(SPARK_START, seconds, allowed.patience or seconds))
             seconds -= asyncio.get_running_loop().time() - began
         told = request(sql, views, format, replace(allowed, seconds=seconds))
+        began = asyncio.get_running_loop().time()
         try:
             reply = await kept.channel.ask(told, timeout=seconds + GRACE)
         except TimeoutError:
             # It was to stop at its time limit and did not: some calls ignore an interrupt.
             kept.kill("ignored its time limit")
-            raise
+            raise TooLate(
+                "The query ran too long.", "Ask for less, or give it more time."
+            ) from None
         except Transient as error:
-            raise EngineFailed(f"{kept.name}: {error.cause}") from error
+            ran = asyncio.get_running_loop().time() - began
+            kind = Away if isinstance(error, NotRunning) else Spent if ran > QUICK else EngineFailed
+            raise kind(f"{kept.name}: {error.cause}") from error
         return rows(kept.name, reply)
 
     def _load(self, name: str) -> _Load:

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, Transient
-from thermocline.serve.failures import DivisionByZero, TooMuch
+from thermocline.serve.failures import DivisionByZero, TooLate, TooMuch
 from thermocline.serve.terms import Column, Format, Rows
 
 if TYPE_CHECKING:
@@ -19,6 +19,18 @@ class EngineFailed(Transient):
     """An engine could not answer, for a reason that is not the question's: another may."""
 
     code = "engine-failed"
+
+
+class Away(EngineFailed):
+    """An engine is not there, or has too much to do: it was not asked."""
+
+    code = "engine-away"
+
+
+class Spent(EngineFailed):
+    """An engine failed after it worked on a query, which may have been the cause."""
+
+    code = "engine-spent"
 
 
 class Moved(EngineFailed):
@@ -32,11 +44,15 @@ class Moved(EngineFailed):
 
 @dataclass(frozen=True)
 class Allowance:
-    """How much a query may take and give."""
+    """How much a query may take and give.
+
+    `patience` is how long it may wait to be begun, when somebody else can be asked instead.
+    """
 
     rows: int
     bytes: int
     seconds: float
+    patience: float | None = None
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,7 @@ def request(
         "rows": allowed.rows,
         "bytes": allowed.bytes,
         "seconds": max(allowed.seconds, 0.001),
+        "patience": allowed.patience,
     }
 
 
@@ -96,9 +113,13 @@ def _error(who: str, error: Mapping[str, Any]) -> Exception:
         "query": BadInput,
         "too-many-rows": TooMuch,
         "too-large": TooMuch,
+        "memory": TooMuch,
+        "too-long": TooLate,
+        "busy": Away,
+        "crowded": Spent,
         "moved": Moved,
         "not-held": Moved,
     }.get(code, EngineFailed)
     told = dict(error.get("details") or {}) if make is Moved else {}
-    text = cause if make in (BadInput, TooMuch) else f"{who}: {cause}"
+    text = cause if make in (BadInput, TooMuch, TooLate) else f"{who}: {cause}"
     return make(text, step, **{**told, "code": code})

@@ -28,6 +28,7 @@ from thermocline.serve.failures import (
     TooLate,
     TooMuch,
     Unauthenticated,
+    Unavailable,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ STATUS: dict[type[ThermoclineError], int] = {
     TooMuch: 413,
     NotJson: 415,
     Busy: 429,
+    Unavailable: 503,
     BothFailed: 502,
     TooLate: 504,
     BadInput: 400,

@@ -188,6 +188,8 @@ def _unreadable(error: Exception) -> Refused:
 def _judge(node: exp.Expr, bounds: Bounds) -> None:
     from sqlglot import exp
 
+    from thermocline.serve.question import sizes
+
     kind = type(node).__name__
     if isinstance(node, exp.Anonymous):
         if node.name.lower() not in vocabulary.NAMED:
@@ -197,6 +199,7 @@ def _judge(node: exp.Expr, bounds: Bounds) -> None:
             raise _no_function(node.sql_name())
     elif kind not in vocabulary.STRUCTURE | vocabulary.OPERATORS:
         raise Refused(f"{_words(kind)} cannot be used in a query here.", "Write it otherwise.")
+    sizes.judge(node)
     if isinstance(node, exp.Join):
         _judge_join(node)
     elif isinstance(node, exp.Select) and len(node.expressions) > bounds.columns:

@@ -38,6 +38,11 @@ class Job:
         self.seconds = LONGEST_SECONDS
         if isinstance(seconds, int | float) and 0 <= seconds < LONGEST_SECONDS:
             self.seconds = float(seconds)
+        patience = request.get("patience")
+        self.patience = min(patience, self.seconds) if isinstance(patience, float) else self.seconds
+        """How long it may wait for a thread."""
+        self.crowded = False
+        """Whether others ran beside it, which may have taken the memory that it lacked."""
         most = request.get("bytes")
         self.bytes = most if isinstance(most, int) else None
         self.mark: str | None = None
@@ -60,7 +65,7 @@ class Job:
             return Failed("memory", "The query needs more memory than it may use.",
                           "Ask for less.")  # fmt: skip
         if not self.started:
-            return Failed("busy", f"No thread was free for {self.seconds:g} s.", "Ask again.")
+            return Failed("busy", f"No thread was free for {self.patience:g} s.", "Ask again.")
         return Failed("too-long", f"The query ran longer than {self.seconds:g} s.",
                       "Ask for less, or allow more time.")  # fmt: skip
 
@@ -69,7 +74,12 @@ class Job:
         if not self._answered.acquire(blocking=False):
             return
         if isinstance(said, ThermoclineError):
-            self.connection.fail(self.request, self.marked() if self.mark else said)
+            failed = self.marked() if self.mark else said
+            if failed.code == "memory" and self.crowded:
+                failed = Failed(
+                    "crowded", "Memory ran out while several queries ran.", "Ask again."
+                )
+            self.connection.fail(self.request, failed)
         elif self.bytes is not None and len(body) > self.bytes:
             self.connection.fail(self.request, too_large(self.bytes))
         else:
@@ -124,6 +134,9 @@ class Jobs:
             job = self._waiting.popleft()
             job.started = job.mark is None
             self._running[job.key] = job
+            if len(self._running) > 1:
+                for each in self._running.values():
+                    each.crowded = True
             return job
 
     def done(self, job: Job) -> None:
@@ -155,7 +168,9 @@ class Jobs:
         """Running queries that must end. Those that waited too long are answered and dropped."""
         every = self._all()
         for job in every:
-            if now - job.began > job.seconds:
+            if now - job.began > job.seconds or (
+                not job.started and now - job.began > job.patience
+            ):
                 job.end("too-long")
         with self._changed:
             dropped = [job for job in self._waiting if job.mark]
