@@ -266,7 +266,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("serve.max_seconds", int, 30, "The longest that a query may take.", _at_least_one),
     Setting("serve.max_result_bytes", str, "64MB", "The largest answer.", _size),
     Setting(
-        "serve.concurrency", int, 512, "How many queries a caller may have running.", _at_least_one
+        "serve.concurrency", int, 128, "How many queries a caller may have running.", _at_least_one
     ),
     Setting(
         "serve.rate",

@@ -151,7 +151,7 @@ class ServeSettings:
     max_rows: int = 100_000
     max_seconds: int = 30
     max_result_bytes: str = "64MB"
-    concurrency: int = 512
+    concurrency: int = 128
     rate: int | None = None
     cache_memory: str = "64MB"
     direct_limit: str = "256MB"

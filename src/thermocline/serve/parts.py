@@ -147,7 +147,7 @@ class Parts:
             way = Way("hot", where.node, {where.table: where.head.snapshot}, because)
             sql, views = self._reading(together, way)
             left = deadline - time.perf_counter()
-            allowed = Allowance(allowed.rows, allowed.bytes, max(left, 0.001))
+            allowed = replace(allowed, seconds=max(left, 0.001))
             rows = await self._fleet.ask(way, sql, views, ask.format, allowed)
         except Moved:
             raise

@@ -323,7 +323,9 @@ class Router:
             try:
                 given = await self._in_parts(prepared, ask, caller, deadline) if left else None
                 if given is None:
-                    way, rows = await self._first(prepared, ask, route, deadline, failures)
+                    way, rows = await self._first(
+                        prepared, ask, route, deadline, failures, caller.name
+                    )
                     given = Given(rows, way, tuple(failures), _scanned(way, route))
             except Moved as error:
                 if self.fleet.lookout is known:
@@ -369,7 +371,7 @@ class Router:
             return None
         # Half the time: whoever answers it whole needs some, should this fail.
         seconds = (deadline - time.perf_counter()) / 2
-        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds)
+        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds, caller=caller.name)
         return await self._parts.given(prepared, ask, caller, where, allowed)
 
     def _boundary(self, prepared: Prepared, ask: Ask, lookout: Lookout) -> parts.Boundary | None:
@@ -399,6 +401,7 @@ class Router:
         route: Route,
         deadline: float,
         failures: list[Failure],
+        caller: str = "",
     ) -> tuple[Way, Rows]:
         """The first way of a route that gives an answer; those that do not are noted.
 
@@ -411,7 +414,9 @@ class Router:
                 raise Moved(failures[-1].cause)
             try:
                 last = way is ways[-1]
-                return way, await self._asked(prepared, ask, way, deadline, last=last)
+                return way, await self._asked(
+                    prepared, ask, way, deadline, last=last, caller=caller
+                )
             except Moved:
                 raise
             except Unfaithful as error:
@@ -442,7 +447,7 @@ class Router:
         return False
 
     async def _asked(
-        self, prepared: Prepared, ask: Ask, way: Way, deadline: float, *, last: bool
+        self, prepared: Prepared, ask: Ask, way: Way, deadline: float, *, last: bool, caller: str
     ) -> Rows:
         """Ask one engine. Unless it is the last it has to begin in time for the next to be asked.
 
@@ -453,7 +458,7 @@ class Router:
             raise TimeoutError
         sql, views = self.question_for(prepared, way)
         patience = None if last else max(seconds / 2, min(seconds, 0.5))
-        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds, patience)
+        allowed = Allowance(self.limits.rows, self.limits.bytes, seconds, patience, caller)
         return await self.fleet.ask(way, sql, views, ask.format, allowed)
 
     def question_for(self, prepared: Prepared, way: Way) -> tuple[str, Mapping[str, Reading]]:

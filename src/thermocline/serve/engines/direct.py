@@ -30,7 +30,7 @@ from thermocline.serve.wire.jobs import Failed
 if TYPE_CHECKING:
     from thermocline.config import Settings
 
-THREADS = 4
+THREADS = 8
 """How many queries run side by side; each uses as many of DuckDB's threads as it can get."""
 KNOWN = 1000
 """Of so many snapshots it is known how they are read."""

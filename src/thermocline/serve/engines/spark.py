@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from thermocline.config import Settings
 
-THREADS = 4
+THREADS = 8
 PATIENCE = 3.0
 """Seconds that the tasks of a cancelled query have to end, before the process does."""
 # What the translation relies on: errors instead of wrong values, no digits lost to a wider type,

@@ -32,6 +32,7 @@ from thermocline.serve.fleet.messages import (
     rows,
 )
 from thermocline.serve.fleet.processes import Child, Kept, NotRunning, Program, Remote
+from thermocline.serve.fleet.turns import Turns
 from thermocline.serve.route import Engines, Way
 from thermocline.serve.terms import EngineName, Format, Lookout, Rows
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 GRACE = 1.0
 """How long after its time limit a worker may take to say so, before it is ended."""
+SLOTS, SLOTS_EACH = 8, 2
+"""How many queries an engine has running, and how many of one caller: there is room for others."""
 WATCH_SECONDS = 1.0
 QUICK = 0.25
 """A query that ran no longer when its engine died is hardly what it died of."""
@@ -76,7 +79,7 @@ class Plan:
     profile: str | None = None
     nodes: int = 2
     node_memory: int = 512 << 20
-    node_threads: int = 2
+    node_threads: int = SLOTS
     remote: Sequence[tuple[str, str, str]] = ()
     """Name, address and token of nodes on other machines."""
     direct: int = 1
@@ -99,6 +102,7 @@ class _Load:
 
     running: int = 0
     breaker: Breaker = field(default_factory=Breaker)
+    turns: Turns = field(default_factory=lambda: Turns(SLOTS, SLOTS_EACH))
 
 
 class Fleet:
@@ -322,10 +326,14 @@ class Fleet:
         load = self._load(name)
         load.running += 1
         try:
-            if kept is None:
-                given = await self._elsewhere(sql, format, allowed)
-            else:
-                given = await self._query(kept, sql, views, format, allowed)
+            began = asyncio.get_running_loop().time()
+            async with load.turns.turn(allowed.caller, allowed.patience or allowed.seconds):
+                waited = asyncio.get_running_loop().time() - began
+                left = replace(allowed, seconds=allowed.seconds - waited)
+                if kept is None:
+                    given = await self._elsewhere(sql, format, left)
+                else:
+                    given = await self._query(kept, sql, views, format, left)
         except Moved as error:
             self._moved(name, str(error.details.get("table")), str(error.details.get("held")))
             raise

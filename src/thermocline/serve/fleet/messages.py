@@ -47,12 +47,14 @@ class Allowance:
     """How much a query may take and give.
 
     `patience` is how long it may wait to be begun, when somebody else can be asked instead.
+    `caller` is who asks: callers take turns.
     """
 
     rows: int
     bytes: int
     seconds: float
     patience: float | None = None
+    caller: str = ""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 import time
 from collections import deque
@@ -12,6 +14,8 @@ from thermocline.serve.wire.connection import Connection
 from thermocline.serve.wire.wire import Body
 
 LONGEST_SECONDS = 3600.0
+BEHIND = 8
+"""How far a thread steps back for others when its query takes long, in the words of `nice`."""
 
 
 class Failed(ThermoclineError):
@@ -49,6 +53,9 @@ class Job:
         """Why it must end: `too-long`, `cancelled` or `memory`."""
         self.marked_at = 0.0
         self.started = False
+        self.thread = 0
+        """The system's id of the thread that runs it."""
+        self.stepped_back = False
         self._answered = threading.Lock()
 
     def end(self, mark: str) -> None:
@@ -133,6 +140,7 @@ class Jobs:
                 self._changed.wait()
             job = self._waiting.popleft()
             job.started = job.mark is None
+            job.thread = threading.get_native_id()
             self._running[job.key] = job
             if len(self._running) > 1:
                 for each in self._running.values():
@@ -163,6 +171,16 @@ class Jobs:
             for job in self._running.values():
                 if job.began < late:
                     job.end("memory")
+
+    def step_back(self, longer: float) -> None:
+        """Have what runs longer than that let others go before it."""
+        late = time.monotonic() - longer
+        with self._changed:
+            for job in self._running.values():
+                if job.began < late and not job.stepped_back:
+                    job.stepped_back = True
+                    with contextlib.suppress(OSError, AttributeError):  # Linux only
+                        os.setpriority(os.PRIO_PROCESS, job.thread, os.nice(0) + BEHIND)
 
     def overdue(self, now: float) -> list[Job]:
         """Running queries that must end. Those that waited too long are answered and dropped."""

@@ -50,7 +50,7 @@ STUCK = 70
 """The exit code of a process that ended because a query would not, or its engine broke."""
 _TICK = 0.05
 _QUICK = 0.2
-"""What runs shorter than this is not what takes the memory."""
+"""What runs shorter than this is not what takes the memory, or keeps others waiting."""
 _STRAINED = 3.0
 _OTHERS = 16
 
@@ -135,8 +135,8 @@ class _Worker:
         self._numbers = itertools.count(1)
         listener = wire.listen(address)
         self._connections = Connections(listener, token, self._heard, self._left)
-        for number in range(threads):
-            threading.Thread(target=self._work, name=f"query-{number}", daemon=True).start()
+        for _ in range(threads):
+            self._start_thread()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
         self._connections.start()
 
@@ -187,6 +187,12 @@ class _Worker:
             else:
                 job.answer(job.marked())
             self._jobs.done(job)
+            if job.stepped_back:
+                self._start_thread()  # which has not: none can come forward again
+                return
+
+    def _start_thread(self) -> None:
+        threading.Thread(target=self._work, name="query", daemon=True).start()
 
     def _watch(self) -> None:
         """Interrupt what must end, again and again: one interrupt may come before the query ran."""
@@ -194,6 +200,7 @@ class _Worker:
             time.sleep(_TICK)
             self._connections.drop_strangers()
             self._relieve()
+            self._jobs.step_back(_QUICK)
             now = time.monotonic()
             for job in self._jobs.overdue(now):
                 with contextlib.suppress(Exception):
