@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from thermocline.check.compile import references
 from thermocline.check.gate import Engine, Report, check
-from thermocline.engine.relations import private
 from thermocline.errors import NotFound
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ def check_tables(
 def _check(
     lake: Lake, contract: Contract, snapshots: Mapping[str, int], now: datetime | None
 ) -> Report:
+    from thermocline.engine.relations import private
+
     wanted = [contract.table, *references(contract)]
     states = {table: lake.state(table) for table in dict.fromkeys(wanted)}
     pinned = {

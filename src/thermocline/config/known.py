@@ -282,6 +282,13 @@ SETTINGS: tuple[Setting, ...] = (
         "Memory for answers that are kept; 0 keeps none.",
         _size_or_none,
     ),
+    Setting(
+        "serve.sending_memory",
+        str,
+        "256MB",
+        "Memory for answers that are being sent; one caller has half of it.",
+        _size,
+    ),
     Setting("serve.direct_limit", str, "256MB", "Scans above this go to Trino or Spark.", _size),
     Setting(
         "serve.verify_share", float, 0.01, "Which share of hot answers is checked cold.", _share

@@ -154,6 +154,7 @@ class ServeSettings:
     concurrency: int = 128
     rate: int | None = None
     cache_memory: str = "64MB"
+    sending_memory: str = "256MB"
     direct_limit: str = "256MB"
     verify_share: float = 0.01
     tokens_required: bool = False
@@ -173,6 +174,11 @@ class ServeSettings:
     def cache_bytes(self) -> int:
         """Memory for answers that are kept."""
         return amounts.size(self.cache_memory)
+
+    @property
+    def sending_bytes(self) -> int:
+        """Memory for answers that are being sent."""
+        return amounts.size(self.sending_memory)
 
     @property
     def direct_bytes(self) -> int:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import count
+from typing import TYPE_CHECKING
 from uuid import uuid4
-
-from sqlglot import exp
 
 from thermocline.engine.spark import CATALOG
 from thermocline.errors import BadInput
+
+if TYPE_CHECKING:
+    from sqlglot import exp
 
 _PROCESS = uuid4().hex
 
@@ -25,6 +27,8 @@ def private(name: str) -> str:
 
 def read_view(mention: exp.Table, view: str) -> None:
     """Have a query read a view where it mentions a stored table."""
+    from sqlglot import exp
+
     alias_tables(mention.root(), [mention])
     mention.set("this", exp.to_identifier(view, quoted=True))
     mention.set("db", None)
@@ -37,6 +41,8 @@ def alias_tables(query: exp.Expr, mentions: Iterable[exp.Table]) -> None:
     Of `gold.orders.address.city` an engine that reads a view sees `orders.address.city`. Raises
     BadInput where it depends on the tables' columns which of two things a name means.
     """
+    from sqlglot import exp
+
     wanted = [node for node in mentions if not node.alias]
     if not wanted:
         return
@@ -59,6 +65,8 @@ def alias_tables(query: exp.Expr, mentions: Iterable[exp.Table]) -> None:
 
 def _sources(query: exp.Expr) -> dict[int, set[str]]:
     """Return by what names each SELECT calls what it reads, stored tables without alias apart."""
+    from sqlglot import exp
+
     found: dict[int, set[str]] = {}
     for node in query.find_all(exp.Table, exp.Subquery, exp.Unnest, exp.Lateral):
         name = node.alias or (node.name if isinstance(node, exp.Table) and not node.db else "")
@@ -73,6 +81,8 @@ def _rename(
     sources: Mapping[int, set[str]],
 ) -> None:
     """Write an alias for `schema.table` at the beginning of a column's path."""
+    from sqlglot import exp
+
     parts = column.parts
     select = column.find_ancestor(exp.Select)
     while select is not None:

@@ -25,6 +25,7 @@ from thermocline.serve.http import asking, openapi, replies
 from thermocline.serve.http.door import Door
 from thermocline.serve.http.entrance import Entrance, Router, Turnstile
 from thermocline.serve.http.metrics import CONTENT_TYPE, Metrics
+from thermocline.serve.http.outgoing import Outgoing
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.terms import NO_SNAPSHOT, Head, Lookout
 
@@ -50,7 +51,8 @@ def create_app(
 ) -> Starlette:
     """The server as an ASGI application, which starts and stops the router with itself."""
     turnstile = Turnstile(settings.concurrency, settings.rate)
-    entrance = Entrance(router, metrics, turnstile, settings.max_seconds)
+    outgoing = Outgoing(settings.sending_bytes)
+    entrance = Entrance(router, metrics, turnstile, settings.max_seconds, outgoing)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -117,6 +119,7 @@ class Query:
             ask = asking.ask_of_body(await asking.read_body(scope, receive), accept)
             with watch:
                 answer = await self._entrance.answer(ask, caller)
+            let_go = self._entrance.outgoing.hold(caller.name, answer.rows.body)
         except asyncio.CancelledError:
             if not watch.left:
                 raise
@@ -124,7 +127,10 @@ class Query:
         except Exception as error:  # noqa: BLE001  the edge: nothing passes unexplained
             await replies.failure(error)(scope, receive, send)
             return
-        await replies.send_answer(answer, send)
+        try:
+            await replies.send_answer(answer, send)
+        finally:
+            let_go()
 
 
 class _Watch:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.serve.failures import Busy, TooLate
 from thermocline.serve.http.metrics import ENGINES, Metrics
+from thermocline.serve.http.outgoing import Outgoing
 from thermocline.serve.terms import Answer, Ask, Caller, Lookout
 
 if TYPE_CHECKING:
@@ -86,12 +87,18 @@ class Entrance:
     """The router as every door sees it: limited by caller and by time, and measured."""
 
     def __init__(
-        self, router: Router, metrics: Metrics, turnstile: Turnstile, max_seconds: float
+        self,
+        router: Router,
+        metrics: Metrics,
+        turnstile: Turnstile,
+        max_seconds: float,
+        outgoing: Outgoing,
     ) -> None:
         self._router = router
         self._metrics = metrics
         self._turnstile = turnstile
         self._max_seconds = max_seconds
+        self.outgoing = outgoing
         self.lookout = router.lookout
         self.nodes = router.nodes
         self.ready = router.ready

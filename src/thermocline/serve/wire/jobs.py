@@ -14,6 +14,8 @@ from thermocline.serve.wire.connection import Connection
 from thermocline.serve.wire.wire import Body
 
 LONGEST_SECONDS = 3600.0
+GIVEN_BACK = 1.0
+"""Seconds within which the memory of a query that ended is free again."""
 BEHIND = 8
 """How far a thread steps back for others when its query takes long, in the words of `nice`."""
 
@@ -46,7 +48,7 @@ class Job:
         self.patience = min(patience, self.seconds) if isinstance(patience, float) else self.seconds
         """How long it may wait for a thread."""
         self.crowded = False
-        """Whether others ran beside it, which may have taken the memory that it lacked."""
+        """Whether others ran beside or just before it, and may have the memory that it lacked."""
         most = request.get("bytes")
         self.bytes = most if isinstance(most, int) else None
         self.mark: str | None = None
@@ -68,9 +70,8 @@ class Job:
         """The error of a query that had to end."""
         if self.mark == "cancelled":
             return Failed("cancelled", "The query was cancelled.")
-        if self.mark == "memory":
-            return Failed("memory", "The query needs more memory than it may use.",
-                          "Ask for less.")  # fmt: skip
+        if self.mark == "memory":  # which others may have taken before it
+            return Failed("crowded", "Memory was short while the query ran.", "Ask again.")
         if not self.started:
             return Failed("busy", f"No thread was free for {self.patience:g} s.", "Ask again.")
         return Failed("too-long", f"The query ran longer than {self.seconds:g} s.",
@@ -113,6 +114,7 @@ class Jobs:
         self._waiting: deque[Job] = deque()
         self._running: dict[str, Job] = {}
         self._changed = threading.Condition()
+        self._ended = -GIVEN_BACK
 
     @property
     def running(self) -> int:
@@ -142,6 +144,7 @@ class Jobs:
             job.started = job.mark is None
             job.thread = threading.get_native_id()
             self._running[job.key] = job
+            job.crowded = time.monotonic() - self._ended < GIVEN_BACK
             if len(self._running) > 1:
                 for each in self._running.values():
                     each.crowded = True
@@ -151,6 +154,7 @@ class Jobs:
         """It runs no more."""
         with self._changed:
             del self._running[job.key]
+            self._ended = time.monotonic()
 
     def cancel(self, connection: Connection, asked: Any) -> None:
         """Cancel the query that has this id on this connection; nobody can cancel another's."""

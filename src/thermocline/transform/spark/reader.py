@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract.definition import Column
 from thermocline.engine.relations import private
 from thermocline.engine.spark import CATALOG
-from thermocline.engine.spark_sql import written
 from thermocline.engine.spark_types import quoted
 from thermocline.transform import parts
 from thermocline.transform.inputs import Span
@@ -70,6 +69,8 @@ class SparkReader:
 
     def select(self, query: exp.Query) -> DataFrame:
         """A query of the models' dialect, in Spark's own."""
+        from thermocline.engine.spark_sql import written
+
         return self._lake.spark.sql(written(meant(query)))
 
     def parts(

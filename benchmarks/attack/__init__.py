@@ -1,0 +1,1 @@
+"""What a few callers can do to the others: `python -m benchmarks.attack --seconds 60`."""
