@@ -63,13 +63,9 @@ def flattened(lines: DataFrame, contract: Contract | None = None) -> DataFrame:
     return written(opened(lines), contract)
 
 
-def opened(
-    lines: DataFrame, reads_at: int | None = None, key_only: Sequence[int] = ()
-) -> DataFrame:
+def opened(lines: DataFrame, reads_at: int | None = None) -> DataFrame:
     """The parts of each event: the columns of the envelope, and the row as JSON.
 
-    Of the provenances in `key_only` a delete says nothing but the row's key. Debezium invents a
-    value where the source allows no null; such a row is taken for what is known of it.
     `reads_at` is the place in the log that rows of the first state are given: one that is older
     than every change that follows. Debezium's own is newer than the first changes of transactions
     that were under way at that moment, and would win over them.
@@ -86,9 +82,6 @@ def opened(
     lsn = f"cast({_E}.source.lsn as bigint)"
     if reads_at is not None:
         lsn = f"if({_E}.op = 'r', {reads_at}L, {lsn})"
-    before = f"{_E}.before"
-    if key_only:
-        before = f"if({FILE} in ({', '.join(map(str, key_only))}), null, {before})"
     return frame.selectExpr(
         *_LINES,
         FLAW,
@@ -97,7 +90,7 @@ def opened(
         f"{lsn} as {LSN}",
         f"{_E}.source.txId as {TXN}",
         f"{_E}.source.table as {TABLE}",
-        f"coalesce({_E}.after, {before}, cast({KEY} as string)) as {_ROW}",
+        f"coalesce({_E}.after, {_E}.before, cast({KEY} as string)) as {_ROW}",
     )
 
 

@@ -7,6 +7,7 @@ whom else it writes, is Connect's business.
 from __future__ import annotations
 
 import json
+import re
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,8 +20,8 @@ from thermocline.ingest.feed import LostData
 from thermocline.ingest.kafka.broker import MissingTopic
 from thermocline.ingest.kafka.feed import KafkaFeed
 from thermocline.ingest.kafka.source import KafkaReach
-from thermocline.ingest.postgres.capture import CLIENT, ROUTED, connector, topic_of
 from thermocline.ingest.postgres.database import Database
+from thermocline.ingest.postgres.events import ROUTED
 from thermocline.ingest.secret import reveal
 from thermocline.telemetry import one_line, redact
 
@@ -28,10 +29,15 @@ if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
     from thermocline.ingest.feed import Feed, Pull
     from thermocline.ingest.marks import Position
+    from thermocline.ingest.postgres.source import Outbox, Postgres
     from thermocline.ingest.source import Limits, Source
     from thermocline.lake import Lake
 
 TIMEOUT = 30
+
+CLIENT = "kafka."
+"""How options begin that are for the Kafka client and not for Debezium."""
+
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -159,3 +165,63 @@ class TopicFeed:
             raise Transient(
                 f"Kafka Connect at {one_line(address)} cannot be asked: {error}", "Is it running?"
             ) from error
+
+
+def connector(reach: Postgres, prefix: str, slot: str, publication: str) -> dict[str, str]:
+    """What Debezium must know of the source, and the forms in which it is to write values."""
+    tls = reach.tls
+    told = {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+        "database.hostname": reach.host,
+        "database.port": str(reach.port),
+        "database.dbname": reach.database,
+        "database.user": reach.user,
+        "database.password": reveal(reach.password) if reach.password else "",
+        "database.sslmode": tls.mode,
+        "database.sslrootcert": tls.root_cert,
+        "database.sslcert": tls.cert,
+        "database.sslkey": tls.key,
+        "topic.prefix": prefix,
+        "plugin.name": "pgoutput",
+        "slot.name": slot,
+        "publication.name": publication,
+        "publication.autocreate.mode": "disabled",
+        "table.include.list": ",".join(_pattern(table) for table in reach.tables),
+        "skipped.operations": "none",
+        "decimal.handling.mode": "string",
+        "time.precision.mode": "isostring",
+        "binary.handling.mode": "base64",
+        "hstore.handling.mode": "json",
+        "interval.handling.mode": "string",
+    }
+    if reach.outbox is not None:
+        told |= _routed(reach.outbox)
+    return {key: value for key, value in told.items() if value != ""}
+
+
+def _routed(outbox: Outbox) -> dict[str, str]:
+    """The outbox pattern: each row of the table is an event of the topic that it names."""
+    router = {
+        "type": "io.debezium.transforms.outbox.EventRouter",
+        "table.field.event.id": outbox.id,
+        "table.field.event.key": outbox.key,
+        "table.field.event.payload": outbox.payload,
+        "table.field.event.timestamp": outbox.timestamp,
+        "route.by.field": outbox.type,
+        "route.topic.replacement": ROUTED + "${routedByValue}",
+        "table.expand.json.payload": "true",
+    }
+    return {
+        "transforms": "outbox",
+        **{f"transforms.outbox.{key}": value for key, value in router.items()},
+    }
+
+
+def topic_of(prefix: str, table: str) -> str:
+    """The topic of a table's changes: Debezium replaces what a topic's name may not hold."""
+    return re.sub(r"[^a-zA-Z0-9._-]", "_", f"{prefix}.{table}")
+
+
+def _pattern(table: str) -> str:
+    """A table's name as the regular expression that Debezium takes it for."""
+    return re.escape(table).replace("\\_", "_")

@@ -1,4 +1,4 @@
-"""The changes of a Postgres database as a feed, by Debezium on this machine, without Kafka.
+"""The changes of a Postgres database as a feed, read by this machine and without Kafka.
 
 The slot is the source's own memory of what it must keep for us. It never runs ahead of the
 bookmark: it is moved on only by what has been published, so whatever dies, the source still has
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from thermocline.config import private
-from thermocline.errors import Permanent, ThermoclineError, Transient
+from thermocline.errors import ThermoclineError, Transient
 from thermocline.ingest.batch import Provenance
 from thermocline.ingest.debezium import Cut
 from thermocline.ingest.feed import LostData, Pull
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.postgres import spool
-from thermocline.ingest.postgres.capture import ROUTED, Reader, properties, topic_of
+from thermocline.ingest.postgres.capture import Reader, wanted
 from thermocline.ingest.postgres.database import Database
+from thermocline.ingest.postgres.events import ROUTED
 from thermocline.ingest.postgres.place import Place, Walk
 from thermocline.ingest.postgres.slot import Keeper, NewHistory, fit_tables
-from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 PATIENCE = 600.0
-"""How long, in seconds, Debezium may say nothing while something is certain to come. A slot waits
+"""How long, in seconds, the reader may say nothing while something is certain to come. A slot waits
 for older transactions to end, and a large transaction is read whole before it is sent."""
 
 RELEASE = 64 << 20
@@ -54,7 +54,7 @@ class _Batch:
 
 
 class PostgresFeed:
-    """One source's changes. Debezium runs from the first pull on."""
+    """One source's changes. The reader runs from the first pull on."""
 
     def __init__(self, lake: Lake, source: Source, contract: Contract) -> None:
         self._lake = lake
@@ -65,14 +65,12 @@ class PostgresFeed:
         self._prefix = f"thermocline_{source.name}".replace("-", "_").lower()
         self._slot = Keeper(lake, source, self._prefix)
         self._origins = tuple(self._reach.tables)
-        topics = (topic_of(self._prefix, table) for table in self._origins)
-        self._topics = {} if self._reach.outbox else {t: i for i, t in enumerate(topics)}
+        self._numbers = {table: number for number, table in enumerate(self._origins)}
         self._reader: Reader | None = None
         self._walk = Walk(Place())
         self._held: _Batch | None = None
         self._given = Place()
         self._quiet = 0
-        self._key_only: tuple[int, ...] = ()
         self._landed: Place | None = None
         self._folder: Path | None = None
 
@@ -116,10 +114,10 @@ class PostgresFeed:
                 self._stop()  # it has landed all the same, and the next pull begins from there
 
     def close(self) -> None:
-        """End Debezium, and drop what was read but has not landed."""
+        """End the reader, and drop what was read but has not landed."""
         self._stop()
         if self._landed is not None:
-            # Debezium tells the source when it finds the time, which it may not have had.
+            # The reader may have ended before it told the source.
             with suppress(ThermoclineError):
                 self._slot.catch_up(self._landed)
         if self._folder is not None:
@@ -144,8 +142,7 @@ class PostgresFeed:
     def _start(self, place: Place) -> None:
         self._stop()
         publication = self._reach.publication or self._prefix
-        tables = fit_tables(self._database, self._source, self._contract)
-        self._key_only = tuple(i for i, table in enumerate(tables) if not table.whole_deletes)
+        fit_tables(self._database, self._source, self._contract)
         if self._reach.publication is None:
             self._database.publish(publication, self._reach.tables)
         if place.commit is None:
@@ -153,9 +150,8 @@ class PostgresFeed:
         else:
             self._slot.catch_up(place)
         slot, first = place.slot or self._slot.name, place.commit is None
-        told = properties(self._reach, self._prefix, slot, publication, first=first)
-        log = private.file(self._lake.settings.project, f"{self._source.name}.debezium.log")
-        self._reader = Reader(told, log)
+        log = private.file(self._lake.settings.project, f"{self._source.name}.reader.log")
+        self._reader = Reader(wanted(self._reach, slot, publication, first=first), log)
         self._walk, self._given, self._quiet = Walk(place), place, 0
 
     def _first_state(self) -> _Batch:
@@ -229,26 +225,17 @@ class PostgresFeed:
 
     def _silent(self) -> Transient:
         return Transient(
-            f"{self._source.name}: Debezium said nothing for {PATIENCE:.0f} s.",
+            f"{self._source.name}: the source sent nothing for {PATIENCE:.0f} s.",
             "Is a transaction open since long? See pg_stat_activity in the source.",
         )
 
     def _origin(self, cells: Cells) -> int | None:
-        """The number of the table, or None for what is not a change of ours."""
+        """Return the number of the table, or None for an event that another source wants."""
         topic = cells[3].decode()
-        if topic in self._topics:
-            return self._topics[topic]
-        if self._reach.outbox is not None:
-            wanted = self._reach.outbox.events
-            route = topic.removeprefix(ROUTED)
-            return 0 if route != topic and (not wanted or route in wanted) else None
-        if topic == f"{self._prefix}.message" or topic.startswith("__debezium-heartbeat."):
-            return None
-        raise Permanent(
-            f"{self._source.name}: Debezium sent a change of {one_line(topic)}, which is not asked "
-            "for.",
-            "Nothing of the batch landed. This is a bug; please report it.",
-        )
+        if self._reach.outbox is None:
+            return self._numbers[topic]
+        events = self._reach.outbox.events
+        return 0 if not events or topic.removeprefix(ROUTED) in events else None
 
     def _pulled(
         self,
@@ -260,9 +247,7 @@ class PostgresFeed:
         caught_up: bool,
         reads_at: int | None = None,
     ) -> Pull:
-        batch = spool.Spool(
-            self._lake, self._source, self._contract, path, tuple(cuts), reads_at, self._key_only
-        )
+        batch = spool.Spool(self._lake, self._source, self._contract, path, tuple(cuts), reads_at)
         count = end.records - start.records
         return Pull(
             tuple(self._provenance(name, end) for name in self._origins),

@@ -1,164 +1,227 @@
-"""Debezium in a process of its own: `python -m thermocline.ingest.postgres.reader`.
+"""Postgres's changes in a process of their own: `python -m thermocline.ingest.postgres.reader`.
 
-It has its own JVM, so that its jars never meet Spark's, and it keeps no state: what it is to read
-it is told by the first line of its input (passwords are therefore on no command line), what may
-be forgotten by the lines after that. It ends with its input, so that it never outlives whoever
-started it. `capture` is the other side.
+It keeps no state: what it is to read comes as the first line of its input (passwords are therefore
+on no command line), what may be forgotten as the lines after that. It ends with its input, so that
+it never outlives the process that started it. `capture` is the other side.
 
 It writes lines of cells with tabs between them. JSON has neither tabs nor line ends in it, so
 nothing needs to be escaped, and nothing is parsed here:
 
-    R txn lsn topic key value headers    a record; lsn and txn say where it is in the source's log
-    E txn lsn                            the end of a transaction, and where its commit ends
-    S                                    the first state of the tables is complete
-    X message                            it failed; nothing comes after this
+    R txn lsn topic key value headers op unsent
+                      a record; lsn and txn say where it is in the source's log, unsent is 1 where
+                      the row lacks values that Postgres did not send
+    E txn lsn         the end of a transaction, and where its commit ends
+    S                 the first state of the tables is complete
+    X message         it failed; nothing comes after this
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import threading
-from collections import deque
+import time
 from typing import Any, BinaryIO
 
-TRANSACTIONS, NOTIFICATIONS = ".transaction", ".notifications"
-CREATED = "io.debezium.engine.DebeziumEngine"
+from thermocline.ingest.postgres import initial
+from thermocline.ingest.postgres.catalog import Catalog
+from thermocline.ingest.postgres.encode import SETTINGS
+from thermocline.ingest.postgres.events import Origin, Outbox, Table, Writer
+from thermocline.ingest.postgres.pgoutput import Begin, Change, Commit, Relation, Truncate, decode
+from thermocline.ingest.postgres.replication import Stream
+
+HELD_BYTES = 16 << 20
+"""How much is held for a reader that takes nothing; Postgres keeps the rest."""
+
+STATUS_SECONDS = 10.0
+"""How often Postgres hears from us. It ends a connection that is silent for a minute."""
 
 
 def main(commands: BinaryIO, output: BinaryIO) -> int:
-    """Read as the first command says, until the input ends or Debezium does."""
-    import jpype  # type: ignore[import-untyped]
-
+    """Read as the first command says, until the input ends or Postgres does."""
     wanted = json.loads(commands.readline())
-    jpype.startJVM(
-        f"-Xmx{wanted['memory']}",
-        "-XX:+UseSerialGC",
-        "-XX:TieredStopAtLevel=1",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        "-Duser.timezone=UTC",
-        classpath=wanted["classpath"],
-        convertStrings=False,
+    sender = _Sender(output.fileno())
+    landed = _Landed(commands)
+    threading.Thread(target=landed.listen, daemon=True).start()
+    try:
+        _read(wanted, sender, landed)
+    except BrokenPipeError:
+        return 0
+    except Exception as error:  # noqa: BLE001  whatever it was, the other side must hear of it
+        text = " ".join(str(error).split()) or type(error).__name__
+        sender.put(f"X\t{text}\n")
+        sender.flush()
+        return 1
+    return 0
+
+
+def _read(wanted: dict[str, Any], sender: _Sender, landed: _Landed) -> None:
+    import psycopg2
+    from psycopg2.extras import LogicalReplicationConnection
+
+    reach = wanted["connection"]
+    settings = " ".join(f"-c {name}={value}" for name, value in SETTINGS.items())
+    outbox = Outbox(**wanted["outbox"]) if wanted["outbox"] else None
+    writer = Writer(reach["dbname"], outbox)
+    stream = psycopg2.connect(
+        **reach, options=settings, connection_factory=LogicalReplicationConnection
     )
-    reader = _Reader(output, wanted["properties"]["topic.prefix"])
-    engine = reader.engine(wanted["properties"])
-    working = threading.Thread(target=engine.run, name="debezium", daemon=True)
-    working.start()
-    listening = threading.Thread(target=_obey, args=(commands, reader), daemon=True)
-    listening.start()
-    working.join()
-    return 1 if reader.failed else 0
+    with psycopg2.connect(**reach, options=settings) as asking:
+        asking.autocommit = True
+        if wanted["first"]:
+            snapshot = initial.make_slot(stream, wanted["slot"])
+            initial.read_tables(
+                asking, snapshot, wanted["tables"], wanted["publication"], sender.write, writer
+            )
+            sender.put("S\n")
+        catalog = Catalog(asking, wanted["publication"])
+        log = Stream(stream, wanted["slot"], wanted["publication"])
+        _Follower(log, catalog, writer, sender, landed, wanted["tables"]).follow()
 
 
-def _obey(commands: BinaryIO, reader: _Reader) -> None:
-    """Let the source forget what has landed, and end when nobody is there any more."""
-    for line in commands:
-        reader.landed(int(line))
-    # Not by closing the engine: it would wait for who takes its records. Nothing is lost with it.
-    os._exit(0)
+class _Follower:
+    """Follows the log from where the slot is."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        catalog: Catalog,
+        writer: Writer,
+        sender: _Sender,
+        landed: _Landed,
+        tables: list[str],
+    ) -> None:
+        self._stream = stream
+        self._catalog = catalog
+        self._writer = writer
+        self._sender = sender
+        self._landed = landed
+        self._tables: dict[int, Table | None] = {}
+        self._wanted = frozenset(tables)
+        self._begun = Begin(0, 0)
+        self._heard = 0.0
+
+    def follow(self) -> None:
+        """Write all changes that come, and tell Postgres what has landed, without end."""
+        while True:
+            received = None if self._sender.full else self._stream.next()
+            if received is not None:
+                self._take(received.payload, received.lsn)
+            if received is None or time.monotonic() - self._heard > STATUS_SECONDS:
+                self._report()
+            if received is None:
+                self._sender.send()
+                self._wait()
+
+    def _wait(self) -> None:
+        """Until something comes, can be sent, or has landed."""
+        reads: list[Any] = [self._landed.notice] if self._sender.full else [self._stream, self._landed.notice]
+        writes = [self._sender.handle] if self._sender.waiting else []
+        ready = select.select(reads, writes, [], STATUS_SECONDS)[0]
+        if self._landed.notice in ready:
+            os.read(self._landed.notice, 4096)
+
+    def _report(self) -> None:
+        now, lsn = time.monotonic(), self._landed.take()
+        if lsn is not None or now - self._heard > STATUS_SECONDS:
+            self._stream.report(lsn or 0)
+            self._heard = now
+
+    def _take(self, payload: bytes, lsn: int) -> None:
+        match decode(payload):
+            case Begin() as begun:
+                self._begun = begun
+            case Commit(end):
+                self._sender.put(f"E\t{self._begun.txn}\t{end}\n")
+            case Relation() as relation:
+                label = f"{relation.schema}.{relation.name}"
+                table = self._catalog.of_relation(relation) if label in self._wanted else None
+                self._tables[relation.id] = table
+            case Change() as change:
+                if (table := self._tables[change.relation]) is not None:
+                    for line in self._writer.change(table, change, self._at(lsn)):
+                        self._sender.put(line)
+            case Truncate(relations):
+                for table in (self._tables[each] for each in relations):
+                    if table is not None:
+                        for line in self._writer.truncated(table, self._at(lsn)):
+                            self._sender.put(line)
+
+    def _at(self, lsn: int) -> Origin:
+        return Origin(self._begun.txn, lsn, self._begun.commit_us // 1000, self._writer.database)
 
 
-class _Reader:
-    """What Debezium calls, as lines; and the ends of transactions that wait to be confirmed."""
+class _Landed:
+    """What the other side says has landed, taken from the input by a thread of its own."""
 
-    def __init__(self, output: BinaryIO, prefix: str) -> None:
-        self._output = output
-        self._transactions = prefix + TRANSACTIONS
-        self._notifications = prefix + NOTIFICATIONS
-        self._ends: deque[tuple[int, Any]] = deque()
-        self._committer: Any = None
-        self.failed = False
+    def __init__(self, commands: BinaryIO) -> None:
+        self._commands = commands
+        self._lock = threading.Lock()
+        self._lsn: int | None = None
+        self.notice, self._noticed = os.pipe()
 
-    def engine(self, properties: dict[str, str]) -> Any:
-        """Debezium's engine, not yet running."""
-        import jpype
+    def listen(self) -> None:
+        """Take commands until there are no more, and then end the process."""
+        for line in self._commands:
+            with self._lock:
+                self._lsn = int(line)
+            os.write(self._noticed, b"1")
+        os._exit(0)  # the other side is gone; Postgres keeps whatever has not landed
 
-        given = jpype.JClass("java.util.Properties")()
-        for key, value in properties.items():
-            given.setProperty(key, value)
-        given.setProperty("notification.enabled.channels", "sink")
-        given.setProperty("notification.sink.topic.name", self._notifications)
-        consumer = jpype.JProxy(f"{CREATED}$ChangeConsumer", dict=self._consumer())
-        done = jpype.JProxy(f"{CREATED}$CompletionCallback", dict={"handle": self._completed})
-        json_ = jpype.JClass("io.debezium.engine.format.Json").class_
-        builder = jpype.JClass(CREATED).create(json_).using(given).using(done)
-        return builder.notifying(consumer).build()
-
-    def landed(self, lsn: int) -> None:
-        """Tell the source that it need not keep transactions whose commit ends by then."""
-        newest = None
-        while self._ends and self._ends[0][0] <= lsn:
-            newest = self._ends.popleft()[1]
-        if newest is not None:
-            self._committer.markProcessed(newest)
-            self._committer.markBatchFinished()
-
-    def _consumer(self) -> dict[str, Any]:
-        return {
-            "handleBatch": self._take,
-            "supportsTombstoneEvents": lambda: True,
-        }
-
-    def _take(self, records: Any, committer: Any) -> None:
-        self._committer = committer
-        for record in records:
-            line = self._line(record)
-            if line is not None:
-                self._output.write(line)
-        self._output.flush()
-
-    def _line(self, event: Any) -> bytes | None:
-        topic, value = str(event.destination()), event.value()
-        if topic == self._notifications:
-            return self._notified(str(value))
-        record = event.sourceRecord()
-        offset = record.sourceOffset()
-        if topic == self._transactions:
-            return self._ended(offset, event)
-        cells = (
-            "R",
-            str(offset.get("txId")),
-            str(offset.get("lsn")),
-            topic,
-            "" if event.key() is None else str(event.key()),
-            "" if value is None else str(value),
-            _headers(record.headers()),
-        )
-        return ("\t".join(cells) + "\n").encode()
-
-    def _notified(self, text: str) -> bytes | None:
-        said = json.loads(text)
-        if said.get("aggregate_type") == "Initial Snapshot" and said.get("type") == "COMPLETED":
-            return b"S\n"
-        return None
-
-    def _ended(self, offset: Any, event: Any) -> bytes | None:
-        if str(offset.get("messageType")) != "COMMIT":
-            return None
-        lsn = int(str(offset.get("lsn_commit")))
-        self._ends.append((lsn, event))
-        return f"E\t{offset.get('txId')}\t{lsn}\n".encode()
-
-    def _completed(self, success: bool, message: Any, error: Any) -> None:
-        if success:
-            return
-        self.failed = True
-        said = [str(message)]
-        while error is not None:
-            said.append(str(error.getMessage()))
-            error = error.getCause()
-        text = " / ".join(dict.fromkeys(said)).replace("\n", " ").replace("\t", " ")
-        self._output.write(f"X\t{text}\n".encode())
-        self._output.flush()
+    def take(self) -> int | None:
+        """Return the place that was reported since the last call."""
+        with self._lock:
+            lsn, self._lsn = self._lsn, None
+            return lsn
 
 
-def _headers(headers: Any) -> str:
-    found = [[str(header.key()), str(header.value())] for header in headers]
-    return json.dumps(found) if found else ""
+class _Sender:
+    """Lines on their way out. Sending never waits, unless all is to be sent."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+        self._held = bytearray()
+        os.set_blocking(handle, False)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is held that nothing more should be read."""
+        return len(self._held) > HELD_BYTES
+
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is held."""
+        return bool(self._held)
+
+    def put(self, line: str) -> None:
+        """Hold a line, to be sent when the other side takes it."""
+        self._held += line.encode()
+        if len(self._held) > 1 << 16:
+            self.send()
+
+    def send(self) -> None:
+        """Send as much as the other side takes now."""
+        try:
+            while self._held:
+                del self._held[: os.write(self.handle, self._held[: 1 << 16])]
+        except BlockingIOError:
+            pass
+
+    def write(self, line: str) -> None:
+        """Send a line, and wait while the other side takes nothing."""
+        self.put(line)
+        if self.full:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all that is held."""
+        while self._held:
+            select.select([], [self.handle], [])
+            self.send()
 
 
 if __name__ == "__main__":
     code = main(sys.stdin.buffer, sys.stdout.buffer)
-    sys.stdout.flush()
     os._exit(code)  # a thread still waits for input, which Python would wait for in turn

@@ -1,4 +1,4 @@
-"""A batch of Debezium's records in a file, as Spark reads it."""
+"""A batch of the reader's records in a file, as Spark reads it."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def line(file: int, position: int, cells: Cells) -> bytes:
 
 
 def truncates(cells: Cells) -> bool:
-    """Whether a record may be a truncate. Only those have no key, or a table without one does."""
-    return not cells[4] and b'"op":"t"' in cells[5]
+    """Whether a record is a truncate."""
+    return cells[7] == b"t"
 
 
 def cut(file: int, position: int, cells: Cells) -> Cut:
@@ -53,7 +53,6 @@ class Spool:
     path: Path
     cuts: tuple[Cut, ...] = ()
     reads_at: int | None = None
-    key_only: tuple[int, ...] = ()
 
     def lines(self, only: frozenset[int] | None) -> DataFrame:
         """The records in the columns of a feed's lines."""
@@ -62,7 +61,7 @@ class Spool:
             frame = frame.where(f"{FILE} in ({', '.join(str(each) for each in sorted(only))})")
         if self.source.reach.outbox is not None:
             return frame
-        parts = debezium.opened(frame, self.reads_at, self.key_only)
+        parts = debezium.opened(frame, self.reads_at)
         if self.cuts and debezium.can_be_emptied(self.contract):
             parts = debezium.emptied(parts, self.cuts, self._history())
         return debezium.written(parts, self.contract)
