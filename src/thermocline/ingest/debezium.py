@@ -8,12 +8,14 @@ envelope itself is kept whole beside it.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.spark_types import EXACT_JSON, quoted
 from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
 from thermocline.ingest.lines import FLAW
 from thermocline.ingest.values import literal
@@ -28,18 +30,50 @@ COLUMNS = (OP, TS_MS, LSN, TXN, TABLE)
 NO_EVENT = "not a change event of Debezium"
 TRUNCATED = "a truncate, which needs the columns _op and _lsn in the contract"
 NOT_SENT = (
-    "a large value that did not change was not sent; "
+    "a large value that did not change was not sent, and the change that it is from is not known; "
     "set the table's replica identity to full in the source"
 )
 
-_ROW, _E, _ENVELOPE = "__tc_row", "__tc_e", "__tc_envelope"
+DEFAULT_PLACEHOLDER = "__debezium_unavailable_value"
+"""What a Debezium that others run puts where a value was not sent. Any text may equal it."""
+
+ROW, UNSENT = "__tc_row", "__tc_unsent"
+"""A row as JSON text, and the names of its columns whose values were not sent."""
+
+MEMBERS = "map<string,string>"
+_E = "__tc_e"
 _FORM = (
-    "op string, before string, after string, payload string, "
+    "op string, before string, after string, payload string, unsent array<string>, "
     "source struct<lsn:string,txId:string,table:string,schema:string,ts_ms:string>"
 )
-# What stands for a value that Postgres keeps apart and does not send when it did not change.
-_UNSENT = ('"__debezium_unavailable_value"', '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="')
 _LINES = (FILE, POSITION, KEY, HEADERS, PAYLOAD)
+
+
+@dataclass(frozen=True)
+class Placeholders:
+    """What Debezium writes in place of a value that was not sent, by the value's type."""
+
+    text: str
+
+    def forms(self) -> tuple[str, ...]:
+        """Return the forms as the texts of members of a row."""
+        raw = self.text.encode()
+        bytes_ = base64.b64encode(raw).decode()
+        numbers = ",".join(map(str, raw))
+        # As Java derives a UUID from bytes.
+        uuid = UUID(bytes=hashlib.md5(raw, usedforsecurity=False).digest(), version=3)
+        return (
+            self.text, bytes_, f"[{numbers}]", f'["{self.text}"]', f'["{bytes_}"]', f'["{uuid}"]',
+            f'{{"{self.text}":"{self.text}"}}',
+        )  # fmt: skip
+
+    def unsent(self, row: str) -> str:
+        """Return an expression for the names of a row's columns that hold one of the forms."""
+        shortest = [text.strip('[]{"}') for text in self.forms()[1:6]]
+        marks = " or ".join(f"contains({row}, {literal(t)})" for t in (self.text, *shortest))
+        forms = ", ".join(literal(form) for form in self.forms())
+        held = f"map_keys(map_filter(from_json({row}, '{MEMBERS}'), (k, v) -> v in ({forms})))"
+        return f"if({marks}, {held}, null)"
 
 
 @dataclass(frozen=True)
@@ -60,12 +94,15 @@ def flattened(lines: DataFrame, contract: Contract | None = None) -> DataFrame:
     A tombstone only repeats the delete before it, for Kafka's compaction, and is left out.
     Without a contract, RAW has all that the envelope says.
     """
-    return written(opened(lines), contract)
+    return written(opened(lines, placeholders=Placeholders(DEFAULT_PLACEHOLDER)), contract)
 
 
-def opened(lines: DataFrame, reads_at: int | None = None) -> DataFrame:
-    """The parts of each event: the columns of the envelope, and the row as JSON.
+def opened(
+    lines: DataFrame, reads_at: int | None = None, placeholders: Placeholders | None = None
+) -> DataFrame:
+    """The parts of each event: the columns of the envelope, the row as JSON, and what it lacks.
 
+    Our own reader says which values were not sent; Debezium writes `placeholders` in their place.
     `reads_at` is the place in the log that rows of the first state are given: one that is older
     than every change that follows. Debezium's own is newer than the first changes of transactions
     that were under way at that moment, and would win over them.
@@ -82,6 +119,8 @@ def opened(lines: DataFrame, reads_at: int | None = None) -> DataFrame:
     lsn = f"cast({_E}.source.lsn as bigint)"
     if reads_at is not None:
         lsn = f"if({_E}.op = 'r', {reads_at}L, {lsn})"
+    row = f"coalesce({_E}.after, {_E}.before, cast({KEY} as string))"
+    unsent = f"{_E}.unsent" if placeholders is None else placeholders.unsent(row)
     return frame.selectExpr(
         *_LINES,
         FLAW,
@@ -90,7 +129,8 @@ def opened(lines: DataFrame, reads_at: int | None = None) -> DataFrame:
         f"{lsn} as {LSN}",
         f"{_E}.source.txId as {TXN}",
         f"{_E}.source.table as {TABLE}",
-        f"coalesce({_E}.after, {_E}.before, cast({KEY} as string)) as {_ROW}",
+        f"{row} as {ROW}",
+        f"coalesce({unsent}, array()) as {UNSENT}",
     )
 
 
@@ -109,12 +149,12 @@ def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFr
         changes.where(f"{OP} is not null and {FLAW} is null")
         .join(every, F.expr(f"{FILE} = __cut_file and {POSITION} < __cut_at"))
         .groupBy(KEY, *every.columns)
-        .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {_ROW}), {POSITION}) as last"))
+        .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {ROW}), {POSITION}) as last"))
     )
     landed = (
         history.join(_moments(parts.sparkSession, list(first.values())), "__cut_file")
         .groupBy(KEY, *every.columns)
-        .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {_ROW}), {LSN}) as last"))
+        .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {ROW}), {LSN}) as last"))
         .join(within, [KEY, "__cut_file"], "leftanti")
     )
     gone = within.unionByName(landed).where(f"last.{OP} <> 'd'")
@@ -123,7 +163,8 @@ def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFr
         f"cast(null as array<struct<key:string,value:binary>>) as {HEADERS}",
         f"cast(__cut_payload as binary) as {PAYLOAD}", f"cast(null as string) as {FLAW}",
         f"'d' as {OP}", f"__cut_ts as {TS_MS}", f"__cut_lsn as {LSN}", f"__cut_txn as {TXN}",
-        f"last.{TABLE} as {TABLE}", f"last.{_ROW} as {_ROW}",
+        f"last.{TABLE} as {TABLE}", f"last.{ROW} as {ROW}",
+        f"cast(array() as array<string>) as {UNSENT}",
     )  # fmt: skip
     return changes.unionByName(deletes)
 
@@ -138,37 +179,25 @@ def _moments(spark: SparkSession, cuts: Sequence[Cut]) -> DataFrame:
     return F.broadcast(spark.createDataFrame([astuple(cut) for cut in cuts], schema))
 
 
-def history(table: DataFrame, origins: Sequence[str], contract: Contract) -> DataFrame:
-    """A bronze table as rows that a later truncate may delete."""
-    own = [c.name for c in contract.columns if c.name not in COLUMNS]
-    row = f"to_json(struct({', '.join(quoted(name) for name in own)}), {EXACT_JSON})"
-    listed = ", ".join(literal(name) for name in origins)
-    named = {column.name for column in contract.columns}
-    table_ = TABLE if TABLE in named else "cast(null as string)"
-    return table.where("_key is not null").selectExpr(
-        f"cast(array_position(array({listed}), _source_file) - 1 as int) as __cut_file",
-        f"_key as {KEY}", OP, LSN, f"{table_} as {TABLE}", f"{row} as {_ROW}",
-    )  # fmt: skip
-
-
-def can_be_emptied(contract: Contract) -> bool:
-    """Whether a contract has the columns by which deletes of a truncate can be told."""
+def can_be_ordered(contract: Contract) -> bool:
+    """Whether a contract has the columns that say which of two changes is the later one."""
     return {OP, LSN} <= {column.name for column in contract.columns}
 
 
 def written(parts: DataFrame, contract: Contract | None) -> DataFrame:
     """Opened events as lines."""
-    unsent = " or ".join(f"contains({_ROW}, {literal(text)})" for text in _UNSENT)
+    event = f"cast({PAYLOAD} as string)"
     flaw = (
         f"case when {FLAW} is not null then {FLAW} "
         f"when {OP} is null or {LSN} is null then {literal(NO_EVENT)} "
         f"when {OP} = 't' then {literal(TRUNCATED)} "
-        f"when {unsent} then {literal(NOT_SENT)} end"
+        f"when size({UNSENT}) > 0 then {literal(NOT_SENT)} end"
     )
     lines = {
         FILE: FILE,
         POSITION: POSITION,
-        RAW: f"coalesce({_flat(contract)}, cast({PAYLOAD} as string))",
+        # A row that is not whole is kept as the event that it came in, for it is no row.
+        RAW: f"if(size({UNSENT}) > 0, {event}, coalesce({_flat(contract)}, {event}))",
         FLAW: flaw,
         KEY: KEY,
         HEADERS: HEADERS,
@@ -194,7 +223,7 @@ def _flat(contract: Contract | None) -> str:
     }
     cells = [f"'\"{name}\":', {texts[name]}" for name in COLUMNS if name in named]
     if not cells:
-        return _ROW
+        return ROW
     front = ", ',', ".join(cells)
-    rest = f"if({_ROW} = '{{}}', '}}', concat(',', substring({_ROW}, 2)))"
+    rest = f"if({ROW} = '{{}}', '}}', concat(',', substring({ROW}, 2)))"
     return f"concat('{{', {front}, {rest})"

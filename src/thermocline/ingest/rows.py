@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.engine.spark_types import quoted
 from thermocline.ingest import quarantine, tally
+from thermocline.ingest.debezium import NOT_SENT
 from thermocline.ingest.judge import BAD, FILE, MESSAGE, POSITION, RAW, REASONS, RESCUED
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
 from thermocline.ingest.values import instant, literal
@@ -70,7 +71,8 @@ def set_aside(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) ->
 
 def _quarantine_columns(batch: Batch) -> list[str]:
     # What was cut or could not be decoded cannot be read again from here.
-    whole = f"{REASONS}[0] not in ({literal(TOO_LONG)}, {literal(NOT_TEXT)})"
+    cut = ", ".join(literal(flaw) for flaw in (TOO_LONG, NOT_TEXT, NOT_SENT))
+    whole = f"{REASONS}[0] not in ({cut})"
     layouts = _by_file([origin.layout.written() for origin in batch.origins])
     return [
         f"{_by_file([origin.name for origin in batch.origins])} as file",

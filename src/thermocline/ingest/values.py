@@ -166,6 +166,45 @@ def scalar(type_: Type, text: str) -> str:
     return f"try_cast({text} as {target})"
 
 
+def written(type_: Type, it: str) -> str:
+    """The text from which a typed value is read again as the same value."""
+    if not is_nested(type_):
+        return _scalar_written(type_, it)
+    return f"to_json({_nested_written(type_, it)}, map('ignoreNullFields', 'false'))"
+
+
+def _nested_written(type_: Type, it: str, depth: int = 0) -> str:
+    x = f"w{depth}"
+    match type_:
+        case Struct(fields):
+            members = ", ".join(
+                f"{literal(f.name)}, {_nested_written(f.type, f'{it}.{quoted(f.name)}', depth)}"
+                for f in fields
+            )
+            return f"if({it} is null, null, named_struct({members}))"
+        case List(element):
+            return f"transform({it}, {x} -> {_nested_written(element, x, depth + 1)})"
+        case Map(key, inner):
+            keyed = f"transform_keys({it}, ({x}, _) -> {_nested_written(key, x, depth + 1)})"
+            return f"transform_values({keyed}, (_, {x}) -> {_nested_written(inner, x, depth + 1)})"
+    # All as texts: a number would be read through a double, and lose digits.
+    return _scalar_written(type_, it)
+
+
+def _scalar_written(type_: Type, it: str) -> str:
+    match type_:
+        case Fixed() | Primitive("binary"):
+            return f"base64({it})"
+        case Primitive("timestamptz"):
+            return f"date_format({it}, {literal(_INSTANT)})"
+        case Primitive("string" | "uuid"):
+            return it
+    return f"cast({it} as string)"
+
+
+_INSTANT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+
+
 def unreadable(path: str, type_: Type, text: str, typed: str) -> Flaw:
     """The flaw of a text that is there while its typed value is not."""
     kind = "a list" if isinstance(type_, List) else "an object" if is_nested(type_) else None

@@ -193,6 +193,7 @@ class PostgresFeed:
         rows = size = 0
         caught_up = False
         cuts: list[Cut] = []
+        lacking = False
         with self._spooled() as (path, out):
             while not caught_up and rows < limits.rows and size < limits.bytes:
                 cells = self._next()
@@ -208,13 +209,15 @@ class PostgresFeed:
                     position = self._walk.place.records
                     if spool.truncates(cells):
                         cuts.append(spool.cut(file, position, cells))
+                    lacking = lacking or spool.lacks(cells)
                     out.write(spool.line(file, position, cells))
                     rows += 1
                     size += len(cells[5])
         end = self._walk.place
         if not rows and (end.commit or 0) - (start.commit or 0) < RELEASE:
             return None
-        return _Batch(start, end, self._pulled(path, start, end, cuts, caught_up=caught_up))
+        pull = self._pulled(path, start, end, cuts, caught_up=caught_up, lacking=lacking)
+        return _Batch(start, end, pull)
 
     def _next(self) -> Cells:
         assert self._reader is not None
@@ -246,8 +249,11 @@ class PostgresFeed:
         *,
         caught_up: bool,
         reads_at: int | None = None,
+        lacking: bool = False,
     ) -> Pull:
-        batch = spool.Spool(self._lake, self._source, self._contract, path, tuple(cuts), reads_at)
+        batch = spool.Spool(
+            self._lake, self._source, self._contract, path, tuple(cuts), reads_at, lacking
+        )
         count = end.records - start.records
         return Pull(
             tuple(self._provenance(name, end) for name in self._origins),

@@ -117,7 +117,9 @@ class _Follower:
 
     def _wait(self) -> None:
         """Until something comes, can be sent, or has landed."""
-        reads: list[Any] = [self._landed.notice] if self._sender.full else [self._stream, self._landed.notice]
+        reads: list[Any] = (
+            [self._landed.notice] if self._sender.full else [self._stream, self._landed.notice]
+        )
         writes = [self._sender.handle] if self._sender.waiting else []
         ready = select.select(reads, writes, [], STATUS_SECONDS)[0]
         if self._landed.notice in ready:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thermocline.engine.spark import CATALOG
-from thermocline.ingest import debezium
+from thermocline.ingest import debezium, unsent
 from thermocline.ingest.debezium import Cut
+from thermocline.ingest.history import LandedHistory
 from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
 from thermocline.ingest.landing import glob_escaped
 from thermocline.ingest.lines import FLAW
@@ -33,6 +33,11 @@ def truncates(cells: Cells) -> bool:
     return cells[7] == b"t"
 
 
+def lacks(cells: Cells) -> bool:
+    """Whether a record's row lacks values that Postgres did not send."""
+    return cells[8] == b"1"
+
+
 def cut(file: int, position: int, cells: Cells) -> Cut:
     """The moment that a truncate stands for."""
     event = json.loads(cells[5])
@@ -53,6 +58,8 @@ class Spool:
     path: Path
     cuts: tuple[Cut, ...] = ()
     reads_at: int | None = None
+    lacking: bool = False
+    """Whether values are missing that Postgres did not send."""
 
     def lines(self, only: frozenset[int] | None) -> DataFrame:
         """The records in the columns of a feed's lines."""
@@ -62,16 +69,15 @@ class Spool:
         if self.source.reach.outbox is not None:
             return frame
         parts = debezium.opened(frame, self.reads_at)
-        if self.cuts and debezium.can_be_emptied(self.contract):
-            parts = debezium.emptied(parts, self.cuts, self._history())
+        if not debezium.can_be_ordered(self.contract):
+            return debezium.written(parts, self.contract)
+        history = LandedHistory(self.lake, self.source, self.contract)
+        tables = self.source.reach.tables
+        if self.lacking:
+            parts = unsent.completed(parts, tables, history)
+        if self.cuts:
+            parts = debezium.emptied(parts, self.cuts, history.rows(tables))
         return debezium.written(parts, self.contract)
-
-    def _history(self) -> DataFrame:
-        """What has landed so far."""
-        target, session = self.source.target, self.lake.spark.session
-        head = self.lake.state(target).head()
-        table = session.read.option("versionAsOf", str(head)).table(f"{CATALOG}.{target}")
-        return debezium.history(table, self.source.reach.tables, self.contract)
 
     def _records(self) -> DataFrame:
         session = self.lake.spark.session
