@@ -143,6 +143,13 @@ class Project:
                 cursor.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
+    def sql_with(self, statement: str, arguments: list[Any]) -> Any:
+        """Run one statement with arguments in the source; its rows."""
+        connection = self.server.connect(self.database)
+        with closing(connection), connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return cursor.fetchall() if cursor.description else []
+
     def slots(self) -> list[tuple[Any, ...]]:
         """The source's replication slots in this database."""
         return self.sql(

@@ -163,7 +163,7 @@ def test_it_is_kept_whatever_the_batches_are(shop: Project, rows: int) -> None:
     shop.ingest()
     shop.sql(
         insert(1),
-        "begin; update orders set id = 2; update orders set n = 1; update orders set id = 1; commit",
+        "begin; update orders set id = 2; update orders set n = 1; update orders set id = 1;commit",
         "delete from orders",
         insert(1),
         "update orders set n = n + 1",

@@ -59,10 +59,8 @@ def stray_fields(file: Examined, contract: Contract) -> dict[str, types.Type]:
     known = {column.name for column in contract.columns}
     if file.schema is None:
         return {name: _STRING for name in file.fields if name not in known}
-    from pyspark.sql.pandas.types import from_arrow_type
-
     return {
-        field.name: _contract_type(from_arrow_type(field.type))
+        field.name: _contract_type(native.spark_reads(field.type))
         for field in file.schema
         if field.name not in known
     }
@@ -78,11 +76,12 @@ def obstacle(file: Examined, contract: Contract) -> str | None:
         return f"lacks the required {'column' if len(lacks) == 1 else 'columns'} {_list(lacks)}"
     if file.schema is None:
         return None
-    from pyspark.sql.pandas.types import from_arrow_type
-
     for column in contract.columns:
         if column.name in there:
-            found = from_arrow_type(file.schema.field(column.name).type)
+            kind = file.schema.field(column.name).type
+            found = native.spark_reads(kind)
+            if found is None:
+                return f"{column.name}: {kind} cannot be read"
             if said := native.misfit(column.type, found):
                 return f"{column.name}: {said}"
     return None
@@ -104,7 +103,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(shown(name)[1:-1] for name in names[:10]) + more
 
 
-def _contract_type(found: DataType) -> types.Type:
+def _contract_type(found: DataType | None) -> types.Type:
     from pyspark.sql import types as spark
 
     match found:
@@ -117,7 +116,7 @@ def _contract_type(found: DataType) -> types.Type:
             return types.List(_contract_type(found.elementType))
         case spark.MapType():
             return types.Map(_contract_type(found.keyType), _contract_type(found.valueType))
-    return types.Primitive(_PRIMITIVES.get(found.typeName(), "string"))
+    return types.Primitive(_PRIMITIVES.get(found.typeName(), "string") if found else "string")
 
 
 _PRIMITIVES = {

@@ -10,6 +10,7 @@ from thermocline.engine.spark_types import quoted
 from thermocline.ingest.values import Flaw, literal, scalar, spark_type
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql.types import DataType
 
 _WIDER = {
@@ -50,6 +51,22 @@ def convert(type_: Type, it: str, found: DataType, depth: int = 0) -> str:
     return _scalar(type_, it, found)
 
 
+def spark_reads(kind: pa.DataType) -> DataType | None:
+    """The type that Spark reads a file's type as; None where it cannot read it."""
+    import pyarrow as pa
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    larger = {
+        pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(),
+        pa.uint64(): pa.decimal128(20, 0),
+    }  # fmt: skip
+    try:
+        return from_arrow_type(larger.get(kind, kind))
+    except PySparkTypeError:
+        return None
+
+
 def misfit(type_: Type, found: DataType) -> str | None:
     """Why no value of the file's type can ever be the contract's, if that is so."""
     from pyspark.sql import types as spark
@@ -65,21 +82,31 @@ def misfit(type_: Type, found: DataType) -> str | None:
             return misfit(element, found.elementType)
         case Map(key, value), spark.MapType():
             return misfit(key, found.keyType) or misfit(value, found.valueType)
-    nested = (spark.StructType, spark.ArrayType, spark.MapType)
-    wants_nested = isinstance(type_, Struct | List | Map)
-    if wants_nested or isinstance(found, nested) or (found.typeName(), str(type_)) in _NEVER:
+    name = found.typeName()
+    if isinstance(type_, Struct | List | Map) or name not in _INTO[_family(type_)]:
         return f"{found.simpleString()} cannot become {type_}"
     return None
 
 
-_NEVER = {
-    ("boolean", "date"), ("boolean", "timestamp"), ("boolean", "timestamptz"),
-    ("date", "boolean"), ("date", "int"), ("date", "long"), ("binary", "int"),
-    ("binary", "long"), ("binary", "double"), ("integer", "date"), ("long", "date"),
-    ("long", "timestamptz"), ("integer", "timestamptz"), ("long", "timestamp"),
-    ("integer", "timestamp"), ("double", "timestamptz"), ("double", "timestamp"),
-    ("double", "date"), ("binary", "boolean"), ("binary", "date"), ("timestamp", "boolean"),
-}  # fmt: skip
+def _family(type_: Type) -> str:
+    if isinstance(type_, Decimal | Fixed):
+        return "number" if isinstance(type_, Decimal) else "binary"
+    name = str(type_)
+    return "number" if name in {"int", "long", "float", "double"} else name
+
+
+_NUMBERS = {"byte", "short", "integer", "long", "float", "double", "decimal", "string"}
+_TIMES = {"timestamp", "timestamp_ntz", "date", "string"}
+_INTO = {
+    "number": {*_NUMBERS, "boolean"},
+    "boolean": {*_NUMBERS, "boolean"},
+    "string": {*_NUMBERS, *_TIMES, "boolean", "binary"},
+    "uuid": {"string"},
+    "binary": {"binary", "string"},
+    **dict.fromkeys(("date", "timestamp", "timestamptz"), _TIMES),
+    "time": set(),
+}
+"""By what a column holds, the types of a file that may become it, if each value does."""
 
 
 def native_flaws(
@@ -113,7 +140,8 @@ def native_flaws(
                 yield Flaw(when, literal(f"{path}: a value {_unfit(inner)}"))
         case _ if not _always_fits(type_, found):
             typed = _scalar(type_, it, found)
-            shown = f"left(cast({it} as string), 60)"
+            text = f"base64({it})" if found.typeName() == "binary" else f"cast({it} as string)"
+            shown = f"left({text}, 60)"
             said = literal(f" {_unfit(type_)}")
             says = f"concat({literal(path + ': ')}, '\"', {shown}, '\"', {said})"
             yield Flaw(f"({it} is not null and {typed} is null)", says)
@@ -139,9 +167,15 @@ def _scalar(type_: Type, it: str, found: DataType) -> str:
         return it if found.simpleString() == target else f"cast({it} as {target})"
     if isinstance(type_, Fixed):
         return f"case when octet_length({it}) = {type_.length} then {it} end"
-    if isinstance(type_, Decimal) and found.typeName() == "decimal":
-        return f"case when try_cast({it} as {target}) = {it} then try_cast({it} as {target}) end"
-    return f"try_cast({it} as {target})"
+    if type_ == Primitive("string"):
+        return f"case when is_valid_utf8(cast({it} as string)) then cast({it} as string) end"
+    # A cast rounds, cuts and overflows; what comes back from it unchanged was kept.
+    read, back = f"try_cast({it} as {target})", found.simpleString()
+    same = f"try_cast({read} as {back}) = {it}"
+    if type_ == Primitive("long") and found.typeName() in {"float", "double"}:
+        # The double after the largest long is cast to that long, which is cast back to it.
+        same += f" and {it} < 9223372036854775807D"
+    return f"case when {same} then {read} end"
 
 
 def _needs_check(type_: Type) -> bool:
@@ -152,7 +186,7 @@ def _always_fits(type_: Type, found: DataType) -> bool:
     from pyspark.sql import types as spark
 
     if type_ == Primitive("string"):
-        return True
+        return found.typeName() != "binary"
     if isinstance(type_, Decimal) and isinstance(found, spark.DecimalType):
         digits = type_.precision - type_.scale >= found.precision - found.scale
         return digits and type_.scale >= found.scale

@@ -27,9 +27,12 @@ _DATE = "(19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}"
 _TIME = "[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 _WRITTEN = {"date": _DATE, "timestamp": _DATE + _TIME, "timestamptz": f"{_DATE}{_TIME}Z"}
 
-_LONG_NUMBER = 1000
-"""Spark's parser takes no number of more characters than these; Arrow's takes any."""
+_LONG_NUMBER = 300
+"""A number of more characters may be too small for a double, and Arrow would read it as 0."""
 _NUMBER = re.compile(rb"[0-9.eE+-]{%d}" % _LONG_NUMBER)
+_SMALL = re.compile(rb"[0-9][eE]-?[0-9]{3}")
+_HALF = re.compile(rb"\\[uU][dD][89a-fA-F]")
+"""An escape of half a character, which may have its other half or not."""
 
 
 class Declined(Exception):
@@ -129,6 +132,10 @@ def _refuse_odd(text: bytes, count: int) -> None:
             raise Declined("not UTF-8") from None
     if max(map(len, text.split(b"\n"))) > _LONG_NUMBER and _NUMBER.search(text):
         raise Declined(f"a run of {_LONG_NUMBER} digits")
+    if _SMALL.search(text):
+        raise Declined("a number that may be too small or too large")
+    if _HALF.search(text):
+        raise Declined("an escape that may be half of a character")
 
 
 def _typed(name: str, type_: Type, column: pa.Array) -> pa.Array:

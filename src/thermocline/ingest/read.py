@@ -12,7 +12,6 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
-from thermocline.contract.types import Decimal
 from thermocline.engine.spark_types import quoted
 from thermocline.ingest import values
 from thermocline.ingest.judge import RAW, Stray, judged, nothing
@@ -44,8 +43,8 @@ class Records:
 
     `texts` has the expression of a text for every column of the contract, and `stray` what a
     record has beyond them. `flaws` are those of the record itself. `odd` is a condition, over the
-    columns with their values, without which each text has become a value. `source` is the JSON
-    text that numbers of many digits are read from; `carried` columns are passed through.
+    columns with their values, without which each text has become a value. `carried` columns are
+    passed through.
     """
 
     frame: DataFrame
@@ -53,7 +52,6 @@ class Records:
     flaws: Sequence[Flaw]
     stray: Stray
     odd: str = "true"
-    source: str | None = None
     carried: tuple[str, ...] = ()
 
 
@@ -97,7 +95,7 @@ def objects(lines: DataFrame, contract: Contract) -> Records:
     """Lines of JSON as records, one object a line."""
     # Parsed as an array that a null of ours ends: what follows the object on its line, and what
     # Spark would pass over, then makes the text invalid or the array longer.
-    text = f"concat('[', {RAW}, ',null]')"
+    text = f"concat('[', {values.exact_numbers(RAW)}, ',null]')"
     array = f"from_json({text}, 'array<map<string,string>>', {values.STRICT_JSON})"
     parsed = lines.selectExpr(
         "*", f"{RAW} is null as {EMPTY}", f"case when {FLAW} is null then {array} end as __tc_array"
@@ -117,6 +115,7 @@ def objects(lines: DataFrame, contract: Contract) -> Records:
         # A message without a value is a record of its own, whose fields are all missing.
         Flaw(f"({FLAW} is null and not {EMPTY} and {OBJECT} is null)", "'not a JSON object'"),
         Flaw(twice, "'a field that is there twice'"),
+        values.half_character(RAW),
     ]
     known = f"array({', '.join(literal(name) for name in texts)})"
     unknown = f"array_except({names}, {known})"
@@ -128,13 +127,14 @@ def objects(lines: DataFrame, contract: Contract) -> Records:
         unknown,
         f"if({twice}, null, {others})" if texts else OBJECT,
     )
-    return Records(frame, texts, flaws, stray, odd, RAW)
+    return Records(frame, texts, flaws, stray, odd)
 
 
 def with_fields(lines: DataFrame, layout: Layout) -> DataFrame:
     """Lines with FIELDS, whatever a contract says of them; null where a line cannot be read."""
     if layout.format == "jsonl":
-        everything = f"from_json({RAW}, 'map<string,string>', {values.STRICT_JSON})"
+        exact = values.exact_numbers(RAW)
+        everything = f"from_json({exact}, 'map<string,string>', {values.STRICT_JSON})"
         return lines.selectExpr("*", f"{everything} as {FIELDS}")
     cells = ", ".join(f"{literal(n)}, {CELLS}.c{i}" for i, n in enumerate(layout.fields))
     return _split(lines, layout).selectExpr(
@@ -181,9 +181,6 @@ def typed(found: Records, contract: Contract, *, picking: bool = False) -> DataF
     """Records with the contract's columns, judged; `picking` as for `read`."""
     columns = contract.columns
     frame, texts = found.frame, dict(found.texts)
-    if found.source is not None:
-        frame, exact = _exact(frame, found.source, contract, texts)
-        texts |= exact
     nested = [column for column in columns if values.is_nested(column.type)]
     shapes = {column.name: quoted(f"__tc_shape_{i}") for i, column in enumerate(nested)}
     # A projection each for shapes, values and reasons: Spark then computes each of them once.
@@ -222,25 +219,6 @@ def _parsed_once(frame: DataFrame) -> DataFrame:
     from pyspark.sql import functions as F
 
     return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
-
-
-def _exact(
-    frame: DataFrame, source: str, contract: Contract, texts: Mapping[str, str]
-) -> tuple[DataFrame, dict[str, str]]:
-    """Read decimals of many digits once more, from the line itself and not through a double."""
-    wide = {
-        column.name: f"decimal(38,{38 - (column.type.precision - column.type.scale)})"
-        for column in contract.columns
-        if isinstance(column.type, Decimal) and column.type.precision > values.EXACT_DIGITS
-    }
-    if not wide:
-        return frame, {}
-    fields = literal(", ".join(f"{quoted(name)} {type_}" for name, type_ in wide.items()))
-    exact = f"case when {OBJECT} is not null then from_json({source}, {fields}) end"
-    read = {
-        name: f"coalesce(cast(__tc_exact.{quoted(name)} as string), {texts[name]})" for name in wide
-    }
-    return frame.selectExpr("*", f"{exact} as __tc_exact"), read
 
 
 def _with_inner(

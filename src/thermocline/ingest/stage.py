@@ -99,12 +99,23 @@ def chunks_of(raw: BinaryIO, examined: Examined) -> Iterator[bytes]:
     if examined.encoding == "utf-8":
         yield from chunks(stream)
         return
-    # utf-16 has no way to keep a broken pair, so there it shows as the replacement character.
-    errors = "replace" if examined.encoding == "utf-16" else "surrogateescape"
-    decoder = codecs.getincrementaldecoder(examined.encoding)(errors=errors)
+    decoder = codecs.getincrementaldecoder(examined.encoding)(errors=_KEPT_BROKEN)
     for chunk in chunks(stream):
         yield decoder.decode(chunk).encode("utf-8", "surrogateescape")
     yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
+
+
+def _broken(error: UnicodeError) -> tuple[str, int]:
+    """Decode what is no character as bytes that are never UTF-8, so that its line is found."""
+    assert isinstance(error, UnicodeDecodeError)
+    shown = [byte for byte in error.object[error.start : error.end] if byte >= 0x80]
+    if not shown or max(shown) >= 0xC0:
+        shown.insert(0, 0xFF)  # bytes that could begin a character might become one here
+    return "".join(chr(0xDC00 + byte) for byte in shown), error.end
+
+
+_KEPT_BROKEN = "thermocline.broken"
+codecs.register_error(_KEPT_BROKEN, _broken)
 
 
 def lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[bytes, int]]:

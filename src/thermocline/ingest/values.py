@@ -25,6 +25,14 @@ STRICT_JSON = (
 EXACT_DIGITS = 15
 """Spark passes a JSON number on as a double's text, which keeps this many digits exactly."""
 
+_QUICK = f"[0-9][0-9.]{{{EXACT_DIGITS}}}|[0-9][eE]"
+_NUMBER = f"-?[0-9][-+.0-9eE]{{{EXACT_DIGITS},}}|-?[0-9][.0-9]*[eE][-+]?[0-9]+"
+_TEXT_OR_NOT = r'"(?:[^"\\]|\\.)*+"|[^"]++|"'
+"""A text of JSON, or what is between two of them."""
+
+_HALF = r"(?i)\\u(d[89a-f][0-9a-f]{2})"
+_PAIR = r"(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}"
+
 _SPARK = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double",
     "date": "date", "timestamp": "timestamp_ntz", "timestamptz": "timestamp", "string": "string",
@@ -79,6 +87,25 @@ def refuse_unwritable(contract: Contract) -> None:
     ]
     if problems:
         raise ContractError(list(problems), "Nothing was ingested.")
+
+
+def exact_numbers(json: str) -> str:
+    """JSON in which numbers that a double would change are texts, with all their digits."""
+    parts = f"regexp_extract_all({json}, {literal(_TEXT_OR_NOT)}, 0)"
+    quoted_ = f"regexp_replace(x, {literal(f'({_NUMBER})')}, '\"$1\"')"
+    every = f"transform({parts}, x -> if(startswith(x, '\"'), x, {quoted_}))"
+    return f"if({json} rlike {literal(_QUICK)}, array_join({every}, ''), {json})"
+
+
+def half_character(json: str) -> Flaw:
+    """The flaw of JSON with an escape that is half of a character: no text can hold it."""
+    # An escaped backslash begins no escape of its own.
+    escapes = f"replace({json}, {literal(chr(92) * 2)}, '')"
+    halves = f"regexp_replace({escapes}, {literal(_PAIR)}, '')"
+    when = f"({json} rlike {literal(_HALF)} and {halves} rlike {literal(_HALF)})"
+    half = f"regexp_extract({halves}, {literal(_HALF)}, 1)"
+    slash = literal(chr(92) + "u")
+    return Flaw(when, f"concat('\"', {slash}, {half}, '\" is half of a character')")
 
 
 def literal(text: str) -> str:
@@ -140,17 +167,16 @@ def scalar(type_: Type, text: str) -> str:
     """The typed value of a text that holds one value; null where it cannot be read exactly."""
     target = spark_type(type_)
     match type_:
-        case Decimal(precision, scale):
-            # Casting rounds what has too many digits after the point. Most have not, as their
-            # length shows; the others are compared with a wider one.
-            wide = f"decimal(38,{38 - (precision - scale)})"
+        case Decimal(_, scale):
+            # Casting rounds what has too many digits after the point. Most texts have few, as
+            # their length shows; of the others the digits that count are counted.
             read = f"try_cast({text} as {target})"
             point = f"instr({text}, '.')"
             short = (
                 f"({point} = 0 or length({text}) - {point} <= {scale}) "
                 f"and instr({text}, 'e') = 0 and instr({text}, 'E') = 0"
             )
-            return f"case when {short} or {read} = try_cast({text} as {wide}) then {read} end"
+            return f"case when {short} or {_digits_after_point(text)} <= {scale} then {read} end"
         case Fixed(length):
             read = f"try_to_binary({text}, 'base64')"
             return f"case when octet_length({read}) = {length} then {read} end"
@@ -158,6 +184,16 @@ def scalar(type_: Type, text: str) -> str:
             return text
         case Primitive("binary"):
             return f"try_to_binary({text}, 'base64')"
+        case Primitive("float" | "double" as name):
+            # What is too large becomes infinite by casting, and what is too small zero.
+            read = f"try_cast({text} as {target})"
+            digits = f"{text} rlike '[0-9]'"
+            zero = f"not regexp_extract({text}, '^[^eE]*', 0) rlike '[1-9]'"
+            kept = (
+                f"case when {digits} and abs({read}) = double('Infinity') then false "
+                f"when {read} = 0 then {zero} else true end"
+            )
+            return f"case when {_matches(text, name)} and {kept} then {read} end"
         case Primitive("uuid"):
             return f"case when {_matches(text, 'uuid')} then lower({text}) end"
         case Primitive(name) if name in _PATTERNS:
@@ -203,6 +239,21 @@ def _scalar_written(type_: Type, it: str) -> str:
 
 
 _INSTANT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+
+
+def _digits_after_point(text: str) -> str:
+    """How many digits after the point a number needs, from its text; null where it is none."""
+    parts = literal(r"^[+-]?([0-9]*)[.]?([0-9]*)(?:[eE]([+-]?[0-9]{1,9}))?$")
+    whole, after, power = (f"regexp_extract(trim({text}), {parts}, {n})" for n in (1, 2, 3))
+    digits = f"concat({whole}, {after})"
+    needed = (
+        f"length({after}) - length({digits}) + length(rtrim('0', {digits})) "
+        f"- if({power} = '', 0, cast({power} as int))"
+    )
+    return (
+        f"case when not trim({text}) rlike {parts} then null "
+        f"when rtrim('0', {digits}) = '' then 0 else {needed} end"
+    )
 
 
 def unreadable(path: str, type_: Type, text: str, typed: str) -> Flaw:

@@ -8,7 +8,7 @@ import pytest
 
 from thermocline.contract import load_contracts
 from thermocline.errors import ContractError
-from thermocline.ingest.postgres.capture import connector, properties
+from thermocline.ingest.postgres.connect import connector
 from thermocline.ingest.postgres.source import Outbox, Postgres
 from thermocline.ingest.source import load_sources
 from thermocline.transform.models import load_models
@@ -53,6 +53,7 @@ def test_a_source_names_its_tables_and_only_names_its_password(tmp_path: Path) -
         ("tls: {mode: maybe}", "is no mode"),
         ("options: {slot.name: theirs}", "is not yours to set"),
         ("options: {database.password: x}", "is not yours to set"),
+        ("options: {heartbeat.interval.ms: 500}", "are for via: connect"),
         ("outbox: {events: Order}", "must be a list"),
         ("outbox: {evnts: [Order]}", "did you mean"),
     ],
@@ -67,11 +68,9 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, line: str, says: str) ->
 
 
 def test_debezium_is_told_of_the_tables_as_names_not_patterns() -> None:
-    reach = Postgres("h", "d", "u", ("public.a+b",), options={"heartbeat.interval.ms": 500})
-    told = properties(reach, "p", "s", "pub", first=False)
+    reach = Postgres("h", "d", "u", ("public.a+b",))
+    told = connector(reach, "p", "s", "pub")
     assert told["table.include.list"] == r"public\.a\+b"
-    assert told["snapshot.mode"] == "no_data"
-    assert told["heartbeat.interval.ms"] == "500"
     assert "database.sslcert" not in told
 
 

@@ -85,6 +85,8 @@ class Encoders:
 
 
 def _number(text: str) -> str:
+    if text == "-0":
+        return "-0.0"  # JSON's -0 is an integer, which has no sign
     return quote(text) if text in _NOT_FINITE else text
 
 

@@ -1,7 +1,7 @@
 """What a source of kind `postgres` says: which database, which tables, and how they are read.
 
-`via: embedded` runs Debezium here, on this machine and without Kafka; `via: connect` reads what
-Debezium in a Kafka Connect cluster writes to topics.
+`via: embedded` reads the database's log from this machine and without Kafka; `via: connect` reads
+what Debezium in a Kafka Connect cluster writes to topics.
 """
 
 from __future__ import annotations
@@ -104,6 +104,8 @@ def read(fields: Fields) -> Postgres | None:
         outbox=_outbox(fields),
         options=_debezium(fields),
     )
+    if via == "embedded" and found.options:
+        fields.flaw("options", "are for via: connect", "leave them out: they are Debezium's")
     if via == "connect" and found.outbox is not None and not found.outbox.events:
         fields.flaw("outbox", "must name its events", "each of them has a topic of its own")
     return found if len(fields.report.problems) == before else None

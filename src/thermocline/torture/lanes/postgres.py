@@ -78,8 +78,6 @@ class PostgresLane:
             "user": reach.user, "password": reach.password and dict(reach.password),
             "tls": {key: value for key, value in tls.items() if value},
             "tables": [f"{self._schema}.{self.name}"],
-            # Others are for Kafka Connect, and it is left out here.
-            "options": dict(reach.options) if reach.via == "embedded" else {},
         }  # fmt: skip
         return {key: value for key, value in given.items() if value}
 
