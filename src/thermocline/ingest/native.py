@@ -172,9 +172,12 @@ def _scalar(type_: Type, it: str, found: DataType) -> str:
     # A cast rounds, cuts and overflows; what comes back from it unchanged was kept.
     read, back = f"try_cast({it} as {target})", found.simpleString()
     same = f"try_cast({read} as {back}) = {it}"
-    if type_ == Primitive("long") and found.typeName() in {"float", "double"}:
-        # The double after the largest long is cast to that long, which is cast back to it.
+    # 2^63, which is a double but no long, is cast to the largest long, and that is cast to it.
+    floating = {"float", "double"}
+    if str(type_) == "long" and found.typeName() in floating:
         same += f" and {it} < 9223372036854775807D"
+    if str(type_) in floating and found.typeName() == "long":
+        same += f" and {read} < 9223372036854775807D"
     return f"case when {same} then {read} end"
 
 
