@@ -21,7 +21,9 @@ from tests.integration.postgres_project import RAW, Project
 from tests.servers.postgres import PASSWORD
 
 from thermocline.ingest import marks
-from thermocline.ingest.feed import LostData, OtherStream, open_feed
+from thermocline.ingest.feed import LostData, OtherStream
+from thermocline.ingest.postgres.place import Place
+from thermocline.ingest.postgres.slot import Keeper, NewHistory
 from thermocline.ingest.stream import beats, intake_of
 
 
@@ -176,18 +178,17 @@ def test_a_log_that_went_back_or_is_another_server_s_is_refused_for_good(shop: P
     source = lakehouse.sources["orders"]
     mark = marks.read(lakehouse.lake.state(RAW), "orders")
     assert mark is not None
-    feed = open_feed(lakehouse.lake, source, lakehouse.contracts[RAW])
+    keeper = Keeper(lakehouse.lake, source, "thermocline_orders")
     for changed, says in (
         ({"commit": mark.position["commit"] + (1 << 40)}, "back before what landed"),
         ({"system": "1"}, "another server's"),
         ({"commit": mark.position["commit"] - 1}, "was moved on or made anew"),
     ):
         with pytest.raises(LostData) as raised:
-            feed.begin({**mark.position, **changed})
+            keeper.verify(Place.of({**mark.position, **changed}))
         assert says in raised.value.cause
         assert "Data may be missing" in raised.value.next_step
-    with pytest.raises(LostData):
-        feed.begin({**mark.position, "system": "1"}, accept_loss=True)
+        assert isinstance(raised.value, NewHistory) is ("moved on" not in says)
 
 
 def test_a_second_reader_of_the_slot_stops_and_the_first_goes_on(
@@ -207,6 +208,62 @@ def test_a_second_reader_of_the_slot_stops_and_the_first_goes_on(
         taken = first.take()
         assert taken is not None and taken.rows == 1
     assert shop.bronze("_op", "id") == [("r", 1), ("c", 2)]
+
+
+def test_two_ingests_at_once_land_every_change_once(shop: Project) -> None:
+    shop.sql("insert into orders select g, 'n' || g from generate_series(1, 20000) g")
+    shop.ingest()
+    shop.sql("update orders set amount = 1")
+    both = [started(shop), started(shop)]
+    said = [each.communicate(timeout=240) for each in both]
+    assert min(each.returncode for each in both) == 0, said
+    for each, (out, err) in zip(both, said, strict=True):
+        assert each.returncode == 0 or "other-stream" in out, (out, err)
+    shop.run()
+    assert shop.silver() == shop.truth()
+    positions = [row[0] for row in shop.bronze("_position")]
+    assert positions == list(range(1, len(positions) + 1))
+
+
+def test_two_first_ingests_at_once_land_the_first_state_once(shop: Project) -> None:
+    """Neither may take the other's slot for its own."""
+    shop.sql("insert into orders select g, 'n' || g from generate_series(1, 20000) g")
+    both = [started(shop), started(shop)]
+    shop.sql("update orders set amount = 1 where id < 100")
+    said = [each.communicate(timeout=240) for each in both]
+    assert min(each.returncode for each in both) == 0, said
+    for each, (out, err) in zip(both, said, strict=True):
+        assert each.returncode == 0 or "other-stream" in out, (out, err)
+    shop.ingest()
+    shop.run()
+    assert shop.silver() == shop.truth()
+    assert len({row[0] for row in shop.bronze("_position")}) == len(shop.bronze("_position"))
+
+
+def test_interrupted_it_ends_after_the_batch_in_hand(shop: Project) -> None:
+    shop.ingest()
+    shop.source(batch={"rows": 5000, "bytes": 1 << 28})
+    shop.sql("insert into orders select g, 'n' || g from generate_series(1, 20000) g")
+    command = started(shop)
+    time.sleep(6)
+    os.killpg(command.pid, signal.SIGINT)
+    out, err = command.communicate(timeout=240)
+    assert command.returncode == 130, (out, err)
+    log = shop.folder / ".thermocline" / "spark.log"  # all that is said while Spark starts
+    assert "ending after the batch in hand" in err + log.read_text(errors="replace")
+    assert "Traceback" not in out + err and "py4j" not in out + err
+    landed = len(shop.bronze("id"))
+    assert landed % 5000 == 0 and 0 < landed < 20000
+    shop.ingest()
+    assert len(shop.bronze("id")) == 20000
+
+
+def started(shop: Project) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "thermocline.cli.main", "ingest", "orders", "--json"]
+    return subprocess.Popen(
+        command, cwd=shop.folder, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
 def test_schema_changes_follow_the_contract_s_policy(shop: Project) -> None:

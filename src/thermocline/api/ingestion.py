@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from threading import Event
+
     from thermocline.contract import Contract
     from thermocline.ingest.source import Source
     from thermocline.lake import Lake
@@ -61,6 +63,7 @@ def ingest(
     run: str,
     accept_loss: bool,
     progress: Progress,
+    stop: Event | None = None,
 ) -> IngestTarget:
     """Take in what is new at a source: messages batch by batch, files as files."""
     if source.messages:
@@ -71,6 +74,8 @@ def ingest(
             for taken in take_all(intake):
                 target = target.plus(taken.rows, taken.quarantined, taken.snapshot)
                 progress.advance(taken.rows, f"{target.rows:,} rows")
+                if stop is not None and stop.is_set():
+                    break
         return target
     from thermocline.ingest import files
 

@@ -220,17 +220,27 @@ class Lakehouse:
         *,
         accept_loss: bool = False,
         progress: Progress = SILENT,
+        stop: Event | None = None,
     ) -> IngestReport:
         """Take in what is new at the sources, each record exactly once, and stop.
 
-        `accept_loss` goes on where a source no longer has what was not read yet.
+        `accept_loss` goes on where a source no longer has what was not read yet. When `stop` is
+        set, the batch in hand is the last one.
         """
         run_id = new_run_id()
         targets = []
         for source in self._chosen_sources(names):
+            if stop is not None and stop.is_set():
+                break
             progress.step(f"ingest {source.target}")
             target = ingestion.ingest(
-                self.lake, source, self._contract(source.target), run_id, accept_loss, progress
+                self.lake,
+                source,
+                self._contract(source.target),
+                run_id,
+                accept_loss,
+                progress,
+                stop,
             )
             progress.done(str(target))
             targets.append(target)

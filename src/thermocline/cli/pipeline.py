@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thermocline.cli import output
+from thermocline.cli.interrupt import until_interrupted
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
 from thermocline.errors import CheckFailed
 
@@ -55,12 +56,16 @@ def accepts_loss(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("sources", nargs=-1)
 @accepts_loss
 @pass_invocation
-def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) -> None:
-    """Take in what is new at SOURCES, or at every source, and stop. Each record lands once."""
+def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) -> int:
+    """Take in what is new at SOURCES, or at every source, and stop. Each record lands once.
+
+    Ctrl-C ends it after the batch in hand, with exit code 130.
+    """
     lakehouse = invocation.lakehouse()
-    with invocation.progress() as progress:
-        report = lakehouse.ingest(sources, accept_loss=accept_loss, progress=progress)
+    with until_interrupted() as stop, invocation.progress() as progress:
+        report = lakehouse.ingest(sources, accept_loss=accept_loss, progress=progress, stop=stop)
     invocation.show(report, ingested)
+    return 130 if stop.is_set() else 0
 
 
 def ingested(report: IngestReport) -> RenderableType:

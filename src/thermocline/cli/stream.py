@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Event
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from thermocline.cli import output
+from thermocline.cli.interrupt import until_interrupted
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
 from thermocline.cli.pipeline import accepts_loss
 from thermocline.telemetry import one_line, redact
@@ -79,7 +77,7 @@ def stream(
     far its source was read. With --json, each batch is a line.
     """
     lakehouse = invocation.lakehouse()
-    with _until_interrupted() as stop, _shown(invocation) as show:
+    with until_interrupted() as stop, _shown(invocation) as show:
         for beat in lakehouse.stream(
             sources,
             then=then,
@@ -97,29 +95,6 @@ def _limits(rows: int | None, size: int | None) -> Any:
     if rows is None and size is None:
         return None
     return Limits(Limits.rows if rows is None else rows, Limits.bytes if size is None else size)
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[Event]:
-    """An event that SIGINT and SIGTERM set: the batch in hand is finished, then the stream ends.
-
-    A second one is not waited for: nothing is lost by it.
-    """
-    stop = Event()
-
-    def asked(number: int, _: FrameType | None) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-        name = signal.Signals(number).name
-        click.echo(f"{name}: ending after the batch in hand.", err=True)
-
-    before = {each: signal.signal(each, asked) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -273,7 +275,7 @@ def _start(settings: Settings) -> SparkSession:
         builder = builder.config(key, value)
     log = private.file(settings.project, "spark.log")
     try:
-        with _stderr_to(log):
+        with _stderr_to(log), _own_interrupts():
             session = builder.getOrCreate()
     except (PySparkRuntimeError, OSError) as error:
         raise EngineUnavailable(
@@ -283,6 +285,19 @@ def _start(settings: Settings) -> SparkSession:
     apply_conf(session, {**catalog, **secret, **_ENFORCED})
     _write_no_checksum_files(session)
     return session
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep what Ctrl-C does: PySpark would have it break into whatever call is under way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _another(running: SparkSession, settings: Settings) -> SparkSession:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -135,15 +136,39 @@ class Database:
                 found.append(Captured(table, tuple(row[1] or ()), row[0] == "f"))
         return found
 
+    def lock(self, name: str) -> Any:
+        """A connection that holds the lock of that name until it is closed; None if another does.
+
+        The source lets go of the lock by itself when the process that holds it dies.
+        """
+        import psycopg2
+
+        number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
+        with self._explained():
+            connection = psycopg2.connect(**self.options())
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("select pg_try_advisory_lock(%s)", (number,))
+                if cursor.fetchone()[0]:
+                    return connection
+            connection.close()
+        return None
+
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
         import psycopg2
 
+        with self._explained(), closing(psycopg2.connect(**self.options())) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                yield cursor
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        import psycopg2
+
         try:
-            with closing(psycopg2.connect(**self.options())) as connection:
-                connection.autocommit = True
-                with connection.cursor() as cursor:
-                    yield cursor
+            yield
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             raise Transient(
                 f"{self._reach.host}:{self._reach.port} cannot be asked: {_said(error)}",

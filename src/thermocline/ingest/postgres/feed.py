@@ -8,16 +8,18 @@ everything that has not landed.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from thermocline.config import private
 from thermocline.errors import ThermoclineError, Transient
+from thermocline.ingest import marks
 from thermocline.ingest.batch import Provenance
 from thermocline.ingest.debezium import Cut
 from thermocline.ingest.feed import LostData, Pull
@@ -28,6 +30,7 @@ from thermocline.ingest.postgres.database import Database
 from thermocline.ingest.postgres.events import ROUTED
 from thermocline.ingest.postgres.place import Place, Walk
 from thermocline.ingest.postgres.slot import Keeper, NewHistory, fit_tables
+from thermocline.lake import MainMoved
 
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
@@ -72,11 +75,18 @@ class PostgresFeed:
         self._given = Place()
         self._quiet = 0
         self._landed: Place | None = None
+        self._lock: Any = None
         self._folder: Path | None = None
 
     def begin(self, position: Position | None, *, accept_loss: bool = False) -> Position | None:
         """Check that the source still has what follows; with `accept_loss`, read it all anew."""
         self._stop()
+        if self._lock is None or self._lock.closed:
+            self._lock = self._slot.lock()
+        target = self._source.target
+        mark = marks.read(self._lake.state(target), self._source.name, lost=accept_loss)
+        if (mark.position if mark else None) != position:
+            raise MainMoved([target], "main")  # by the process that had the lock before
         place = Place.of(position)
         if place.commit is None:
             return position
@@ -123,6 +133,9 @@ class PostgresFeed:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _stop(self) -> None:
         self._held = None
@@ -271,9 +284,23 @@ class PostgresFeed:
     def _spooled(self) -> Iterator[tuple[Path, BinaryIO]]:
         """A file for a batch. It replaces the one before, which has landed."""
         staging = private.folder(self._lake.settings.project) / "staging"
-        self._folder = staging / "postgres" / self._source.name
-        shutil.rmtree(self._folder, ignore_errors=True)
+        ours = staging / "postgres" / self._source.name
+        # A folder for each process: another may still land what it read, after it lost the lock.
+        for left in ours.glob("[0-9]*"):
+            if int(left.name) == os.getpid() or not _runs(int(left.name)):
+                shutil.rmtree(left, ignore_errors=True)
+        self._folder = ours / str(os.getpid())
         self._folder.mkdir(parents=True)
         path = self._folder / f"{time.monotonic_ns()}.lines"
         with path.open("wb") as out:
             yield path, out
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

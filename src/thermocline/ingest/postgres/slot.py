@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import time
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, Permanent
 from thermocline.ingest import debezium
@@ -53,6 +53,19 @@ class Keeper:
             return str(self._source.reach.slot)
         table = str(self._lake.iceberg(self._source.target).metadata.table_uuid)
         return f"{self._prefix[:50]}_{hashlib.sha256(table.encode()).hexdigest()[:8]}"
+
+    def lock(self) -> Any:
+        """A connection that keeps all others from this slot, until it is closed.
+
+        Two processes that make, read and drop one slot would each take the other's for its own.
+        A process that was just killed needs a moment to let go.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while (held := self._database.lock(f"thermocline {self.name}")) is None:
+            if time.monotonic() > deadline:
+                raise OtherStream(self._source.name, self._source.target)
+            time.sleep(0.2)
+        return held
 
     def verify(self, place: Place) -> Slot:
         """The slot, if it still has all that follows a place. Else raises LostData."""
