@@ -65,6 +65,7 @@ _FUNCTIONS = _names(
     Chr Ascii MD5 SHA SHA2 Hex Unhex ToBase64 FromBase64 Levenshtein
     DateTrunc TimestampTrunc Extract Year Quarter Month Week Day Hour Minute Second
     DayOfWeek DayOfWeekIso DayOfMonth DayOfYear WeekOfYear LastDay
+    AtTimeZone Split ArrayToString
     DateDiff DateAdd DateSub TimestampAdd TimestampSub TimestampDiff
     StrToTime StrToDate TimeToStr UnixToTime TimeToUnix MakeInterval DateFromParts
     JSONExtract JSONExtractScalar JSONPath JSONPathRoot JSONPathKey JSONPathSubscript
