@@ -118,6 +118,8 @@ class History:
         """The snapshots that main of a table was at."""
         self._names: dict[tuple[str, str], int] = {}
         """Branches and tags by table and name, with the snapshot of each."""
+        self._seen: dict[int, Rows] = {}
+        """The rows of each snapshot of any table, read once."""
         self._runs: list[str] = []
         self._env: tuple[int, int] | None = None
         """The target's main when the environment was begun, and where the environment is."""
@@ -171,7 +173,9 @@ class History:
         """Deliver a file, now and then a damaged one as well, and ingest."""
         number = next(self._numbers)
         events = [self._event() for _ in range(self.dice.randrange(1, 5))]
-        text = "".join(json.dumps({**vars(e), "at": e.at.isoformat()}) + "\n" for e in events)
+        text = "".join(
+            json.dumps({**vars(e), "at": f"{e.at:%Y-%m-%d %H:%M:%S}Z"}) + "\n" for e in events
+        )
         self._write(f"landing/f{number}.jsonl", text)
         self._landed.append(events)
         if self.dice.random() < 0.5:
@@ -355,25 +359,26 @@ class History:
         return head
 
     def _read(self, table: str, ref: str = "main") -> Content:
-        """What a unit holds on a ref; without it a companion is read as main has it."""
+        """What a unit holds on a ref; a companion that came later is left out."""
         beside = f"{QUARANTINE}.events" if table == EVENTS else tombstones_of(TARGET)
-        found = {}
-        for name in (table, beside):
-            if not self.house.lake.exists(name):
-                continue
-            state = self.house.lake.state(name)
-            head = state.head(ref) if ref in state.refs else state.head()
-            if head is not None:
-                columns = ["file"] if name.startswith(QUARANTINE) else COLUMNS.get(self.kind, None)
-                columns = EVENT_COLUMNS if name == EVENTS else columns
-                if name == tombstones_of(TARGET):
-                    columns = COMPANION_COLUMNS[self.kind]
-                iceberg = self.house.lake.iceberg(name)
-                found[name] = tuples(rows(iceberg, head).select(columns).to_pylist())
-        return found
+        there = self.house.lake.states({table, beside})
+        heads = {name: state.head(ref) for name, state in there.items()}
+        return {name: self._rows(name, head) for name, head in heads.items() if head is not None}
+
+    def _rows(self, table: str, snapshot: int) -> Rows:
+        """A table's rows at a snapshot, which never change."""
+        if snapshot not in self._seen:
+            columns = {
+                EVENTS: ["id", "at", "seq", "amount", "op"],
+                f"{QUARANTINE}.events": ["file"],
+                TARGET: COLUMNS[self.kind],
+                tombstones_of(TARGET): COMPANION_COLUMNS.get(self.kind),
+            }[table]
+            found = rows(self.house.lake.iceberg(table), snapshot).select(columns)
+            self._seen[snapshot] = tuples(found.to_pylist())
+        return self._seen[snapshot]
 
 
-EVENT_COLUMNS = ["id", "at", "seq", "amount", "op"]
 COLUMNS = {
     "merge": ["id", "at", "seq", "amount"],
     "scd2": ["id", "at", "seq", "amount", "_valid_to"],

@@ -49,6 +49,10 @@ class StepInputs(Protocol[R_co]):
         """Which parts of the target the changes can touch; None when more than `most`."""
         ...
 
+    def every_part(self, columns: Sequence[str], most: int, /) -> Touched | None:
+        """The parts that the model can have rows in; None when more than `most`, or unknown."""
+        ...
+
     def only(self, touched: Touched, /) -> R_co:
         """The model's rows of the touched parts."""
         ...

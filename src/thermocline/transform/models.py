@@ -50,6 +50,11 @@ class Model:
         """The tables it reads, each once."""
         return list(dict.fromkeys(read.table for read in self.reads.values()))
 
+    def how(self, table: str) -> How | None:
+        """How it reads a table, where that is only one way."""
+        found = {read.how for read in self.reads.values() if read.table == table}
+        return found.pop() if len(found) == 1 else None
+
     def query(self) -> exp.Query:
         """The parsed SELECT of a SQL model, a fresh copy."""
         return parse_query(self.text, self.path)

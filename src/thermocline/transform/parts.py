@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from thermocline.transform.impact import Impact
 
+MOST_PARTS = 100_000
+"""A table of more partitions is not looked at partition by partition."""
 OLD = "_tc_old"
 """Names the column that says whether a changed row is the image from before the change."""
 

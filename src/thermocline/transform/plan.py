@@ -16,16 +16,14 @@ from thermocline.lake.schema import shape_of
 from thermocline.lake.tables import REFUSED
 from thermocline.transform import graph
 from thermocline.transform.choice import SPARK, Choice, Sizes
+from thermocline.transform.columns import other_columns
 from thermocline.transform.declare import How
+from thermocline.transform.formulas import Formulas
 from thermocline.transform.models import Model
 from thermocline.transform.parts import by_events, not_incremental
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
-
-MODEL_KEY = "@model"
-"""Where a bookmark keeps the fingerprint of the model that computed the table."""
-
 
 BEYOND_KEY = "@beyond"
 """Where it keeps how many bytes to read were once too much for DuckDB's memory."""
@@ -221,15 +219,20 @@ def _step(
     ]
     moved = tuple(move for move in moves if move is not None)
     reasons = [str(move) for move in moved]
+    heads = {t: head for t in model.sources if (head := _head(states.get(t), into)) is not None}
+    formulas = Formulas.of(marked).beside(states, heads, marked)
+    others = _other_columns(model, marked, states, heads)
     if not marked:
         reasons = ["never computed" if state is None or into == MAIN else "new here"]
-    elif marked.get(MODEL_KEY) != model.fingerprint:
+    elif formulas.default != model.fingerprint:
         reasons.insert(0, "the model or its contract changed")
     elif full_refresh:
         reasons.insert(0, "a full refresh was asked for")
-    elif not moved:
+    elif not moved and not others and formulas.uniform(model.fingerprint):
         return None
-    whole = full_refresh or not marked or marked.get(MODEL_KEY) != model.fingerprint
+    if formulas.default == model.fingerprint:
+        reasons += [*formulas.others(model.fingerprint), *others]
+    whole = full_refresh or not marked or not formulas.known(model.fingerprint) or bool(others)
     lost = [move for move in moved if move.start is None and not move.pending]
     if lost and not whole:
         reasons.append("its bookmark is not in the source's history, so all rows are read")
@@ -237,6 +240,22 @@ def _step(
     if doubt is not None:
         reasons.append(f"computed in full: {doubt}")
     return Step(model, way, tuple(reasons), moved, creates=state is None)
+
+
+def _other_columns(
+    model: Model,
+    marked: Mapping[str, Any],
+    states: Mapping[str, TableState],
+    heads: Mapping[str, int],
+) -> list[str]:
+    """Where the model would read other columns of its sources than before, by the same names."""
+    said = []
+    for source, head in heads.items():
+        since = marked.get(source)
+        if since in states[source].snapshots and model.how(source) is not How.LOOKUP:
+            found = other_columns(model, states[source], int(since), head)
+            said += [f"{source}.{name} is another column than before" for name in found]
+    return said
 
 
 def _marked(state: TableState | None, into: str) -> dict[str, Any]:

@@ -20,9 +20,10 @@ from thermocline.transform import graph, replay
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.executor import Executor
+from thermocline.transform.formulas import Formulas
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
-from thermocline.transform.plan import BEYOND_KEY, MODEL_KEY, Plan, Step, Way
+from thermocline.transform.plan import BEYOND_KEY, Plan, Step, Way
 from thermocline.transform.spark.executor import SparkExecutor
 from thermocline.transform.step import compute
 from thermocline.transform.strategies import tombstones
@@ -185,7 +186,7 @@ class _Run:
         crash_point("step.before")
         spans = self._spans(step.model)
         bookmark: dict[str, Any] = {span.table: span.end for span in spans.values()}
-        bookmark[MODEL_KEY] = step.model.fingerprint
+        bookmark |= Formulas(step.model.fingerprint).as_dict()
         marked = bookmarks.read(self.lake.state(step.table), self.draft.branch)
         if BEYOND_KEY in marked:
             bookmark[BEYOND_KEY] = marked[BEYOND_KEY]

@@ -37,6 +37,9 @@ class FunctionInputs:
     def touched(self, columns: Sequence[str], most: int) -> None:
         """What a function touches cannot be told."""
 
+    def every_part(self, columns: Sequence[str], most: int) -> None:
+        """Nor which parts it gives rows for."""
+
     def only(self, touched: object) -> DataFrame:
         """Never asked for, because nothing is ever touched."""
         raise AssertionError(touched)

@@ -6,10 +6,11 @@ is checked and published like a run. What others published meanwhile stays: part
 the backfill touched are put on top as they are, and those that both touched are computed again
 from what the sources hold by then.
 
-The table's bookmark is left alone, unless everything was computed: a backfill repeats work, it does
-not consume input. The branch is begun before the sources are looked at. So whatever the table had
-consumed by then, the backfill has read as well; and whoever consumes more later touches the
-partitions concerned, and is seen.
+What the table's bookmark says of its sources is left alone, unless everything was computed: a
+backfill repeats work, it does not consume input. What it computed, by which model and from what,
+the bookmark says beside that (`formulas`). The branch is begun before the sources are looked at. So
+whatever the table had consumed by then, the backfill has read as well; and whoever consumes more
+later touches the partitions concerned, and is seen.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from thermocline.lake.faults import crash_point
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.names import RUN_PREFIX, new_run_id
 from thermocline.telemetry import SILENT, Progress
+from thermocline.transform.formulas import Computed, Formulas, Range
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import Touched, by_day, touched_columns, unfit
-from thermocline.transform.plan import MODEL_KEY
-from thermocline.transform.workers.executor import MOST_PARTS, WorkersExecutor, cut_up, standing
+from thermocline.transform.parts import MOST_PARTS, Touched, by_day, touched_columns, unfit
+from thermocline.transform.workers.executor import WorkersExecutor, cut_up, standing
 from thermocline.transform.workers.piece import Piece
 from thermocline.transform.workers.pool import Outcome
 
@@ -46,31 +47,6 @@ ASKED = bookmarks.PREFIX + "backfill"
 FAILED = bookmarks.PREFIX + "failed"
 ROUNDS = 8
 _NOTED = 50
-
-
-@dataclass(frozen=True)
-class Range:
-    """Which partitions: from the first to the last, both among them; None leaves a side open."""
-
-    first: Any = None
-    last: Any = None
-
-    @property
-    def open(self) -> bool:
-        """Whether it is everything."""
-        return self.first is None and self.last is None
-
-    def holds(self, values: Sequence[Any]) -> bool:
-        """Whether a partition lies in it, by its first column."""
-        value = values[0]
-        if self.open or value is None:
-            return self.open
-        above = self.first is None or value >= self.first
-        return bool(above and (self.last is None or value <= self.last))
-
-    def as_list(self) -> list[str | None]:
-        """For a note."""
-        return [None if each is None else str(each) for each in (self.first, self.last)]
 
 
 @dataclass(frozen=True)
@@ -164,13 +140,10 @@ class Backfill:
 
     def finish(self, *, batch: int | None = None, count: int | None = None) -> Published:
         """Check the table on the branch and publish it, on top of what others did meanwhile."""
-        consumed: Mapping[str, Any] | None = None
-        if self.wanted.open:
-            consumed = {**self.pins, MODEL_KEY: self.model.fingerprint}
+        consumed: Mapping[str, Any] | None = dict(self.pins) if self.wanted.open else None
         for _ in range(ROUNDS):
             self._check()
-            if consumed is not None:
-                self._mark(consumed)
+            self._mark_formula(consumed)
             crash_point("backfill.checked")
             try:
                 return self.draft.publish()
@@ -238,6 +211,18 @@ class Backfill:
             "pins": self.pins,
         }
         self._mark(None, {ASKED: json.dumps(said, sort_keys=True)})
+
+    def _mark_formula(self, consumed: Mapping[str, Any] | None) -> None:
+        """Say by which model the partitions were computed, and what was consumed if that is all."""
+        marked = bookmarks.read(self.lake.state(self.model.table), self.draft.branch)
+        before = Formulas.of(marked)
+        done = Computed(self.model.fingerprint, self.wanted, self.pins)
+        after = before.computed(done, {**marked, **(consumed or {})})
+        if consumed is not None:
+            self._mark({**consumed, **after.as_dict()})
+        elif marked and after != before:  # what was never computed as a whole stays so
+            kept = {k: v for k, v in marked.items() if k not in before.as_dict()}
+            self._mark({**kept, **after.as_dict()})
 
     def _mark(
         self, bookmark: Mapping[str, Any] | None, notes: Mapping[str, str] | None = None
@@ -322,8 +307,16 @@ class Backfill:
         self.draft.rebase(table)
         iceberg = self.lake.iceberg(table)
         change, clashing = partitions_again(iceberg, base, head, self.draft.base(table))
+        before = self.pins
         self._pin()
         self._note()
+        if not all(
+            self.lake.state(source).is_ancestor(pin, of=self.pins[source])
+            for source, pin in before.items()
+        ):
+            # A source was rolled back: what was computed from it is of another history.
+            self._have_done(self.parts, batch, count)
+            return
         if change.added or change.removed:
             self.draft.change_files(table, change, bookmark=None, operation="partitions")
         crash_point("backfill.rebased")

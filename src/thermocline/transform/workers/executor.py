@@ -14,7 +14,7 @@ from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import Touched, touched_columns
+from thermocline.transform.parts import MOST_PARTS, Touched, touched_columns
 from thermocline.transform.plan import BEYOND_KEY
 from thermocline.transform.workers import cluster
 from thermocline.transform.workers.piece import Piece, cut, speakable
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from thermocline.lake.changeset import ChangeSet
     from thermocline.lake.draft import Draft
     from thermocline.transform.executor import Executor
-
-MOST_PARTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,10 @@ class AskedInputs:
     def touched(self, columns: Sequence[str], most: int) -> Touched | None:
         """Which partitions the changes can touch."""
         return self.inputs.touched(columns, most)
+
+    def every_part(self, columns: Sequence[str], most: int) -> Touched | None:
+        """All parts that there can be."""
+        return self.inputs.every_part(columns, most)
 
     def only(self, touched: Touched) -> Asked:
         """The rows of the touched parts."""

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import source_head
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.names import RUN_PREFIX
 from thermocline.transform import plan
 from thermocline.transform.duck.executor import DuckExecutor
-from thermocline.transform.inputs import Span
+from thermocline.transform.formulas import Formulas
+from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import touched_columns
+from thermocline.transform.parts import MOST_PARTS, touched_columns
 from thermocline.transform.workers.backfill import FAILED, noted
-from thermocline.transform.workers.executor import MOST_PARTS
 from thermocline.transform.workers.piece import label
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ def _stale(
         found = None
         if columns and step.way is plan.Way.TOUCHED:
             found = inputs.touched(columns, MOST_PARTS)
+            if found is not None:
+                return {*found.values, *_of_others(lake, model, inputs, held)}, note
         elif columns:
             found = inputs.every_part(columns, MOST_PARTS)
             return {*held, *(found.values if found else ())}, note
@@ -152,9 +155,21 @@ def _stale(
         executor.close()
 
 
-def _since(state: TableState | None, source: str) -> int | None:
-    from thermocline.lake import bookmark as bookmarks
+def _of_others(
+    lake: Lake, model: Model, inputs: Inputs[str], held: Mapping[tuple[Any, ...], Any]
+) -> set[tuple[Any, ...]]:
+    """The partitions that another version of the model computed."""
+    states = {table: lake.state(table) for table in model.sources}
+    ends = {table: span.end for table, span in inputs.spans.items()}
+    marked = bookmarks.read(lake.state(model.table))
+    formulas = Formulas.of(marked).beside(states, ends, marked)
+    if formulas.uniform(model.fingerprint):
+        return set()
+    every = inputs.every_part(touched_columns(model), MOST_PARTS)
+    return formulas.stale([*held, *(every.values if every else ())], model.fingerprint)
 
+
+def _since(state: TableState | None, source: str) -> int | None:
     since = bookmarks.read(state).get(source) if state is not None else None
     return None if since is None else int(since)
 

@@ -57,7 +57,7 @@ class Piece:
         """For programs, and for a line of JSON."""
         parts = self.parts and {
             "columns": list(self.parts.columns),
-            "values": [[_written(value) for value in values] for values in self.parts.values],
+            "values": [[written_value(value) for value in values] for values in self.parts.values],
         }
         return {
             "version": VERSION,
@@ -80,7 +80,7 @@ class Piece:
                      for t, (start, end) in said["spans"].items()}  # fmt: skip
             parts = said["parts"] and Touched(
                 tuple(said["parts"]["columns"]),
-                tuple(tuple(_read(v) for v in values) for values in said["parts"]["values"]),
+                tuple(tuple(read_value(v) for v in values) for values in said["parts"]["values"]),
             )
             return cls(
                 str(said["run"]),
@@ -133,7 +133,8 @@ def speakable(parts: Touched) -> bool:
     return all(v is None or isinstance(v, kinds) for values in parts.values for v in values)
 
 
-def _written(value: Any) -> Any:
+def written_value(value: Any) -> Any:
+    """A value of a partition as JSON can say it."""
     if isinstance(value, datetime):
         return {"timestamp": value.isoformat()}
     if isinstance(value, date):
@@ -141,7 +142,8 @@ def _written(value: Any) -> Any:
     return {"decimal": str(value)} if isinstance(value, Decimal) else value
 
 
-def _read(said: Any) -> Any:
+def read_value(said: Any) -> Any:
+    """The value that `written_value` wrote."""
     if not isinstance(said, dict):
         return said
     ((kind, text),) = said.items()

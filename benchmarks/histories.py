@@ -1,0 +1,51 @@
+"""Random histories of tables and their companions, beside a model in plain Python.
+
+    python -m benchmarks.histories --count 2000 --seed 1
+
+After every step the table and its companions hold what the model says
+(`tests/integration/table_histories.py`). A broken history is named by its kind and seed, with all
+its steps; the command then ends with 1. `--engine spark` computes on Spark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.integration.table_histories import KINDS, Broken, History
+
+
+def main() -> int:
+    """Play histories, the kinds in turn, and say how many of what was done."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--engine", choices=["duckdb", "spark"], default="duckdb")
+    asked = parser.parse_args()
+    began, broken, done = time.monotonic(), 0, Counter[str]()
+    for number in range(asked.count):
+        kind, seed = KINDS[number % len(KINDS)], asked.seed + number // len(KINDS)
+        with tempfile.TemporaryDirectory() as folder:
+            history = History(Path(folder), seed, kind, asked.engine)
+            try:
+                history.play(asked.steps)
+            except Broken as error:
+                broken += 1
+                print(f"BROKEN seed {seed} {error}", flush=True)
+            finally:
+                history.close()
+        done.update(step.split(" ")[0] for step in history.log)
+        if (number + 1) % 50 == 0 or number + 1 == asked.count:
+            seconds = time.monotonic() - began
+            print(f"{number + 1} histories, {broken} broken, {seconds:,.0f} s", flush=True)
+    print(", ".join(f"{count} × {step}" for step, count in done.most_common()))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
