@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions histories torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -82,6 +82,11 @@ bench-questions: java  ## 10,000 random queries: the same rows hot, direct, on S
 
 # TORTURE="--kills 20 --events 100000" makes it a short one.
 TORTURE ?=
+# HISTORIES="--count 100 --seed 7" plays others.
+HISTORIES ?=
+histories: setup  ## 2,000 random histories of tables and their companions, beside a plain-Python model
+	@$(BIN)/python -m benchmarks.histories $(HISTORIES)
+
 torture: java  ## kill pipeline and servers 200 times over 2 million events a lane, and count them
 	@$(BIN)/python -m benchmarks.torture $(TORTURE)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.conftest import SETTINGS as HOUSE
 from tests.conftest import clean_environment
 from tests.integration.odcs import HEAD
 
@@ -27,14 +28,15 @@ from thermocline.lake import MainMoved
 from thermocline.lake.changes import rows
 from thermocline.lake.companions import QUARANTINE, tombstones_of
 
-SETTINGS = """\
-[lake]
-name = "histories"
+SETTINGS = (
+    HOUSE
+    + """
 [engine.duckdb]
 threads = 1
 [transform]
 engine = "{engine}"
 """
+)
 SOURCE = """\
 name: events
 kind: files
@@ -147,7 +149,7 @@ class History:
 
     def close(self) -> None:
         """Let go of the lake."""
-        self.house.close()
+        self.house.lake.duck.stop()  # Spark's session is the process's
 
     def play(self, steps: int) -> None:
         """Do so many steps; Broken names the step and all before it."""
@@ -274,7 +276,7 @@ class History:
         """Change what the model computes, perhaps back to what it was."""
         factor = self.dice.choice([each for each in (1, 2, 3) if each != self._factor])
         self.log.append(f"edit to {factor}")
-        self.house.close()
+        self.close()
         self._edit(factor)
 
     def backfill(self) -> None:
