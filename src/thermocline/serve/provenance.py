@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from thermocline.serve.attempts import Failure
 from thermocline.serve.terms import NO_SNAPSHOT, Rows
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
     from thermocline.serve.route import Way
-
-
-class Failure(NamedTuple):
-    """Who did not give an answer, and why.
-
-    `kind` is `failed`, or `unfaithful` when the question cannot be put to that engine, `away` when
-    it was not asked, and `spent` when the question may have been what it failed of.
-    """
-
-    who: str
-    cause: str
-    kind: str = "failed"
 
 
 @dataclass(frozen=True)

@@ -15,32 +15,30 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.query_types import no_rows
-from thermocline.engine.relations import private
-from thermocline.errors import BadInput, NotFound, ThermoclineError
+from thermocline.errors import BadInput, NotFound
 from thermocline.serve import parts
-from thermocline.serve.failures import BothFailed, TooLate, Unavailable
+from thermocline.serve.attempts import Failure, failed, failure_of, have_spent_enough, late
+from thermocline.serve.failures import TooLate, Unavailable
 from thermocline.serve.fleet.fleet import Fleet
 from thermocline.serve.fleet.messages import (
     Allowance,
-    Away,
     EngineFailed,
     Moved,
     Reading,
-    Spent,
 )
 from thermocline.serve.freshness import Freshness
+from thermocline.serve.phrasing import phrased
 from thermocline.serve.prepare import Prepared, Preparing
-from thermocline.serve.provenance import Failure, Given, milliseconds, provenance
+from thermocline.serve.provenance import Given, milliseconds, provenance
 from thermocline.serve.question.clock import Clock
 from thermocline.serve.question.guard import Bounds
 from thermocline.serve.question.span import EVERYTHING
-from thermocline.serve.question.translate import Engine, Unfaithful, translate
+from thermocline.serve.question.translate import Unfaithful
 from thermocline.serve.readers import Readers
 from thermocline.serve.results import Results
 from thermocline.serve.route import Engines, Route, Wanted, Way, decide
 from thermocline.serve.routed import Routed, in_order, is_newest
-from thermocline.serve.terms import NO_SNAPSHOT, Answer, Ask, Caller, EngineName, Lookout, Rows
+from thermocline.serve.terms import Answer, Ask, Caller, Lookout, Rows
 from thermocline.serve.verify import Verifier
 
 if TYPE_CHECKING:
@@ -49,14 +47,9 @@ if TYPE_CHECKING:
 LONG_TEXT = 2_000
 """From how many characters on a text is read beside the loop, so that nobody waits for it."""
 ROUNDS = 3
-MOST_SPENT = 2
-"""After so many engines that a question may have brought to an end, no other is asked."""
 CATCH_UP = 0.3
 MOVED_SECONDS = 0.1
 LOOK_SECONDS = 2.0
-DIALECTS: dict[EngineName, Engine] = {
-    "hot": "duckdb", "direct": "duckdb", "spark": "spark", "trino": "trino",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -340,7 +333,7 @@ class Router:
             if given.way.engine == "hot" and self._chance.random() < self.limits.verify_share:
                 self._second_opinion(prepared, ask, given)
             return given
-        raise _failed(failures)
+        raise failed(failures)
 
     async def _awaited(self, prepared: Prepared, ask: Ask, route: Route, deadline: float) -> Route:
         """The route, once there is somebody to ask, and no node that had better be waited for.
@@ -423,20 +416,16 @@ class Router:
                 unfaithful = error
                 failures.append(Failure(way.engine, error.cause, "unfaithful"))
             except (EngineFailed, TimeoutError) as error:
-                failures.append(Failure(way.node or way.engine, _cause(error), error_kind(error)))
-                if [each.kind for each in failures].count("spent") >= MOST_SPENT:
-                    raise _failed(failures) from error
+                failures.append(failure_of(way, error))
+                if have_spent_enough(failures):
+                    raise failed(failures) from error
             if time.perf_counter() >= deadline:
-                raise TooLate(
-                    "The deadline passed before there was an answer.",
-                    "Give it more time, or ask for less.",
-                    tried=[f"{each.who}: {each.cause}" for each in failures],
-                )
+                raise late(failures)
         if unfaithful is not None and all(each.kind == "unfaithful" for each in failures):
             if not ways or not self._others_could(prepared, ways[0]):
                 raise unfaithful
             raise Unavailable("The engine that could answer is away at the moment.")
-        raise _failed(failures)
+        raise failed(failures)
 
     def _others_could(self, prepared: Prepared, way: Way) -> bool:
         """Whether an engine that is not asked now, as it is away, could answer the question."""
@@ -463,31 +452,7 @@ class Router:
 
     def question_for(self, prepared: Prepared, way: Way) -> tuple[str, Mapping[str, Reading]]:
         """The query in the words of an engine, and what its table names stand for."""
-        heads = self.fleet.lookout.heads
-        held = self.fleet.lookout.held.get(way.node or "", {})
-        dialect = DIALECTS[way.engine]
-        views: dict[str, Reading] = {}
-        names: dict[str, exp.Expr | str] = {}
-        for number, (table, snapshot) in enumerate(way.snapshots.items()):
-            view = table if dialect == "duckdb" else private(f"asked_{number}")
-            names[table] = view
-            if snapshot == NO_SNAPSHOT:
-                names[table] = no_rows(heads[table].columns)
-                continue
-            if dialect == "trino":
-                names[table] = f"{self.fleet.catalog}.{table} FOR VERSION AS OF {snapshot}"
-            since = held[table].since if way.engine == "hot" and table in held else None
-            views[view] = Reading(table, snapshot, heads[table].metadata, since)
-        asked = way.snapshots.items()
-        columns: dict[str, Mapping[str, str]] | None
-        columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
-        if len(columns) < len(way.snapshots):
-            columns = None  # it was another table then, and nothing is concluded of it
-        key = (dialect, *map(str, names.values()), repr(columns))
-        if key not in prepared.sql:
-            prepared.sql.clear()
-            prepared.sql[key] = translate(prepared.question, dialect, names, columns)
-        return prepared.sql[key], views
+        return phrased(prepared, way, self.fleet.lookout, self.fleet.catalog)
 
     def _second_opinion(self, prepared: Prepared, ask: Ask, given: Given) -> None:
         way = replace(given.way, engine="direct", node=None)
@@ -503,25 +468,3 @@ def _scanned(way: Way, route: Route) -> tuple[int, int]:
 
 def _no_table(table: str) -> NotFound:
     return NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
-
-
-def _failed(failures: list[Failure]) -> BothFailed:
-    if not failures:
-        return Unavailable("No engine can be asked at the moment.")
-    tried = [f"{each.who}: {each.cause}" for each in failures]
-    if any(each.kind in ("away", "spent") for each in failures):
-        return Unavailable("; ".join(tried[:4]), tried=tried)
-    return BothFailed(
-        "; ".join(tried[:4]), "Ask again; if it goes on, the server's log says more.", tried=tried
-    )
-
-
-def error_kind(error: BaseException) -> str:
-    """What a failure of an engine means for the question: see `Failure`."""
-    return "away" if isinstance(error, Away) else "spent" if isinstance(error, Spent) else "failed"
-
-
-def _cause(error: BaseException) -> str:
-    if isinstance(error, ThermoclineError):
-        return error.cause
-    return "it took too long"

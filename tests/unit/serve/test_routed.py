@@ -16,11 +16,22 @@ from tests.unit.serve.fixed_router import SNAPSHOT, head
 from thermocline.errors import NotFound
 from thermocline.serve import results
 from thermocline.serve import router as routers
-from thermocline.serve.failures import BothFailed
+from thermocline.serve.failures import BothFailed, Unavailable
 from thermocline.serve.fleet.messages import Allowance, EngineFailed, Reading
+from thermocline.serve.question.translate import Unfaithful
 from thermocline.serve.route import Engines, Way
 from thermocline.serve.router import Limits, Router
-from thermocline.serve.terms import Answer, Ask, Caller, Column, Format, Held, Lookout, Rows
+from thermocline.serve.terms import (
+    Answer,
+    Ask,
+    Caller,
+    Column,
+    EngineName,
+    Format,
+    Held,
+    Lookout,
+    Rows,
+)
 
 T = TypeVar("T")
 TABLE = "silver.orders"
@@ -43,6 +54,8 @@ class FixedFleet:
         self.answering.set()
         self.reading = 0
         self.direct = True
+        self.cold: tuple[EngineName, ...] = ()
+        self.configured: tuple[EngineName, ...] = ("direct", "spark")
         self.changed = asyncio.Event()
         self.see(SNAPSHOT)
 
@@ -63,7 +76,7 @@ class FixedFleet:
 
     def engines(self) -> Engines:
         up = {name: self.loads[name] for name in self.held if name not in self.down}
-        return Engines(up, self.direct, (), 1 << 30)
+        return Engines(up, self.direct, self.cold, 1 << 30)
 
     def busy(self, name: str) -> int:
         return self.loads[name]
@@ -381,6 +394,24 @@ def test_who_is_just_being_started_is_waited_for() -> None:
         return await asking
 
     assert run(trial()) == "direct old"
+
+
+ONLY_DUCKDB = "select list_transform([1], x -> x) as n from silver.orders"
+
+
+def test_what_only_an_engine_that_is_away_can_answer_is_not_the_callers_mistake() -> None:
+    async def trial() -> None:
+        world = World()
+        world.fleet.down.update(world.fleet.held)
+        world.fleet.direct, world.fleet.cold = False, ("spark",)
+        with pytest.raises(Unavailable) as away:
+            await world.ask(ONLY_DUCKDB, timeout=2)
+        assert away.value.details["retry_after"] >= 1
+        world.fleet.configured = ("spark",)
+        with pytest.raises(Unfaithful):  # where there is nobody else, it stays a mistake
+            await world.ask(ONLY_DUCKDB, timeout=2)
+
+    run(trial())
 
 
 def test_when_nobody_comes_that_is_said_in_time() -> None:
