@@ -134,6 +134,19 @@ def opened(
     )
 
 
+def known_by_key(parts: DataFrame, files: Sequence[int]) -> DataFrame:
+    """The opened events, with deletes of some files as nothing but the row's key.
+
+    A source that does not send the whole row before a delete sends its key. Debezium invents a
+    value for every other column that the source does not allow to be null.
+    """
+    from pyspark.sql import functions as F
+
+    listed = ", ".join(map(str, files))
+    key = f"if({OP} = 'd' and {FILE} in ({listed}), cast({KEY} as string), {ROW})"
+    return parts.withColumn(ROW, F.expr(key))
+
+
 def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFrame:
     """The opened events with every truncate as what it means: a delete of each row there was.
 
@@ -184,14 +197,16 @@ def can_be_ordered(contract: Contract) -> bool:
     return {OP, LSN} <= {column.name for column in contract.columns}
 
 
-def written(parts: DataFrame, contract: Contract | None) -> DataFrame:
-    """Opened events as lines."""
+def written(
+    parts: DataFrame, contract: Contract | None, doubt: str = "cast(null as string)"
+) -> DataFrame:
+    """Opened events as lines. `doubt` says why a row that could be read is not to be believed."""
     event = f"cast({PAYLOAD} as string)"
     flaw = (
         f"case when {FLAW} is not null then {FLAW} "
         f"when {OP} is null or {LSN} is null then {literal(NO_EVENT)} "
         f"when {OP} = 't' then {literal(TRUNCATED)} "
-        f"when size({UNSENT}) > 0 then {literal(NOT_SENT)} end"
+        f"when size({UNSENT}) > 0 then {literal(NOT_SENT)} else {doubt} end"
     )
     lines = {
         FILE: FILE,

@@ -137,7 +137,7 @@ def _events(parts: DataFrame, origins: Sequence[str]) -> list[Event]:
     """Return all events of the keys that an event with values left out depends on."""
     from pyspark.sql import functions as F
 
-    old = f"element_at(filter({HEADERS}, h -> h.key = '{OLD_KEY}'), 1).value"
+    old = f"get(filter({HEADERS}, h -> h.key = '{OLD_KEY}'), 0).value"
     named = parts.where(f"{KEY} is not null and {LSN} is not null").selectExpr(
         FILE, POSITION, KEY, LSN, OP, UNSENT, f"if(size({UNSENT}) > 0, {old}, null) as old"
     )

@@ -6,26 +6,34 @@ whom else it writes, is Connect's business.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent, Transient
+from thermocline.ingest import debezium, unsent
 from thermocline.ingest.feed import LostData
+from thermocline.ingest.history import LandedHistory
 from thermocline.ingest.kafka.broker import MissingTopic
 from thermocline.ingest.kafka.feed import KafkaFeed
 from thermocline.ingest.kafka.source import KafkaReach
-from thermocline.ingest.postgres.database import Database
+from thermocline.ingest.postgres.database import Captured, Database
 from thermocline.ingest.postgres.events import ROUTED
+from thermocline.ingest.postgres.sent import SourceColumn, doubt, refuse_unknowable
+from thermocline.ingest.postgres.slot import fit_tables
 from thermocline.ingest.secret import reveal
 from thermocline.telemetry import one_line, redact
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from thermocline.contract.definition import Contract
     from thermocline.ingest.feed import Feed, Pull
     from thermocline.ingest.marks import Position
@@ -38,6 +46,12 @@ TIMEOUT = 30
 CLIENT = "kafka."
 """How options begin that are for the Kafka client and not for Debezium."""
 
+_HEADERS = {
+    # A changed key names the old one in a header, to be found as it is written in a key.
+    "header.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "header.converter.schemas.enable": "false",
+}
+_PLACEHOLDER = "unavailable.value.placeholder"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 
 
@@ -57,10 +71,15 @@ class TopicFeed:
             topics = tuple(ROUTED + event for event in self._reach.outbox.events)
         given = self._reach.options.items()
         options = {k.removeprefix(CLIENT): v for k, v in given if k.startswith(CLIENT)}
-        written = "json" if self._reach.outbox is not None else "debezium"
-        kafka = KafkaReach(self._reach.servers, topics, format=written, options=options)
+        # Events are opened here, where it is known what may be missing in them.
+        lane = "auto" if self._reach.outbox is not None else "spark"
+        kafka = KafkaReach(self._reach.servers, topics, lane=lane, options=options)
         topic = replace(source, kind="kafka", reach=kafka)
         self._kafka = KafkaFeed(lake, topic, contract)
+        self._lake = lake
+        self._contract = contract
+        self._tables: list[Captured] = []
+        self._columns: list[SourceColumn] = []
 
     @cached_property
     def name(self) -> str:
@@ -84,7 +103,30 @@ class TopicFeed:
         found = self._kafka.pull(position, limits)
         if found is None:
             self._check()
-        return found
+            return None
+        if self._reach.outbox is not None:
+            return found
+        origins = [origin.name.rpartition("/")[0] for origin in found.origins]
+        return replace(found, lines=lambda only: self._rows(found.lines(only), origins))
+
+    def _rows(self, lines: DataFrame, origins: list[str]) -> DataFrame:
+        """The events as rows, with values that were left out."""
+        marked = debezium.Placeholders(self.placeholder)
+        parts = debezium.opened(lines, placeholders=marked)
+        whole = {table.name: table.whole_deletes for table in self._tables}
+        topics = {topic_of(self.name, table): whole[table] for table in self._reach.tables}
+        if keyed := [number for number, topic in enumerate(origins) if not topics[topic]]:
+            parts = debezium.known_by_key(parts, keyed)
+        if debezium.can_be_ordered(self._contract):
+            history = LandedHistory(self._lake, self._source, self._contract)
+            parts = unsent.completed(parts, origins, history)
+        return debezium.written(parts, self._contract, doubt(self._columns))
+
+    @cached_property
+    def placeholder(self) -> str:
+        """What Debezium writes for a value that was not sent: a text that nobody else can know."""
+        table = str(self._lake.iceberg(self._source.target).metadata.table_uuid)
+        return "tc_" + hashlib.sha256(f"unsent {self.name} {table}".encode()).hexdigest()
 
     def landed(self, position: Position) -> None:
         """Nothing to tell: Debezium moves its slot on by what the broker has."""
@@ -103,12 +145,14 @@ class TopicFeed:
         return {
             **connector(self._reach, self.name, slot, publication),
             "snapshot.mode": "initial",
+            _PLACEHOLDER: self.placeholder,
             "tombstones.on.delete": "true",
             "provide.transaction.metadata": "true",
             "key.converter": _JSON,
             "key.converter.schemas.enable": "false",
             "value.converter": _JSON,
             "value.converter.schemas.enable": "false",
+            **({} if self._reach.outbox is not None else _HEADERS),
             # Without these, Connect waits forever for topics that nobody makes. -1: as the broker.
             "topic.creation.default.partitions": "-1",
             "topic.creation.default.replication.factor": "-1",
@@ -120,6 +164,8 @@ class TopicFeed:
         path, wanted = f"/connectors/{urllib.parse.quote(self.name)}", self.settings()
         there = self._ask("GET", f"{path}/config")
         database = Database(self._reach)
+        if self._reach.outbox is None:
+            self._fit(database, there)
         if there is not None and not first and database.slot(wanted["slot.name"]) is None:
             raise LostData(
                 self._source.name,
@@ -132,6 +178,22 @@ class TopicFeed:
         if there is None or {k: there.get(k) for k in wanted} != wanted:
             self._ask("PUT", f"{path}/config", wanted)
         self._check()
+
+    def _fit(self, database: Database, there: Mapping[str, str] | None) -> None:
+        """Refuse tables of which values could be wrong without a word."""
+        self._tables = fit_tables(database, self._source, self._contract)
+        self._columns = database.columns(self._reach.tables)
+        refuse_unknowable(self._source.name, self._columns, self._contract)
+        told = (there or {}).get(_PLACEHOLDER)
+        if there is not None and told != self.placeholder:
+            partly = {column.table for column in self._columns if not column.full}
+            if partly:
+                raise Permanent(
+                    f"{self._source.name}: in the topics of the connector {self.name}, values that "
+                    f"were not sent cannot be told from texts, for {', '.join(sorted(partly))}.",
+                    "Delete the connector, its offsets and topics, so that the tables are read "
+                    "anew; or set their replica identity to full.",
+                )
 
     def _check(self) -> None:
         """Raise what the connector died of."""
@@ -190,7 +252,7 @@ def connector(reach: Postgres, prefix: str, slot: str, publication: str) -> dict
         "skipped.operations": "none",
         "decimal.handling.mode": "string",
         "time.precision.mode": "isostring",
-        "binary.handling.mode": "base64",
+        "binary.handling.mode": "bytes",
         "hstore.handling.mode": "json",
         "interval.handling.mode": "string",
     }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent, Transient
+from thermocline.ingest.postgres.sent import SourceColumn
 from thermocline.ingest.secret import reveal
 from thermocline.telemetry import one_line, redact
 
@@ -136,6 +137,15 @@ class Database:
                 found.append(Captured(table, tuple(row[1] or ()), row[0] == "f"))
         return found
 
+    def columns(self, tables: tuple[str, ...]) -> list[SourceColumn]:
+        """The columns of tables, and whether the replica identity has each of them."""
+        found = []
+        with self._cursor() as cursor:
+            for table in tables:
+                cursor.execute(_COLUMNS, table.split(".", 1))
+                found += [SourceColumn(table, *row) for row in cursor.fetchall()]
+        return found
+
     def lock(self, name: str) -> Any:
         """A connection that holds the lock of that name until it is closed; None if another does.
 
@@ -201,6 +211,30 @@ select c.relreplident, (
     where i.indrelid = c.oid and i.indisprimary)
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
+"""
+
+
+# A domain is described by the type under it, and an array by its elements' type.
+_COLUMNS = """
+with recursive base as (
+    select a.attname::text as name, a.attnum, a.atttypid as type, a.atttypmod as length, c.oid
+    from pg_attribute a join pg_class c on c.oid = a.attrelid
+    join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
+    union all
+    select b.name, b.attnum, t.typbasetype, t.typtypmod, b.oid
+    from base b join pg_type t on t.oid = b.type where t.typtype = 'd'
+)
+select b.name,
+    case when e.oid is not null then e.typname || '[]' else t.typname::text end,
+    t.typtype = 'e', b.length,
+    c.relreplident = 'f' or exists (
+        select 1 from pg_index i where i.indrelid = c.oid and b.attnum = any(i.indkey)
+        and ((c.relreplident = 'd' and i.indisprimary)
+            or (c.relreplident = 'i' and i.indisreplident)))
+from base b join pg_type t on t.oid = b.type join pg_class c on c.oid = b.oid
+left join pg_type e on e.oid = t.typelem and t.typcategory = 'A' and t.typlen = -1
+where t.typtype <> 'd' order by b.attnum
 """
 
 
