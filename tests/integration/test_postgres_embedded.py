@@ -20,6 +20,7 @@ import pytest
 from tests.integration.postgres_project import RAW, Project
 from tests.servers.postgres import PASSWORD
 
+from thermocline.errors import Permanent
 from thermocline.ingest import marks
 from thermocline.ingest.feed import LostData, OtherStream
 from thermocline.ingest.postgres.place import Place
@@ -285,6 +286,39 @@ def test_schema_changes_follow_the_contract_s_policy(shop: Project) -> None:
         (3, None, None, "app"),
         (4, None, None, None),
     ]
+
+
+def test_a_column_added_with_a_default_is_not_null_in_silence(shop: Project) -> None:
+    shop.contracts(drift="add")
+    shop.sql("insert into orders values (1, 'ann'), (2, 'bob')")
+    shop.ingest()
+    shop.sql(
+        "alter table orders add column note text",
+        "alter table orders add column channel text default 'web'",
+        "update orders set amount = 1 where id = 1",
+    )
+    with pytest.raises(LostData) as raised:
+        shop.ingest()
+    assert "the column channel of public.orders was added with a default" in raised.value.cause
+    assert "thermo stream orders --accept-loss" in raised.value.next_step
+    shop.ingest(accept_loss=True)
+    found = shop.open().table(RAW).to_arrow().to_pylist()
+    assert {r["id"]: r["channel"] for r in found if r["_op"] == "r" and r["channel"]} == {
+        1: "web",
+        2: "web",
+    }
+    shop.sql("alter table orders rename channel to medium")
+    assert shop.ingest() == (0, 0)
+
+
+def test_a_generated_column_that_is_not_sent_is_refused(shop: Project) -> None:
+    shop.sql(
+        "alter table orders drop column amount",
+        "alter table orders add column amount numeric(30,2) generated always as (id * 2) stored",
+    )
+    with pytest.raises(Permanent) as raised:
+        shop.ingest()
+    assert "the column amount of public.orders is not in the publication" in raised.value.cause
 
 
 def test_a_change_that_the_contract_refuses_is_quarantined_with_its_place(shop: Project) -> None:

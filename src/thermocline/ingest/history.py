@@ -155,7 +155,9 @@ class LandedHistory:
     @property
     def _texts(self) -> str:
         """A row's columns as texts, by name; a rescued text is the whole of its column's."""
-        own = [c for c in self._contract.columns if c.name not in COLUMNS]
+        # A column that was only just added is in no row that has landed.
+        there = set(self._bronze.columns) - set(COLUMNS)
+        own = [c for c in self._contract.columns if c.name in there]
         pairs = ", ".join(
             f"{literal(c.name)}, {values.written(c.type, quoted(c.name))}" for c in own
         )

@@ -146,6 +146,31 @@ class Database:
                 found += [SourceColumn(table, *row) for row in cursor.fetchall()]
         return found
 
+    def defaults(self, tables: tuple[str, ...]) -> dict[str, dict[int, str]]:
+        """The columns of each table by their number, which a column keeps when it is renamed.
+
+        With its name where rows may have a value in it that no change gave them; else "".
+        """
+        found: dict[str, dict[int, str]] = {}
+        with self._cursor() as cursor:
+            for table in tables:
+                cursor.execute(_DEFAULTS, table.split(".", 1))
+                found[table] = dict(cursor.fetchall())
+        return found
+
+    def unpublished(self, publication: str, tables: tuple[str, ...]) -> list[tuple[str, str]]:
+        """The columns of tables that the publication leaves out, as generated ones are."""
+        found = []
+        with self._cursor() as cursor:
+            for table in tables:
+                named = table.split(".", 1)
+                old = cursor.connection.server_version < 150_000
+                cursor.execute(
+                    _GENERATED if old else _UNPUBLISHED, [*named, *[publication] * (not old)]
+                )
+                found += [(table, row[0]) for row in cursor.fetchall()]
+        return found
+
     def lock(self, name: str) -> Any:
         """A connection that holds the lock of that name until it is closed; None if another does.
 
@@ -214,6 +239,21 @@ where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
 """
 
 
+_OF_TABLE = """
+from pg_attribute a join pg_class c on c.oid = a.attrelid
+join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
+"""
+_DEFAULTS = (
+    "select a.attnum, case when a.atthasdef or a.atthasmissing or a.attidentity <> '' "
+    "then a.attname::text else '' end" + _OF_TABLE
+)
+_GENERATED = f"select a.attname::text {_OF_TABLE} and a.attgenerated <> ''"
+_UNPUBLISHED = f"""
+select a.attname::text {_OF_TABLE} and not exists (
+    select 1 from pg_publication_tables p where p.pubname = %s
+    and p.schemaname = n.nspname and p.tablename = c.relname and a.attname = any(p.attnames))
+"""
 # A domain is described by the type under it, and an array by its elements' type.
 _COLUMNS = """
 with recursive base as (

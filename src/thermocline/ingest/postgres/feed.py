@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -29,7 +29,12 @@ from thermocline.ingest.postgres.capture import Reader, wanted
 from thermocline.ingest.postgres.database import Database
 from thermocline.ingest.postgres.events import ROUTED
 from thermocline.ingest.postgres.place import Place, Walk
-from thermocline.ingest.postgres.slot import Keeper, NewHistory, fit_tables
+from thermocline.ingest.postgres.slot import (
+    Keeper,
+    NewHistory,
+    fit_tables,
+    refuse_unpublished,
+)
 from thermocline.lake import MainMoved
 
 if TYPE_CHECKING:
@@ -74,6 +79,7 @@ class PostgresFeed:
         self._held: _Batch | None = None
         self._given = Place()
         self._quiet = 0
+        self._columns: dict[str, list[int]] = {}
         self._landed: Place | None = None
         self._lock: Any = None
         self._folder: Path | None = None
@@ -92,6 +98,7 @@ class PostgresFeed:
             return position
         try:
             self._slot.verify(place)
+            self._slot.added(place, self._contract)
         except LostData as error:
             if not accept_loss or isinstance(error, NewHistory):
                 raise
@@ -158,8 +165,11 @@ class PostgresFeed:
         fit_tables(self._database, self._source, self._contract)
         if self._reach.publication is None:
             self._database.publish(publication, self._reach.tables)
+        refuse_unpublished(self._database, self._source, self._contract, publication)
         if place.commit is None:
-            self._slot.clear()
+            # Before the tables are read: a column that is added meanwhile counts as new.
+            self._columns = self._slot.added(Place(), self._contract)
+            self._slot.clear(again=place.again)
         else:
             self._slot.catch_up(place)
         slot, first = place.slot or self._slot.name, place.commit is None
@@ -185,7 +195,7 @@ class PostgresFeed:
         if slot is None:
             raise self._slot.lost("the replication slot vanished while the tables were read")
         system = self._database.log().system
-        end = Place(system, self._slot.name, slot.confirmed, records=records)
+        end = Place(system, self._slot.name, slot.confirmed, records=records, columns=self._columns)
         self._walk = Walk(end)
         cuts = self._anew(start, slot.restart) if start.again else []
         return _Batch(
@@ -202,6 +212,7 @@ class PostgresFeed:
         assert self._reader is not None
         if self._reader.idle and self._database.log().end == self._quiet:
             return None
+        columns = self._slot.added(start, self._contract)
         until = self._database.mark_log()
         rows = size = 0
         caught_up = False
@@ -226,7 +237,7 @@ class PostgresFeed:
                     out.write(spool.line(file, position, cells))
                     rows += 1
                     size += len(cells[5])
-        end = self._walk.place
+        end = replace(self._walk.place, columns=columns)
         if not rows and (end.commit or 0) - (start.commit or 0) < RELEASE:
             return None
         pull = self._pulled(path, start, end, cuts, caught_up=caught_up, lacking=lacking)

@@ -6,8 +6,8 @@ a place is the end of the last commit that has landed, and how much of the next 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 
@@ -18,7 +18,8 @@ class Place:
     `system` and `slot` say whose log it is. Everything of transactions whose commit ends by
     `commit` has landed, and of the transaction `txn` what is not after the `nth` record at `lsn`.
     `records` counts what has landed since the beginning. Without `commit` nothing has, or what
-    has must be read anew (`again`).
+    has must be read anew (`again`). `columns` are the numbers of those of each
+    table whose values have all come.
     """
 
     system: str = ""
@@ -29,6 +30,7 @@ class Place:
     nth: int = 0
     records: int = 0
     again: bool = False
+    columns: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, position: Mapping[str, Any] | None) -> Place:

@@ -11,6 +11,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from thermocline.contract.definition import Drift
 from thermocline.errors import BadInput, Permanent
 from thermocline.ingest import debezium
 from thermocline.ingest.feed import LostData, OtherStream
@@ -88,11 +89,14 @@ class Keeper:
         if place.commit is not None and found.confirmed < place.commit:
             self._database.advance_slot(place.slot, place.commit)
 
-    def clear(self) -> None:
-        """Make room for a new slot: the first state is true at the moment that a slot begins."""
+    def clear(self, *, again: bool) -> None:
+        """Make room for a new slot: the first state is true at the moment that a slot begins.
+
+        A slot that a person named is only dropped when its tables are read anew.
+        """
         if self._released(self.name) is None:
             return
-        if self._source.reach.slot is not None:
+        if self._source.reach.slot is not None and not again:
             raise BadInput(
                 f"{self._source.name}: the replication slot {self.name} exists, but nothing of it "
                 f"has landed in {self._source.target}.",
@@ -109,6 +113,28 @@ class Keeper:
         )
         return error
 
+    def added(self, place: Place, contract: Contract) -> dict[str, list[int]]:
+        """The columns of each table. Raises LostData for a new one that came with values.
+
+        A column that is added with a default has it in all rows, and Postgres sends none of them.
+        """
+        wanted = {column.name for column in contract.columns}
+        found = self._database.defaults(self._source.reach.tables)
+        for table, columns in found.items():
+            known = place.columns.get(table, list(columns))
+            for column in (name for n, name in columns.items() if name and n not in known):
+                if column in wanted or contract.drift is Drift.ADD:
+                    error = LostData(
+                        self._source.name,
+                        f"the column {column} of {table} was added with a default. Rows of before "
+                        "have it too, but Postgres does not send them.",
+                    )
+                    error.next_step = (
+                        f"To read the tables anew: thermo stream {self._source.name} --accept-loss."
+                    )
+                    raise error
+        return {table: sorted(columns) for table, columns in found.items()}
+
     def _released(self, name: str) -> Slot | None:
         """The slot when nobody holds it. A reader that was just killed needs a moment."""
         deadline = time.monotonic() + PATIENCE
@@ -119,6 +145,20 @@ class Keeper:
             if time.monotonic() > deadline:
                 raise OtherStream(self._source.name, self._source.target)
             time.sleep(0.2)
+
+
+def refuse_unpublished(
+    database: Database, source: Source, contract: Contract, publication: str
+) -> None:
+    """Raise Permanent for a column of the contract that the source never sends."""
+    named = {column.name for column in contract.columns}
+    for table, column in database.unpublished(publication, source.reach.tables):
+        if column in named:
+            raise Permanent(
+                f"{source.name}: the column {column} of {table} is not in the publication "
+                f"{publication}, as generated columns are not.",
+                "Take it out of the contract, or have the publication publish it.",
+            )
 
 
 def fit_tables(database: Database, source: Source, contract: Contract) -> list[Captured]:
