@@ -26,7 +26,7 @@ class Deed(StrEnum):
     KILL = "kill -9 of the process and its JVM"
     KILL_PYTHON = "kill -9 of the process alone"
     KILL_JVM = "kill -9 of its JVM alone"
-    KILL_READER = "kill -9 of Debezium alone"
+    KILL_READER = "kill -9 of the log reader alone"
     CRASH = "killed by itself at a named point"
     LOCK = "catalog not reachable for some seconds"
     RESTART = "a server restarted"
