@@ -7,6 +7,7 @@ its scale, a bound its bytes, and a type that was promoted meanwhile changes not
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -100,7 +101,7 @@ def _plain(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return {"float": value.hex()}
+            return {"bits": struct.pack("<d", value).hex()}  # of NaN as well, its sign too
         case bytes():
             return {"bytes": b64encode(value).decode()}
         case Decimal():
@@ -126,7 +127,9 @@ def _value(said: Any) -> Any:
         return said
     [(kind, inner)] = said.items()
     match kind:
-        case "float":
+        case "bits":
+            return struct.unpack("<d", bytes.fromhex(inner))[0]
+        case "float":  # of entries that an earlier version left in the queue
             return float.fromhex(inner)
         case "bytes":
             return b64decode(inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import math
 import zlib
 from collections.abc import Mapping
 from decimal import Decimal
@@ -12,7 +13,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -140,6 +141,7 @@ SCALARS = (
 
 
 @given(st.lists(st.lists(SCALARS, max_size=4), min_size=1, max_size=4), st.binary())
+@example([[math.copysign(math.nan, -1)], [-0.0]], b"")
 def test_whatever_values_come_back_alike(partitions: list[list[Any]], bound: bytes) -> None:
     files = [data_file(Record(*values), {5: bound}, spec) for spec, values in enumerate(partitions)]
     for number, file in enumerate(files):
