@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from thermocline.contract.definition import Write
 from thermocline.lake.changes import changes, only_appends
-from thermocline.transform import impact, parts
-from thermocline.transform.impact import CHANGED, EITHER, Touch, stored_tables
+from thermocline.transform import parts
 from thermocline.transform.models import Model, table_references
-from thermocline.transform.parts import Touched
+from thermocline.transform.parts import CHANGED, EITHER, Touched
 from thermocline.transform.verify import some_of
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from thermocline.lake import Lake
+    from thermocline.transform.impact import Touch
 
 MOST_COMPARED = 10_000
 """So many parts are compared at the most; their names are sent to all who read."""
@@ -195,11 +195,13 @@ class Inputs(Generic[R]):
 
     def _narrow(self, query: exp.Query, touched: Touched) -> None:
         """Have the query read only rows of the touched parts where its text says which they are."""
+        from thermocline.transform import impact
+
         if self.model.contract.write is not Write.PARTITIONS or len(touched.columns) != 1:
             return
         values = [value for (value,) in touched.values]
         by_day = parts.by_day(self.model, touched.columns[0])
-        mentions = stored_tables(query)
+        mentions = impact.stored_tables(query)
         for each in parts.impact_of(self.model).filters:
             span = self.spans[each.table]
             rows = self.reader.at(span.table, span.end)
@@ -234,6 +236,8 @@ class Inputs(Generic[R]):
     def _delta(self, span: Span) -> pa.Table:
         """Old and new images of the rows that changed, in the columns that the model reads."""
         import pyarrow as pa
+
+        from thermocline.transform import impact
 
         if span.table not in self._deltas:
             table = self.lake.iceberg(span.table)

@@ -21,6 +21,10 @@ MOST_PARTS = 100_000
 """A table of more partitions is not looked at partition by partition."""
 OLD = "_tc_old"
 """Names the column that says whether a changed row is the image from before the change."""
+CHANGED = "_tc_changed"
+"""The schema under which a query reads the images of a table's changed rows, with a column OLD."""
+EITHER = "_tc_either"
+"""The schema under which it reads the rows of now, and the old images of those that changed."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tests.random_chains import DAY, MOMENT, MONEY, NUMBER, TEXT, Chain, Relatio
 
 from thermocline.transform import impact
 from thermocline.transform.models import parse_query
-from thermocline.transform.parts import OLD
+from thermocline.transform.parts import CHANGED, EITHER, OLD
 
 EVENTS = Relation(
     "s.events",
@@ -94,7 +94,7 @@ class Trial:
     def __init__(self) -> None:
         self.connection = duckdb.connect(config={"threads": 1})
         self.connection.execute("set TimeZone = 'UTC'")
-        for schema in ("s", impact.CHANGED, impact.EITHER):
+        for schema in ("s", CHANGED, EITHER):
             self.connection.execute(f"create schema {schema}")
 
     def parts(self, asked: Chain, tables: Tables) -> Counter[tuple[Any, ...]]:
@@ -112,8 +112,8 @@ class Trial:
             name: [*after[name], *(r[:-1] for r in changed[name] if r[-1])] for name in COLUMNS
         }
         self._fill("s", after, {})
-        self._fill(impact.CHANGED, changed, {OLD: pa.bool_()})
-        self._fill(impact.EITHER, either, {})
+        self._fill(CHANGED, changed, {OLD: pa.bool_()})
+        self._fill(EITHER, either, {})
         named: set[Any] = set()
         for touch in found.touches:
             if not changed[touch.table]:

@@ -17,14 +17,11 @@ from thermocline.engine import query_types
 from thermocline.transform.impact.allowed import aggregates
 from thermocline.transform.impact.bind import Bound, bind, sources, stored_tables
 from thermocline.transform.impact.carry import Carry
-from thermocline.transform.impact.images import CHANGED, EITHER
 from thermocline.transform.impact.pruning import Filter, filters_of
 from thermocline.transform.impact.touch import Touch
 from thermocline.transform.impact.unsafe import Unsafe
 
 __all__ = [
-    "CHANGED",
-    "EITHER",
     "Filter",
     "Impact",
     "Touch",

@@ -12,12 +12,7 @@ from sqlglot import exp
 from thermocline.transform.impact.allowed import aggregates
 from thermocline.transform.impact.bind import Bound, sources
 from thermocline.transform.impact.unsafe import Unsafe
-from thermocline.transform.parts import OLD
-
-CHANGED = "_tc_changed"
-"""The schema under which a query reads the images of a table's changed rows, with a column OLD."""
-EITHER = "_tc_either"
-"""The schema under which it reads the rows of now, and the old images of those that changed."""
+from thermocline.transform.parts import CHANGED, EITHER, OLD
 
 Image = tuple[str, exp.Expr]
 """A stored table, and a source that gives what its changed rows make of it, with OLD."""
