@@ -17,7 +17,7 @@ from thermocline.api import Lakehouse
 from thermocline.config import load
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import companions
+from thermocline.lake import companions, refs
 from thermocline.lake.changes import rows
 from thermocline.lake.metadata import local_path
 
@@ -155,6 +155,28 @@ def test_tags_and_branches_name_the_companion_as_well(merge: Unit) -> None:
     table.drop_ref("side")
     assert "side" not in merge.house.lake.state(TOMBSTONES).refs
     assert "then" in merge.house.lake.state(TOMBSTONES).refs
+
+
+def test_doctor_finds_a_companion_that_was_left_behind(merge: Unit) -> None:
+    merge.deliver("one", (1, 1, 10, "u"))
+    merge.house.run()
+    first = merge.head(TARGET)
+    merge.deliver("two", (1, 5, 0, "d"))
+    merge.house.run()
+    lake = merge.house.lake
+
+    def found() -> list[tuple[str, str]]:
+        return [(f.detail, f.next_step) for f in merge.house.doctor() if f.what == "companions"]
+
+    assert found() == []
+    lake.commit([refs.rollback(lake.state(TARGET), first)])  # as an earlier version did it
+    assert found() == [
+        (f"{TOMBSTONES} is not as it was when {TARGET} was written",
+         f"Bring it beside its table: thermo rollback {TARGET} --to {first}."),
+    ]  # fmt: skip
+    merge.house.table(TARGET).rollback(first)
+    assert found() == []
+    assert merge.rows(TOMBSTONES, "id") == []
 
 
 def test_a_companion_is_not_moved_alone(merge: Unit) -> None:

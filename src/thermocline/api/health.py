@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine import jars, java
 from thermocline.engine.spark import uses_s3
-from thermocline.errors import ThermoclineError
+from thermocline.errors import BadInput, ThermoclineError
 from thermocline.lake.commit_times import TOLERANCE, ahead_ms, backward_ms
-from thermocline.lake.companions import is_companion
+from thermocline.lake.companions import is_companion, load_unit
 from thermocline.lake.names import RUN_PREFIX
 from thermocline.lake.partitions import too_fine
 
@@ -40,7 +40,17 @@ class Finding:
 def examine(lakehouse: Lakehouse) -> list[Finding]:
     """Look at the machine, the project and the lake; change nothing."""
     found: list[Finding] = [Finding("ok", "python", sys.version.split()[0])]
-    for look in (_java, _jars, _project, _disk, _catalog, _times, _partitions, _leftovers):
+    for look in (
+        _java,
+        _jars,
+        _project,
+        _disk,
+        _catalog,
+        _times,
+        _companions,
+        _partitions,
+        _leftovers,
+    ):
         try:
             found.extend(look(lakehouse))
         except ThermoclineError as error:
@@ -101,6 +111,27 @@ def _times(lakehouse: Lakehouse) -> Iterator[Finding]:
             yield Finding("fail", "commit times", f"{what}, and Spark cannot commit to it", mend)
     if not found:
         yield Finding("ok", "commit times", "in order")
+
+
+def _companions(lakehouse: Lakehouse) -> Iterator[Finding]:
+    """Companions that were left where they were when their table was moved."""
+    lake = lakehouse.lake
+    for table in lake.tables():
+        head = None if is_companion(table) else lake.state(table).head()
+        if head is None:
+            continue
+        try:
+            moves = load_unit(lake, table).moves(head)
+        except BadInput:
+            continue  # the snapshots that would tell have expired
+        for companion, (at, beside) in moves.items():
+            if at != beside:
+                yield Finding(
+                    "warn",
+                    "companions",
+                    f"{companion} is not as it was when {table} was written",
+                    f"Bring it beside its table: thermo rollback {table} --to {head}.",
+                )
 
 
 def fix(lakehouse: Lakehouse) -> list[Finding]:
