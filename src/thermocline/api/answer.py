@@ -170,6 +170,7 @@ def _run(lake: Lake, query: exp.Query, engine: str) -> pa.Table:
 
         from thermocline.engine import spark_sql
 
+        _only_known_functions(lake, query)
         try:
             return lake.spark.query(spark_sql.written(query))
         except PySparkException as error:
@@ -183,6 +184,21 @@ def _run(lake: Lake, query: exp.Query, engine: str) -> pa.Table:
         return lake.duck.query(query.sql(dialect="duckdb"))
     except duckdb.Error as error:
         raise _refused(error) from error
+
+
+def _only_known_functions(lake: Lake, query: exp.Query) -> None:
+    """Refuse what DuckDB's dialect does not have: Spark's own calls any Java, by `java_method`."""
+    from sqlglot import exp
+
+    names = {node.name.lower() for node in query.find_all(exp.Anonymous, exp.AnonymousAggFunc)}
+    if not names:
+        return
+    listed = lake.duck.query("SELECT DISTINCT lower(function_name) AS name FROM duckdb_functions()")
+    for name in sorted(names.difference(listed.column("name").to_pylist())):
+        raise BadInput(
+            f"There is no function {name[:60]} in DuckDB's dialect.",
+            "Write it otherwise; queries are in that dialect for every engine.",
+        )
 
 
 def _refused(error: Exception) -> BadInput:

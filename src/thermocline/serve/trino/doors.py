@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from thermocline import telemetry
-from thermocline.errors import NotFound, ThermoclineError
+from thermocline.errors import NotFound, ThermoclineError, Transient
 from thermocline.serve.failures import Busy, Forbidden, TooMuch, Unauthenticated
 from thermocline.serve.terms import Caller
 from thermocline.serve.trino import sessions
@@ -39,6 +39,7 @@ _STATUS: tuple[tuple[type[ThermoclineError], int], ...] = (
     (NotFound, 404),
     (Busy, 429),
     (TooMuch, 413),
+    (Transient, 503),
 )
 
 
@@ -73,7 +74,7 @@ class Doors:
             except ThermoclineError as error:
                 status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
                 headers = {"WWW-Authenticate": 'Basic realm="Trino"'} if status == 401 else {}
-                if status == 429:
+                if status in (429, 503):
                     headers["Retry-After"] = str(int(error.details.get("retry_after", 1)))
                 return Response(f"{error.cause} {error.next_step}".strip(), status, headers)
 
