@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions histories torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,11 @@ bench-workers: java  ## 20 million orders by day: DuckDB workers, warm Spark, pl
 TPCH ?=
 bench-tpch: java  ## TPC-H's 22 queries as models, on DuckDB and on Spark, row by row alike
 	@$(BIN)/python -m benchmarks.tpch $(TPCH)
+
+# ATTACK="--seconds 20" makes it a short one.
+ATTACK ?=
+bench-attack: java  ## three callers send the worst queries for a minute; how two others fare
+	@$(BIN)/python -m benchmarks.attack $(ATTACK)
 
 # QUESTIONS="--queries 500 --trino 20" makes it a short one.
 QUESTIONS ?=

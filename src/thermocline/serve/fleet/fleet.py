@@ -45,7 +45,7 @@ SLOTS, SLOTS_EACH = 8, 2
 """How many queries an engine has running, and how many of one caller: there is room for others."""
 WATCH_SECONDS = 1.0
 QUICK = 0.25
-"""A query that ran no longer when its engine died is hardly what it died of."""
+"""A query that ran no longer when its engine failed is hardly what it failed of."""
 LONG_POLL = 1.0
 """The keeper looks more often; when nothing changed it says so this often."""
 REBUILD_SECONDS = 10.0
@@ -404,7 +404,12 @@ class Fleet:
             ran = asyncio.get_running_loop().time() - began
             kind = Away if isinstance(error, NotRunning) else Spent if ran > QUICK else EngineFailed
             raise kind(f"{kept.name}: {error.cause}") from error
-        return rows(kept.name, reply)
+        try:
+            return rows(kept.name, reply)
+        except Spent as error:
+            if asyncio.get_running_loop().time() - began > QUICK:
+                raise
+            raise Away(error.cause) from error  # it had too much to do, for others
 
     def _load(self, name: str) -> _Load:
         return self._loads.setdefault(name, _Load())

@@ -46,13 +46,13 @@ class Job:
             self.seconds = float(seconds)
         patience = request.get("patience")
         self.patience = min(patience, self.seconds) if isinstance(patience, float) else self.seconds
-        """How long it may wait for a thread."""
+        """How long it may wait for a thread, and run beside others."""
         self.crowded = False
         """Whether others ran beside or just before it, and may have the memory that it lacked."""
         most = request.get("bytes")
         self.bytes = most if isinstance(most, int) else None
         self.mark: str | None = None
-        """Why it must end: `too-long`, `cancelled` or `memory`."""
+        """Why it must end: `too-long`, `crowded`, `cancelled` or `memory`."""
         self.marked_at = 0.0
         self.started = False
         self.thread = 0
@@ -70,10 +70,12 @@ class Job:
         """The error of a query that had to end."""
         if self.mark == "cancelled":
             return Failed("cancelled", "The query was cancelled.")
+        if not self.started and self.mark != "memory":
+            return Failed("busy", f"No thread was free for {self.patience:g} s.", "Ask again.")
+        if self.mark == "crowded":
+            return Failed("crowded", f"It took {self.patience:g} s beside others.", "Ask again.")
         if self.mark == "memory":  # which others may have taken before it
             return Failed("crowded", "Memory was short while the query ran.", "Ask again.")
-        if not self.started:
-            return Failed("busy", f"No thread was free for {self.patience:g} s.", "Ask again.")
         return Failed("too-long", f"The query ran longer than {self.seconds:g} s.",
                       "Ask for less, or allow more time.")  # fmt: skip
 
@@ -190,10 +192,10 @@ class Jobs:
         """Running queries that must end. Those that waited too long are answered and dropped."""
         every = self._all()
         for job in every:
-            if now - job.began > job.seconds or (
-                not job.started and now - job.began > job.patience
-            ):
+            if now - job.began > job.seconds:
                 job.end("too-long")
+            elif now - job.began > job.patience and (job.crowded or not job.started):
+                job.end("crowded")  # somebody else may have room for it
         with self._changed:
             dropped = [job for job in self._waiting if job.mark]
             for job in dropped:
