@@ -311,6 +311,19 @@ def test_a_column_added_with_a_default_is_not_null_in_silence(shop: Project) -> 
     assert shop.ingest() == (0, 0)
 
 
+def test_a_table_that_the_publication_does_not_send_is_refused(shop: Project) -> None:
+    shop.sql(
+        "create table parted (id int primary key, customer text) partition by hash (id)",
+        "create table parted_0 partition of parted for values with (modulus 1, remainder 0)",
+        "create publication theirs for table parted",
+    )
+    for tables in (["public.orders"], ["public.parted"]):
+        shop.source(publication="theirs", tables=tables)
+        with pytest.raises(Permanent) as raised:
+            shop.ingest()
+        assert "is not in the publication theirs" in raised.value.cause
+
+
 def test_a_generated_column_that_is_not_sent_is_refused(shop: Project) -> None:
     shop.sql(
         "alter table orders drop column amount",

@@ -163,11 +163,9 @@ class Database:
         found = []
         with self._cursor() as cursor:
             for table in tables:
-                named = table.split(".", 1)
                 old = cursor.connection.server_version < 150_000
-                cursor.execute(
-                    _GENERATED if old else _UNPUBLISHED, [*named, *[publication] * (not old)]
-                )
+                one = "a.attgenerated = ''" if old else "a.attname = any(p.attnames)"
+                cursor.execute(_UNPUBLISHED.format(one=one), [*table.split(".", 1), publication])
                 found += [(table, row[0]) for row in cursor.fetchall()]
         return found
 
@@ -248,11 +246,12 @@ _DEFAULTS = (
     "select a.attnum, case when a.atthasdef or a.atthasmissing or a.attidentity <> '' "
     "then a.attname::text else '' end" + _OF_TABLE
 )
-_GENERATED = f"select a.attname::text {_OF_TABLE} and a.attgenerated <> ''"
+# A partition's changes come under its own name, unless the publication says the root's: then the
+# root is not in it, and none of its columns is.
 _UNPUBLISHED = f"""
 select a.attname::text {_OF_TABLE} and not exists (
     select 1 from pg_publication_tables p where p.pubname = %s
-    and p.schemaname = n.nspname and p.tablename = c.relname and a.attname = any(p.attnames))
+    and p.schemaname = n.nspname and p.tablename = c.relname and {{one}})
 """
 # A domain is described by the type under it, and an array by its elements' type.
 _COLUMNS = """
