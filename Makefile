@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack torture lock clean
+.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack soak soak-models soak-histories soak-postgres torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -85,13 +85,26 @@ QUESTIONS ?=
 bench-questions: java  ## 10,000 random queries: the same rows hot, direct, on Spark, 300 on Trino
 	@$(BIN)/python -m benchmarks.questions $(QUESTIONS)
 
-# TORTURE="--kills 20 --events 100000" makes it a short one.
-TORTURE ?=
+# The long random forms of what `make test` has a seeded part of, one after the other.
+soak: soak-models soak-histories soak-postgres  ## all random tests in their long forms
+
+# MODELS="--models 300 --spark 0 --seed 7" plays others; without a seed it takes the date.
+MODELS ?= --mutants
+soak-models: java  ## 3,000 random models: incremental equals full, on DuckDB and on Spark
+	@$(BIN)/python -m benchmarks.models $(MODELS)
+
 # HISTORIES="--count 100 --seed 7" plays others.
 HISTORIES ?=
-histories: setup  ## 2,000 random histories of tables and their companions, beside a plain-Python model
+soak-histories: setup  ## 2,000 random histories of tables with companions, beside plain Python
 	@$(BIN)/python -m benchmarks.histories $(HISTORIES)
 
+# SEEDS=10 runs so many of each kind.
+SEEDS ?= 3
+soak-postgres: java  ## random Postgres tables over all types, captured both ways, against silver
+	@SOAK=$(SEEDS) $(BIN)/python -m pytest -q tests/integration/test_postgres_tables.py
+
+# TORTURE="--kills 20 --events 100000" makes it a short one.
+TORTURE ?=
 torture: java  ## kill pipeline and servers 200 times over 2 million events a lane, and count them
 	@$(BIN)/python -m benchmarks.torture $(TORTURE)
 

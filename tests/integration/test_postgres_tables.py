@@ -1,6 +1,6 @@
 """Silver is the source's table: random tables over all types, random changes, restarts.
 
-SOAK=20 runs so many seeds of each kind instead of one.
+`make soak-postgres` runs several seeds of each kind instead of one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from thermocline.errors import Transient
 from thermocline.ingest.source import Limits
 from thermocline.ingest.stream import intake_of
 
-SEEDS = range(int(os.environ.get("SOAK", "1")))
-ROUNDS = 5
+SOAK = int(os.environ.get("SOAK", "0"))
+SEEDS = range(SOAK or 1)
+ROUNDS = 5 if SOAK else 3
+FULL = pytest.mark.parametrize("full", [False, True] if SOAK else [False])
 
 
 def fitted(shop: Project, table: RandomTable, *, full: bool) -> None:
@@ -77,7 +79,7 @@ def assert_equal(shop: Project, table: RandomTable) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
+@FULL
 @pytest.mark.parametrize("seed", SEEDS)
 def test_silver_is_the_table(captured: Project, seed: int, full: bool) -> None:
     shop, table = captured, RandomTable(seed)
@@ -116,7 +118,7 @@ def connect_server(
         yield server
 
 
-@pytest.mark.parametrize("full", [False, True], ids=["default", "full"])
+@FULL
 @pytest.mark.parametrize("seed", SEEDS)
 def test_silver_is_the_table_through_connect(
     captured: Project, kafka_server: Kafka, connect_server: connect.Connect, seed: int, full: bool
