@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def read_by_spark(house: Lakehouse) -> list[int]:
 
 def findings(house: Lakehouse, *, fix: bool = False) -> list[tuple[str, str]]:
     found = house.doctor(fix=fix)
-    return [(f.status, f.detail) for f in found if f.what in {"commit times", "mended"}]
+    # How many minutes it is by now depends on how fast the test runs.
+    shown = [(f, re.sub(r"\d+ minutes", "… minutes", f.detail)) for f in found]
+    return [(f.status, detail) for f, detail in shown if f.what in {"commit times", "mended"}]
 
 
 def test_spark_reads_and_writes_after_the_clock_was_set_back_for_a_commit(
@@ -65,10 +68,10 @@ def test_spark_reads_and_writes_after_the_clock_was_set_back_for_a_commit(
     add(house, 2)
     assert read_by_spark(house) == [1, 2]
     assert findings(house) == [
-        ("fail", f"{TABLE}: its last commit is 60 minutes ahead of the clock, "
+        ("fail", f"{TABLE}: its last commit is … minutes ahead of the clock, "
          "and Spark cannot commit to it"),
     ]  # fmt: skip
-    with pytest.raises(Transient, match="60 minutes ahead of this machine's clock") as refused:
+    with pytest.raises(Transient, match=r"\d+ minutes ahead of this machine's clock") as refused:
         add_by_spark(house, 3)
     assert "thermo doctor --fix" in refused.value.next_step
     house.lake.draft("S3").drop()
