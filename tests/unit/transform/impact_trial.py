@@ -180,10 +180,13 @@ def _changes(before: Rows, after: Rows) -> Rows:
     return [(*r, True) for r in gone.elements()] + [(*r, False) for r in come.elements()]
 
 
-def verdict(trial: Trial, seed: int, *, changes: int = 4) -> str:
-    """What came of the query of a seed: the reason why it is whole, `incremental`, or a failure."""
+def verdict(trial: Trial, seed: int, asked: Chain | None = None, *, changes: int = 4) -> str:
+    """What came of the query of a seed: the reason why it is whole, `incremental`, or a failure.
+
+    Of another query when one is given; the seed then stands for the tables and their changes.
+    """
     random = Random(seed)
-    asked = chain(seed, STORED)
+    asked = asked or chain(seed, STORED)
     tables = {r.name: some_rows(random, r, random.randint(3, 9)) for r in STORED}
     try:
         rows = trial.parts(asked, tables)
