@@ -334,6 +334,17 @@ def test_a_generated_column_that_is_not_sent_is_refused(shop: Project) -> None:
     assert "the column amount of public.orders is not in the publication" in raised.value.cause
 
 
+@pytest.mark.parametrize("kind", ["bit(8)", "bit varying"])
+def test_bits_that_the_contract_calls_bytes_are_refused(shop: Project, kind: str) -> None:
+    shop.sql("alter table orders drop column customer", f"alter table orders add customer {kind}")
+    path = shop.folder / "contracts" / "bronze" / "raw_orders.odcs.yaml"
+    said = "{name: customer, physicalType: %s}"
+    path.write_text(path.read_text().replace(said % "string", said % "binary"))
+    with pytest.raises(Permanent) as raised:
+        shop.ingest()
+    assert "the column customer of public.orders is of type" in raised.value.cause
+
+
 def test_a_change_that_the_contract_refuses_is_quarantined_with_its_place(shop: Project) -> None:
     shop.source(badShare=1)
     shop.ingest()

@@ -33,6 +33,7 @@ from thermocline.ingest.postgres.slot import (
     Keeper,
     NewHistory,
     fit_tables,
+    refuse_bits_as_bytes,
     refuse_unpublished,
 )
 from thermocline.lake import MainMoved
@@ -163,6 +164,7 @@ class PostgresFeed:
         self._stop()
         publication = self._reach.publication or self._prefix
         fit_tables(self._database, self._source, self._contract)
+        refuse_bits_as_bytes(self._database, self._source, self._contract)
         if self._reach.publication is None:
             self._database.publish(publication, self._reach.tables)
         refuse_unpublished(self._database, self._source, self._contract, publication)

@@ -7,6 +7,7 @@ said; where it is behind, it is brought up to it.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from thermocline.ingest.source import Source
     from thermocline.lake import Lake
 
+_BYTES = re.compile(r"\b(?:binary|fixed)\b")
 PATIENCE = 20.0
 """How long, in seconds, a slot may still be held by a reader that is dying."""
 
@@ -158,6 +160,18 @@ def refuse_unpublished(
                 f"{source.name}: the column {column} of {table} is not in the publication "
                 f"{publication}, as generated columns are not.",
                 "Take it out of the contract, or have the publication publish it.",
+            )
+
+
+def refuse_bits_as_bytes(database: Database, source: Source, contract: Contract) -> None:
+    """Raise Permanent for a bit string that the contract calls bytes: its digits are text."""
+    binary = {column.name for column in contract.columns if _BYTES.search(str(column.type))}
+    for column in database.columns(source.reach.tables):
+        if column.name in binary and column.type.removesuffix("[]") in {"bit", "varbit"}:
+            raise Permanent(
+                f"{source.name}: the column {column.name} of {column.table} is of type "
+                f"{column.type}, whose values come as text of 0 and 1, and not as bytes.",
+                f"Declare it as string in the contract of {source.target}.",
             )
 
 
