@@ -168,12 +168,12 @@ def _leftovers(lakehouse: Lakehouse) -> Iterator[Finding]:
             orphans += 1
             size += bytes_
     for branch, tables in branches.items():
-        tables.sort(key=is_companion)  # one is dropped with its table, and not by its own name
+        first = min(tables, key=is_companion)  # a companion is dropped with its table alone
         yield Finding(
             "warn",
             "unpublished run",
             f"{branch} in {', '.join(tables)}",
-            f"Look at it with --at {branch}, or drop it: thermo branch {tables[0]} {branch} --drop",
+            f"Look at it with --at {branch}, or drop it: thermo branch {first} {branch} --drop",
         )
     if orphans:
         detail = f"{orphans:,} files, {size / (1 << 20):.1f} MB, that no snapshot uses"
