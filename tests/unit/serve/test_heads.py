@@ -141,10 +141,11 @@ def test_a_window_begins_at_midnight_and_counts_only_its_files() -> None:
 
 def test_companions_are_left_out_and_a_table_without_a_snapshot_is_empty(lake: Lake) -> None:
     put(make_table(lake, "gold.t"), [row(1)])
-    put(make_table(lake, "gold.t__quarantine"), [row(1)])
+    put(make_table(lake, "gold.t__tombstones"), [row(1)])
+    put(make_table(lake, "gold.stg__orders"), [row(1)])
     make_table(lake, "gold.empty")
     seen = look(lake)
-    assert sorted(seen) == ["gold.empty", "gold.t"]
+    assert sorted(seen) == ["gold.empty", "gold.stg__orders", "gold.t"]
     assert seen["gold.empty"].snapshot == NO_SNAPSHOT
     assert seen["gold.empty"].hot is None
     assert list(seen["gold.empty"].columns) == list(seen["gold.t"].columns)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline import telemetry
 from thermocline.errors import NotFound, Transient
 from thermocline.lake import catalog, readschema, schema
+from thermocline.lake.companions import QUARANTINE, TOMBSTONES
 from thermocline.lake.metadata import Snapshot, TableState
 from thermocline.serve.fleet.lookout import moment
 from thermocline.serve.keeper import policy as policies
@@ -79,7 +80,11 @@ class Heads:
 
         Tables that only serve another are left out. Raises CatalogUnavailable.
         """
-        pointers = {t: p for t, p in self._reader.pointers().items() if "__" not in t}
+        pointers = {
+            table: pointer
+            for table, pointer in self._reader.pointers().items()
+            if not table.endswith(TOMBSTONES)
+        }
         kept = {table: self._one(table, pointer) for table, pointer in pointers.items()}
         self._kept = {table: one for table, one in kept.items() if one is not None}
         return {table: one.sight for table, one in self._kept.items()}
@@ -140,7 +145,7 @@ class Heads:
                 contract,
                 # Rows that were set aside are for who mends them, not for dashboards.
                 off=state.properties.get(policies.HOT_PROPERTY) == "off"
-                or table.startswith("quarantine."),
+                or table.startswith(QUARANTINE + "."),
                 timed=time_id is not None,
                 size=sum(file.bytes for file in files),
             ),
