@@ -32,12 +32,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match a
 @pytest.mark.parametrize("seed", DUCK_SEEDS)
 def test_chains_are_what_a_full_refresh_makes_of_them(tmp_path: Path, seed: int) -> None:
     taken = play(tmp_path / "lake", seed, engine="duckdb", count=8, batches=4)
-    assert taken["incremental"] > taken["whole"] and taken["touched"] > 4, taken
+    assert taken["incremental"] > taken["whole"] and taken["touched"] > 1, taken
 
 
 def test_chains_on_spark(tmp_path: Path) -> None:
     taken = play(tmp_path / "lake", 0, engine="spark", count=5, batches=3)
-    assert taken["incremental"] > taken["whole"] and taken["touched"] > 4, taken
+    assert taken["incremental"] > taken["whole"] and taken["touched"] > 1, taken
 
 
 # Where filters, windows and conversions stand beyond the operator that computes ------------------

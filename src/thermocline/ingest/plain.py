@@ -30,9 +30,16 @@ _WRITTEN = {"date": _DATE, "timestamp": _DATE + _TIME, "timestamptz": f"{_DATE}{
 _LONG_NUMBER = 300
 """A number of more characters may be too small for a double, and Arrow would read it as 0."""
 _NUMBER = re.compile(rb"[0-9.eE+-]{%d}" % _LONG_NUMBER)
-_SMALL = re.compile(rb"[0-9][eE]-?[0-9]{3}")
-_HALF = re.compile(rb"\\[uU][dD][89a-fA-F]")
+_FAR = re.compile(rb"[:,\[]\s*-?[0-9.]+[eE][+-]?[0-9]{3,}\s*[,}\]]")
+"""A number that may be too large or too small for a double. What looks like one within a text, as
+an id of hexadecimal digits may, does not stand between a colon and a comma."""
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 """An escape of half a character, which may have its other half or not."""
+_ALONE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
+"""One that has not, where no backslash is escaped itself."""
 
 
 class Declined(Exception):
@@ -132,9 +139,9 @@ def _refuse_odd(text: bytes, count: int) -> None:
             raise Declined("not UTF-8") from None
     if max(map(len, text.split(b"\n"))) > _LONG_NUMBER and _NUMBER.search(text):
         raise Declined(f"a run of {_LONG_NUMBER} digits")
-    if _SMALL.search(text):
+    if _FAR.search(text):
         raise Declined("a number that may be too small or too large")
-    if _HALF.search(text):
+    if _HALF.search(text) and (rb"\\" in text or _ALONE.search(text)):
         raise Declined("an escape that may be half of a character")
 
 

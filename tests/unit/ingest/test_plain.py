@@ -85,11 +85,28 @@ def test_lists_and_objects_become_typed_rows() -> None:
         b'{"a":{}}', b'{"a":[1]}', b'{"a":[{"z":1}]}', b'{"a":[{"price":1.005}]}',
         b'{"a":[{"when":"2026-03-01"}]}', b'{"a":[{"tags":[1]}]}', b'{"k":[1,null]}',
         b'{"k":[1.0]}', b'{"o":{"city":"a","x":-0.0}}',
+        b'{"d":1e+400}', b'{"d" : -1E400 }', b'{"d":1e-400}', b'{"i":1,"d":1e0400,"b":true}',
+        b'{"s":"a\\ud83db"}', b'{"s":"\\ude00"}', b'{"s":"\\ude00\\ud83d"}',
+        b'{"s":"\\ud83d\\ud83d\\ude00"}', b'{"s":"\\\\ud83d\\ude00"}',
     ],
 )  # fmt: skip
 def test_one_record_that_is_not_plain_declines_all(payload: bytes | None) -> None:
     assert taken(GOOD) is not None
     assert taken(GOOD, payload, GOOD) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (b"0f3e4567-9e123", "0f3e4567-9e123"),
+        (b"9e400", "9e400"),
+        (b"\\ud83d\\ude00 and \\uD83D\\uDE00", "\U0001f600 and \U0001f600"),
+    ],
+)
+def test_ids_like_numbers_and_whole_characters_are_plain(text: bytes, value: str) -> None:
+    """Were they not, files of hashes or of smileys would go through Spark, row by row."""
+    [row] = taken(b'{"i":1,"s":"%s","b":true}' % text) or ()
+    assert row["s"] == value
 
 
 def test_values_that_only_together_look_like_records() -> None:
