@@ -115,6 +115,21 @@ def no_rows(columns: Mapping[str, str]) -> exp.Select:
     return exp.select(*results).where(exp.false())
 
 
+def resolve(tree: exp.Query, columns: Columns) -> exp.Expr:
+    """Write each column under its source, stars and aliases out, and types on all nodes.
+
+    The tree itself is changed. Raises SqlglotError where a name cannot be told.
+    """
+    from sqlglot.optimizer.qualify import qualify
+
+    known = schema(columns)
+    found = qualify(tree, schema=known, dialect="duckdb", quote_identifiers=False,
+                    validate_qualify_columns=False, isolate_tables=False)  # fmt: skip
+    if isinstance(found, exp.Query):
+        annotate(found, known)
+    return found
+
+
 def _kind(word: str) -> exp.DataType:
     try:
         return _of(parse_type(word))

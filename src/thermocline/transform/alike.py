@@ -13,12 +13,10 @@ from collections.abc import Callable
 
 import sqlglot
 from sqlglot import errors, exp
-from sqlglot.optimizer.qualify import qualify
 
 from thermocline.contract import Contract
 from thermocline.engine import query_types
 from thermocline.engine.query_types import NUMBERS, TIMES, Columns, digits, family
-from thermocline.transform.models import DIALECT
 
 
 def _listed(names: str) -> frozenset[str]:
@@ -49,11 +47,8 @@ def different(query: exp.Query, columns: Columns) -> str | None:
 
     `columns` are those of the tables that the query reads, with their types.
     """
-    known = query_types.schema(columns)
     try:
-        typed = qualify(query.copy(), schema=known, dialect=DIALECT, quote_identifiers=False,
-                        validate_qualify_columns=False, isolate_tables=False)  # fmt: skip
-        query_types.annotate(typed, known)
+        typed = query_types.resolve(query.copy(), columns)
     except errors.SqlglotError as error:
         return f"a name in it ({str(error).splitlines()[0]})"
     nodes = list(typed.walk())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+    from thermocline.lake import Lake
     from thermocline.transform.impact import Impact
 
 MOST_PARTS = 100_000
@@ -53,6 +54,14 @@ def touched_columns(model: Model) -> list[str]:
             return [field.column for field in contract.partition]
         return []
     return list(contract.key) if contract.write is Write.MERGE else []
+
+
+def standing(lake: Lake, table: str, snapshot: int) -> list[tuple[Any, ...]]:
+    """The partitions that a table has at a snapshot, by the values of their columns."""
+    from thermocline.lake.rewrite import standing_partitions, values_of
+
+    iceberg = lake.iceberg(table)
+    return [values_of(iceberg, record) for record in standing_partitions(iceberg, snapshot)]
 
 
 def unfit(model: Model) -> str | None:

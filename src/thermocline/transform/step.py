@@ -16,12 +16,11 @@ from thermocline.transform.executor import Executor, StepInputs
 from thermocline.transform.formulas import Formulas
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import MOST_PARTS, Touched, touched_columns
+from thermocline.transform.parts import MOST_PARTS, Touched, standing, touched_columns
 from thermocline.transform.plan import Way
 from thermocline.transform.verify import verify
 
 if TYPE_CHECKING:
-    from thermocline.lake import Lake
     from thermocline.lake.draft import Draft
 
 FEW_PARTITIONS, FEW_KEYS, MOST_KEYS = 30, 1_000, 10_000
@@ -86,28 +85,22 @@ def _touched(
     inputs: StepInputs[Any], model: Model, draft: Draft, formulas: Formulas
 ) -> Touched | None:
     """The parts to compute: those that changes touch, and those that another model computed."""
+    from thermocline.lake.rewrite import OlderPartitioning
+
     columns, most = touched_columns(model), _worthwhile(model, draft)
     found = inputs.touched(columns, most)
     if found is None or formulas.uniform(model.fingerprint):
         return found
     every = inputs.every_part(columns, MOST_PARTS)
-    held = standing(draft.lake, model.table, draft.head(model.table))
-    if every is None or held is None:
+    if every is None:
+        return None
+    try:
+        held = standing(draft.lake, model.table, draft.head(model.table))
+    except OlderPartitioning:
         return None
     stale = formulas.stale([*every.values, *held], model.fingerprint)
     parts = Touched.of(columns, {*found.values, *stale})
     return parts if len(parts.values) <= most else None
-
-
-def standing(lake: Lake, table: str, snapshot: int) -> list[tuple[Any, ...]] | None:
-    """The partitions that a table has at a snapshot; None where files are of an older layout."""
-    from thermocline.lake.rewrite import OlderPartitioning, standing_partitions, values_of
-
-    iceberg = lake.iceberg(table)
-    try:
-        return [values_of(iceberg, record) for record in standing_partitions(iceberg, snapshot)]
-    except OlderPartitioning:
-        return None
 
 
 def _worthwhile(model: Model, draft: Draft) -> int:

@@ -9,14 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlglot import errors, exp
-from sqlglot.optimizer.qualify import qualify
 
 from thermocline.engine import query_types
 from thermocline.engine.query_types import Columns
 from thermocline.transform.impact.allowed import require_allowed
 from thermocline.transform.impact.unsafe import Unsafe
 
-DIALECT = "duckdb"
 PLACE = "place"
 """In a table's meta: which mention of a stored table it is, counted through the query's text."""
 
@@ -44,11 +42,8 @@ def bind(query: exp.Query, columns: Columns) -> Bound:
     mentions = stored_tables(query)
     for place, reference in enumerate(mentions):
         reference.meta[PLACE] = place
-    known = query_types.schema(columns)
     try:
-        bound = qualify(query, schema=known, dialect=DIALECT, quote_identifiers=False,
-                        validate_qualify_columns=False, isolate_tables=False)  # fmt: skip
-        query_types.annotate(bound, known)
+        bound = query_types.resolve(query, columns)
     except (errors.SqlglotError, RecursionError) as error:
         raise Unsafe(f"a name in it ({str(error).splitlines()[0]})") from error
     if not isinstance(bound, exp.Query):

@@ -10,7 +10,7 @@ from thermocline.engine.relations import private
 from thermocline.engine.spark import CATALOG
 from thermocline.engine.spark_types import quoted
 from thermocline.transform import parts
-from thermocline.transform.inputs import Span
+from thermocline.transform.inputs import MOST_COMPARED, Span
 from thermocline.transform.models import Model
 from thermocline.transform.parts import OLD, Touched
 from thermocline.transform.strategies.shaping import shaped, written_columns
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from thermocline.lake import Lake
 
-MOST_DIFFERING = 10_000
 _LETTERS = ("İΣ", "iσ")
 
 
@@ -103,7 +102,7 @@ class SparkReader:
         computed = shaped(rows, model.contract).selectExpr(*values)
         there = held.selectExpr(*values)
         both = computed.exceptAll(there).unionAll(there.exceptAll(computed))
-        return sorted(self.parts(both, model, columns, MOST_DIFFERING), key=repr)
+        return sorted(self.parts(both, model, columns, MOST_COMPARED), key=repr)
 
     def close(self) -> None:
         """Drop the views."""

@@ -34,8 +34,15 @@ from thermocline.telemetry import SILENT, Progress
 from thermocline.transform.formulas import Computed, Formulas, Range
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import MOST_PARTS, Touched, by_day, touched_columns, unfit
-from thermocline.transform.workers.executor import WorkersExecutor, cut_up, standing
+from thermocline.transform.parts import (
+    MOST_PARTS,
+    Touched,
+    by_day,
+    standing,
+    touched_columns,
+    unfit,
+)
+from thermocline.transform.workers.executor import WorkersExecutor, cut_up
 from thermocline.transform.workers.piece import Piece
 from thermocline.transform.workers.pool import Outcome
 
@@ -249,7 +256,7 @@ class Backfill:
                 f"{self.model.table} has more than {MOST_PARTS:,} partitions.",
                 "Partition it by something coarser.",
             )
-        there = standing(self.draft, self.model.table, self.draft.base(self.model.table))
+        there = standing(self.lake, self.model.table, self.draft.base(self.model.table))
         every = (*found.values, *there)
         return Touched.of(columns, (values for values in every if self.wanted.holds(values)))
 

@@ -14,7 +14,7 @@ from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import MOST_PARTS, Touched, touched_columns
+from thermocline.transform.parts import MOST_PARTS, Touched, standing, touched_columns
 from thermocline.transform.plan import BEYOND_KEY
 from thermocline.transform.workers import cluster
 from thermocline.transform.workers.piece import Piece, cut, speakable
@@ -133,7 +133,7 @@ class WorkersExecutor:
 
         parts = rows.parts
         try:
-            there = standing(draft, model.table, draft.head(model.table))
+            there = standing(draft.lake, model.table, draft.head(model.table))
         except OlderPartitioning:
             if not full:
                 raise
@@ -247,11 +247,3 @@ def cut_up(
     return [
         Piece(draft.run, model.table, draft.branch, base, read, some) for some in cut(parts, batch)
     ]
-
-
-def standing(draft: Draft, table: str, snapshot: int) -> list[tuple[Any, ...]]:
-    """The partitions that a table has at a snapshot, by the values of their columns."""
-    from thermocline.lake.rewrite import standing_partitions, values_of
-
-    iceberg = draft.lake.iceberg(table)
-    return [values_of(iceberg, record) for record in standing_partitions(iceberg, snapshot)]
