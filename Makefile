@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo test check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack soak soak-models soak-histories soak-postgres torture lock clean
+.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-growth soak soak-properties soak-models soak-histories soak-postgres soak-interrupts torture lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,14 +20,20 @@ setup: .venv/.complete  ## .venv with the pinned dependencies and Thermocline it
 java: setup  ## find Java 17 or newer, or install it where that is allowed
 	@tools/java.sh
 
+hooks: setup  ## run what `make check` runs on changed files before each commit
+	@git config core.hooksPath tools/hooks
+
 demo: java  ## the shop, from raw files to published gold, in demo/
 	@$(BIN)/thermo demo demo
 
 # Two processes: each has a Spark session and servers of its own, and takes whole files of tests,
-# in the order that tests/conftest.py gives them. What takes long is told at the end.
+# in the order that tests/durations.py gives them. What takes long is told at the end.
 TWO := -n 2 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=20
 test: java  ## all tests
 	@$(BIN)/python -m pytest $(TWO) $(PYTEST) tests
+
+durations: java  ## all tests, and keep how long each file took: what balances the two processes
+	@$(MAKE) --no-print-directory test PYTEST="--refresh-durations $(PYTEST)"
 
 check: setup  ## style, types, import directions and unit tests, in under a minute
 	@$(MAKE) --no-print-directory --jobs=2 --keep-going --output-sync=target types unit lint
@@ -80,13 +86,23 @@ ATTACK ?=
 bench-attack: java  ## three callers send the worst queries for a minute; how two others fare
 	@$(BIN)/python -m benchmarks.attack $(ATTACK)
 
+# GROWTH="--only commits files" measures only those; "--minutes 5" makes the stream a short one.
+GROWTH ?=
+bench-growth: java  ## what an operation costs at N, 4N and 16N of history, files, tables
+	@$(BIN)/python -m benchmarks.growth $(GROWTH)
+
 # QUESTIONS="--queries 500 --trino 20" makes it a short one.
 QUESTIONS ?=
 bench-questions: java  ## 10,000 random queries: the same rows hot, direct, on Spark, 300 on Trino
 	@$(BIN)/python -m benchmarks.questions $(QUESTIONS)
 
 # The long random forms of what `make test` has a seeded part of, one after the other.
-soak: soak-models soak-histories soak-postgres  ## all random tests in their long forms
+soak: soak-properties soak-models soak-histories soak-postgres soak-interrupts  ## all random tests, in long forms
+
+# SEED=7 looks at other examples; without one it is the date.
+SEED ?= $(shell date +%y%m%d)
+soak-properties: java  ## 2,000 new examples of each property that the unit tests have
+	@SOAK=1 $(BIN)/python -m pytest -q $(TWO) -m hypothesis --hypothesis-seed=$(SEED) tests/unit
 
 # MODELS="--models 300 --spark 0 --seed 7" plays others; without a seed it takes the date.
 MODELS ?= --mutants
@@ -102,6 +118,11 @@ soak-histories: setup  ## 2,000 random histories of tables with companions, besi
 SEEDS ?= 3
 soak-postgres: java  ## random Postgres tables over all types, captured both ways, against silver
 	@SOAK=$(SEEDS) $(BIN)/python -m pytest -q tests/integration/test_postgres_tables.py
+
+# INTERRUPTS="--moments 3 --only ingest run" makes it a short one.
+INTERRUPTS ?=
+soak-interrupts: java  ## Ctrl-C at 20 random moments of every long command, both ways
+	@$(BIN)/python -m benchmarks.interrupts $(INTERRUPTS)
 
 # TORTURE="--kills 20 --events 100000" makes it a short one.
 TORTURE ?=

@@ -10,19 +10,21 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import psutil
 from tests.integration import postgres_project
 from tests.servers import kafka, postgres
 
@@ -35,6 +37,73 @@ if TYPE_CHECKING:
 
 PATIENCE = 120
 STEP = 0.1
+LOOK = 10.0
+"""Seconds; snapshots of the last two minutes are kept."""
+
+
+@dataclass
+class Stream:
+    """How a stream went: the age of every event, and what was seen of the process meanwhile."""
+
+    name: str
+    target: str
+    lakehouse: Lakehouse
+    began: float = 0.0
+    published: dict[int, float] = field(default_factory=dict)
+    """When each snapshot that added rows became main."""
+    samples: list[Sample] = field(default_factory=list)
+
+    def watch(self, process: int, done: threading.Event) -> None:
+        """See commits while they are there: retention lets snapshots go."""
+        while not done.wait(LOOK):
+            self.look()
+            self.samples.append(Sample.of(self.lakehouse.lake.state(self.target).location, process))
+
+    def look(self) -> None:
+        """Note the snapshots that were published since the last look."""
+        state = self.lakehouse.lake.state(self.target)
+        for each in state.ancestry(state.head()):
+            if each.id in self.published:
+                break
+            if each.count("added-records"):
+                self.published[each.id] = state.published_at(each.id).timestamp()
+
+    def ages(self) -> tuple[np.ndarray, np.ndarray]:
+        """The times of all events sent since the start, and how old each was when published.
+
+        The rows of a batch share the moment it was read at, and batches are commits in order.
+        """
+        table = self.lakehouse.lake.iceberg(self.target)
+        rows = table.scan(selected_fields=("_event_time", "_ingested_at")).to_arrow()
+        events, batches = (rows[c].to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
+                           for c in ("_event_time", "_ingested_at"))  # fmt: skip
+        moments, which = np.unique(batches, return_inverse=True)
+        published = np.array(sorted(self.published.values()))
+        assert len(moments) == len(published), (len(moments), len(published))
+        counted = events >= self.began
+        return events[counted], (published[which] - events)[counted]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the stream's process had used at a moment, and what lies in the table's folder."""
+
+    at: float
+    cpu: float
+    memory: int
+    metadata_files: int
+    metadata_bytes: int
+
+    @classmethod
+    def of(cls, location: str, process: int) -> Sample:
+        """Look at a process and the metadata of a table."""
+        root = psutil.Process(process)
+        times, memory = root.cpu_times(), root.memory_info().rss
+        sizes = []
+        for path in Path(location.removeprefix("file://")).glob("metadata/*"):
+            with suppress(FileNotFoundError):  # commits remove files
+                sizes.append(path.stat().st_size)
+        return cls(time.time(), times.user + times.system, memory, len(sizes), sum(sizes))
 
 
 def main() -> None:
@@ -47,17 +116,15 @@ def main() -> None:
     options = parser.parse_args()
     print("| from | events | p50 s | p95 s | p99 s | commits | files | mean file KB |")
     print("|---|---:|---:|---:|---:|---:|---:|---:|")
-    for measure in (_from_kafka, _from_postgres):
-        folder = Path(tempfile.mkdtemp(prefix="bench-freshness-"))
-        try:
-            print(measure(folder, options), flush=True)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    for measure in (from_kafka, _from_postgres):
+        with tempfile.TemporaryDirectory(prefix="bench-freshness-") as folder:
+            print(_line(measure(Path(folder), options)), flush=True)
     print(f"\n{options.rate:,} events/s for {options.minutes:g} minutes, looking every "
           f"{options.every}, {datetime.now(UTC):%Y-%m-%d}, {machine()}")  # fmt: skip
 
 
-def _from_kafka(folder: Path, options: argparse.Namespace) -> str:
+def from_kafka(folder: Path, options: argparse.Namespace) -> Stream:
+    """Stream JSON events from a broker of our own, at the rate that the options name."""
     (folder / "kafka").mkdir()
     with kafka.serve(folder / "kafka") as server:
         topic = server.create()
@@ -74,7 +141,7 @@ def _from_kafka(folder: Path, options: argparse.Namespace) -> str:
         return _measured("Kafka", project, "events", ingest.TARGET, send, options)
 
 
-def _from_postgres(folder: Path, options: argparse.Namespace) -> str:
+def _from_postgres(folder: Path, options: argparse.Namespace) -> Stream:
     with postgres.serve() as server:
         os.environ[postgres_project.SECRET] = server.password
         project = folder / "project"
@@ -100,30 +167,35 @@ def _measured(
     target: str,
     send: Callable[[int], None],
     options: argparse.Namespace,
-) -> str:
+) -> Stream:
     """Warm up until something landed, then send at the rate and wait for the last of it."""
-    with _stream(project, source, options.every):
-        lakehouse = tc.open(project)
+    stream, done = Stream(name, target, tc.open(project)), threading.Event()
+    with _stream(project, source, options.every) as process:
         send(options.rate)
-        _wait(lakehouse, target, options.rate)
-        began, sent = time.time(), 0
-        while time.time() - began < options.minutes * 60:
-            due = int((time.time() - began + STEP) * options.rate) - sent
+        _wait(stream.lakehouse, target, options.rate)
+        watcher = threading.Thread(target=stream.watch, args=(process, done), daemon=True)
+        watcher.start()
+        stream.began, sent = time.time(), 0
+        while time.time() - stream.began < options.minutes * 60:
+            due = int((time.time() - stream.began + STEP) * options.rate) - sent
             send(due)
             sent += due
             time.sleep(STEP)
-        _wait(lakehouse, target, options.rate + sent)
-    return _line(name, lakehouse, target, began)
+        _wait(stream.lakehouse, target, options.rate + sent)
+        done.set()
+        watcher.join()
+    stream.look()
+    return stream
 
 
 @contextmanager
-def _stream(project: Path, source: str, every: str) -> Iterator[None]:
+def _stream(project: Path, source: str, every: str) -> Iterator[int]:
     command = [sys.executable, "-m", "thermocline.cli.main", "--project", str(project), "--json",
                "stream", source, "--every", every]  # fmt: skip
     with (project / "stream.jsonl").open("w") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
         try:
-            yield
+            yield child.pid
             child.send_signal(signal.SIGINT)
             child.wait(60)
         finally:
@@ -144,23 +216,15 @@ def _wait(lakehouse: Lakehouse, target: str, rows: int) -> None:
     sys.exit(f"{target} never had {rows:,} rows. The stream said last: {json.dumps(log)}")
 
 
-def _line(name: str, lakehouse: Lakehouse, target: str, began: float) -> str:
-    """The rows of a batch share the moment it was read at, and batches are commits in order."""
-    state = lakehouse.lake.state(target)
+def _line(stream: Stream) -> str:
+    events, age = stream.ages()
+    state = stream.lakehouse.lake.state(stream.target)
     head = state.snapshot(state.head() or 0)
-    commits = [each for each in state.ancestry(head.id) if each.count("added-records")]
-    published = sorted(state.published_at(each.id).timestamp() for each in commits)
-    rows = lakehouse.table(target).to_arrow().select(["_event_time", "_ingested_at"])
-    events, batches = (rows[c].to_numpy().astype("datetime64[us]").astype(np.int64) / 1e6
-                       for c in ("_event_time", "_ingested_at"))  # fmt: skip
-    moments, which = np.unique(batches, return_inverse=True)
-    assert len(moments) == len(published), (len(moments), len(published))
-    age = (np.array(published)[which] - events)[events >= began]
     p50, p95, p99 = np.percentile(age, (50, 95, 99))
     files, size = head.count("total-data-files"), head.count("total-files-size")
     return (
-        f"| {name} | {len(age):,} | {p50:.2f} | {p95:.2f} | {p99:.2f} | {len(published):,} "
-        f"| {files:,} | {size / max(files, 1) / 1000:,.0f} |"
+        f"| {stream.name} | {len(events):,} | {p50:.2f} | {p95:.2f} | {p99:.2f} "
+        f"| {len(stream.published):,} | {files:,} | {size / max(files, 1) / 1000:,.0f} |"
     )
 
 

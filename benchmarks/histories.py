@@ -3,8 +3,9 @@
     python -m benchmarks.histories --count 2000 --seed 1
 
 After every step the table and its companions hold what the model says
-(`tests/integration/table_histories.py`). A broken history is named by its kind and seed, with all
-its steps; the command then ends with 1. `--engine spark` computes on Spark.
+(`tests/integration/table_histories.py`); with an even seed all snapshots expire that may. A broken
+history is named by its kind and seed, with all its steps; the command then ends with 1.
+`--engine spark` computes on Spark.
 """
 
 from __future__ import annotations
@@ -31,12 +32,13 @@ def main() -> int:
     for number in range(asked.count):
         kind, seed = KINDS[number % len(KINDS)], asked.seed + number // len(KINDS)
         with tempfile.TemporaryDirectory() as folder:
-            history = History(Path(folder), seed, kind, asked.engine)
+            expiring = seed % 2 == 0
+            history = History(Path(folder), seed, kind, asked.engine, expiring=expiring)
             try:
                 history.play(asked.steps)
             except Broken as error:
                 broken += 1
-                print(f"BROKEN seed {seed} {error}", flush=True)
+                print(f"BROKEN seed {seed}{' expiring' * expiring} {error}", flush=True)
             finally:
                 history.close()
         done.update(step.split(" ")[0] for step in history.log)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
+from tests import durations
+
+# What was green yesterday is green today: the same examples in every run. `make soak` looks for
+# new ones, and what it finds becomes an explicit example.
+settings.register_profile("fixed", derandomize=True)
+settings.register_profile("soak", max_examples=2_000, print_blob=True)
+settings.load_profile("soak" if os.environ.get("SOAK") else "fixed")
 
 pytest_plugins = ["tests.servers.fixtures"]
 
@@ -23,13 +30,6 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 
-LONGEST = (
-    "e2e/test_readme.py", "e2e/test_cluster.py", "e2e/test_torture.py", "e2e/test_crashes.py",
-    "integration/serve/test_same_answer.py", "integration/serve/test_trino_cold.py",
-    "integration/serve/test_trino_served.py", "integration/serve/test_trino_clients.py",
-    "integration/test_worker_kills.py", "integration/test_random_models.py",
-)  # fmt: skip
-"""Files that take minutes. They begin first, so that in the end no process works alone."""
 MEMORY = "2g"
 SETTINGS = f"""
 [lake]
@@ -42,13 +42,20 @@ shuffle_partitions = 2
 """Of every lake whose Spark runs in the process of the tests: the first starts the JVM for all."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The option by which `make durations` measures."""
+    parser.addoption("--refresh-durations", action="store_true", help="keep how long files took")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Measure in the process that hears of all tests."""
+    if config.getoption("--refresh-durations") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(durations.Measured())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in the order in which processes take them: the longest, then those of many tests."""
-    here = Path(__file__).parent
-    assert all((here / each).is_file() for each in LONGEST), "a file in LONGEST is gone"
-    longest = {here / each: place for place, each in enumerate(LONGEST)}
-    sizes = Counter(item.path for item in items)
-    items.sort(key=lambda item: (longest.get(item.path, len(longest)), -sizes[item.path]))
+    """Files in the order in which processes take them."""
+    items[:] = durations.ordered(items)
 
 
 @pytest.fixture

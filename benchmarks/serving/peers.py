@@ -111,8 +111,8 @@ def _translated(sql: str, name: str, lake: Lake) -> str:
     """A question in Trino's words, as the router would say it."""
     from thermocline.lake.schema import shape_of
     from thermocline.serve.question.clock import pin
-    from thermocline.serve.question.guard import guard
-    from thermocline.serve.question.translate import translate
+    from thermocline.sql.guard import guard
+    from thermocline.sql.translate import translate
 
     question = guard(sql)
     pin(question.tree, datetime.now(UTC))

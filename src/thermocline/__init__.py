@@ -23,3 +23,8 @@ def __getattr__(name: str) -> Any:
 
         return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # For completion: what is loaded when first used is not among the module's globals yet.
+    return sorted({*globals(), *__all__})

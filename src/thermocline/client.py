@@ -209,7 +209,7 @@ def _error(status: int, content: bytes) -> ThermoclineError:
 def _kinds() -> dict[str, type[ThermoclineError]]:
     from thermocline import errors
     from thermocline.serve import failures
-    from thermocline.serve.question import guard
+    from thermocline.sql import guard
 
     return {
         kind.code: kind

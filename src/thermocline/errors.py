@@ -75,6 +75,19 @@ class NotFound(Permanent):
     exit_code = 2
 
 
+class TablesElsewhere(Permanent):
+    """The catalog's tables do not lie in the lake's warehouse: they are another project's."""
+
+    code = "elsewhere"
+    exit_code = 2
+
+
+class FileMissing(NotFound):
+    """A file that a table needs is not there. `details` has the table and the file."""
+
+    code = "file-missing"
+
+
 class ContractError(Permanent):
     """One or more contracts are wrong, or ask for a change that is not allowed.
 
@@ -108,6 +121,18 @@ class CatalogUnavailable(Transient):
     """The catalog is locked or cannot be reached."""
 
     code = "catalog"
+
+
+class DiskFull(Transient):
+    """There is no room for a file. Nothing of the work was published."""
+
+    code = "disk-full"
+
+
+class NotWritable(Permanent):
+    """A file may not be written or read. Nothing of the work was published."""
+
+    code = "not-writable"
 
 
 class CommitConflict(Transient):

@@ -44,8 +44,11 @@ def one_line(text: str) -> str:
     )
 
 
-def log_to(target: Path | None = None, level: str = "INFO") -> None:
-    """Write the system's log as JSON lines to a file, or to stderr when none is named."""
+def log_to(target: Path | None = None, level: str = "INFO", largest: int = 0) -> None:
+    """Write the system's log as JSON lines to a file, or to stderr when none is named.
+
+    A file that has grown to `largest` bytes is put aside, in the place of the one before.
+    """
     import logging
 
     logger = logging.getLogger(ROOT_LOGGER)
@@ -56,11 +59,27 @@ def log_to(target: Path | None = None, level: str = "INFO") -> None:
     if target is None:
         handler = logging.StreamHandler(sys.stderr)
     else:
-        handler = logging.FileHandler(target, encoding="utf-8")
+        handler = _file(target, largest)
     handler.setFormatter(_json_lines())
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+def _file(target: Path, largest: int) -> logging.Handler:
+    import os
+    from logging.handlers import RotatingFileHandler
+
+    class OwnersAlone(RotatingFileHandler):
+        def _open(self) -> Any:
+            return open(
+                self.baseFilename,
+                self.mode,
+                encoding=self.encoding,
+                opener=lambda path, flags: os.open(path, flags, 0o600),
+            )
+
+    return OwnersAlone(target, maxBytes=largest, backupCount=1 if largest else 0, encoding="utf-8")
 
 
 def log(name: str, event: str, /, *, level: str = "INFO", **fields: Any) -> None:

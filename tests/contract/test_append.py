@@ -10,15 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table import Table
 from pyiceberg.types import StringType
 
 from thermocline.contract import Column, Contract
 from thermocline.contract.definition import Partition, Sort
 from thermocline.contract.types import Field, List, Map, Primitive, Struct
 from thermocline.errors import CatalogUnavailable, CommitConflict, CommitUnknown, Permanent
-from thermocline.lake import Draft, Lake
+from thermocline.lake import Draft, Lake, atomic
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.metadata import local_path
 
@@ -135,20 +133,18 @@ def test_somebody_who_commits_meanwhile_is_waited_out(
 ) -> None:
     draft = made.draft("RUN")
     draft.begin(TABLE)
-    real = Table._do_commit
+    real = atomic.commit_all
     others = iter(range(2))
 
-    def beaten(self: Table, *args: Any, **kwargs: Any) -> None:
+    def beaten(*args: Any) -> None:
         if next(others, None) is not None:
-            monkeypatch.setattr(Table, "_do_commit", real)
             made.iceberg(TABLE).append(rows((9, "other", 1)).select(["id", "name", "at"]).cast(
                 pa.schema([pa.field("id", pa.int64(), False), ("name", pa.string()),
                            ("at", pa.timestamp("us", "UTC"))])
             ))  # fmt: skip
-            monkeypatch.setattr(Table, "_do_commit", beaten)
-        real(self, *args, **kwargs)
+        real(*args)
 
-    monkeypatch.setattr(Table, "_do_commit", beaten)
+    monkeypatch.setattr(atomic, "commit_all", beaten)
     appended(draft, (1, "a", 1))
     assert (ids(made), ids(made, draft.branch)) == ([9, 9], [1])
 
@@ -158,15 +154,16 @@ def test_somebody_who_commits_meanwhile_is_waited_out(
 def test_a_commit_that_fails_is_looked_for_before_that_is_believed(
     made: Lake, monkeypatch: pytest.MonkeyPatch, failure: type[Exception], *, lands: bool
 ) -> None:
-    real = Table._do_commit
+    real = atomic.commit_all
 
-    def cut_off(self: Table, *args: Any, **kwargs: Any) -> None:
+    def cut_off(*args: Any) -> None:
         if lands:
-            real(self, *args, **kwargs)
+            real(*args)
         raise failure("cut off")
 
-    monkeypatch.setattr(Table, "_do_commit", cut_off)
     draft = made.draft("RUN")
+    draft.begin(TABLE)
+    monkeypatch.setattr(atomic, "commit_all", cut_off)
     if lands:
         assert appended(draft, (1, "a", 1)) == draft.head(TABLE)
         assert ids(made, draft.branch) == [1]
@@ -182,28 +179,27 @@ def test_a_commit_that_cannot_be_looked_for_is_unknown(
     def gone(*args: Any) -> None:
         raise CatalogUnavailable("The catalog is away.", "")
 
-    def cut_off(self: Table, *args: Any, **kwargs: Any) -> None:
+    def cut_off(*args: Any) -> None:
         monkeypatch.setattr(bookmarks, "find_commit", gone)
         raise ConnectionError("cut off")
 
-    monkeypatch.setattr(Table, "_do_commit", cut_off)
+    draft = made.draft("RUN")
+    draft.begin(TABLE)
+    monkeypatch.setattr(atomic, "commit_all", cut_off)
     with pytest.raises(CommitUnknown, match="not known whether"):
-        appended(made.draft("RUN"), (1, "a", 1))
+        appended(draft, (1, "a", 1))
 
 
 def test_who_loses_every_race_is_told_of_a_conflict(
     made: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def beaten(self: Table, *args: Any, **kwargs: Any) -> None:
-        raise CommitFailedException("others")
+    def beaten(*args: Any) -> None:
+        raise CommitConflict("others", "Run again.")
 
-    made.iceberg(TABLE).transaction().set_properties(
-        {"commit.retry.num-retries": "0"}
-    ).commit_transaction()
     draft = made.draft("RUN")
     draft.begin(TABLE)
-    monkeypatch.setattr(Table, "_do_commit", beaten)
-    with pytest.raises(CommitConflict, match="did not land: others"):
+    monkeypatch.setattr(atomic, "commit_all", beaten)
+    with pytest.raises(CommitConflict, match="others"):
         appended(draft, (1, "a", 1))
 
 

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import DataFileContent, ManifestContent
-from pyiceberg.table import Table
 
 from thermocline.contract import Column, Contract
 from thermocline.contract.definition import Partition
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed, Permanent
-from thermocline.lake import Draft, Lake, writing
+from thermocline.lake import Draft, Lake, atomic, writing
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.changes import changes
 
@@ -178,24 +177,24 @@ def test_manifests_of_deletes_are_merged_too(draft: Draft) -> None:
 def test_files_are_written_once_though_others_commit_meanwhile(
     draft: Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, written = Table._do_commit, []
+    real, written = atomic.commit_all, []
     others = iter(range(2))
 
-    def beaten(self: Table, *args: Any, **kwargs: Any) -> None:
+    def beaten(*args: Any) -> None:
         if (number := next(others, None)) is not None:
-            monkeypatch.setattr(Table, "_do_commit", real)
+            monkeypatch.setattr(atomic, "commit_all", real)
             draft.lake.draft(f"OTHER{number}").append(
                 TABLE, rows((99, 1)), bookmark=None, operation="ingest"
             )
-            monkeypatch.setattr(Table, "_do_commit", beaten)
-        real(self, *args, **kwargs)
+            monkeypatch.setattr(atomic, "commit_all", beaten)
+        real(*args)
 
     class Watched:
         def __iter__(self) -> Iterator[pa.Table]:
             written.append(1)
             yield rows((7, 4))
 
-    monkeypatch.setattr(Table, "_do_commit", beaten)
+    monkeypatch.setattr(atomic, "commit_all", beaten)
     draft.replace(TABLE, Watched(), bookmark=None, operation="replace")
     assert (ids(draft), len(written)) == ([7], 1)
 

@@ -109,7 +109,7 @@ def test_who_lost_the_lease_cannot_commit(made: Lake) -> None:
     late, next_one = rows.lease(TABLE, "late"), rows.lease(TABLE, "next")
     assert late is not None and next_one is not None
     before = made.state(TABLE).metadata_location
-    committer = Committer(made.catalog, rows)  # type: ignore[arg-type]
+    committer = Committer(made.catalog, rows, made)  # type: ignore[arg-type]
     with pytest.raises(LeaseLost):
         committer._commit(late, rows.waiting(TABLE))
     assert made.state(TABLE).metadata_location == before
@@ -133,7 +133,7 @@ def test_a_leaseholder_that_works_on_gives_signs_of_life(made: Lake) -> None:
             time.sleep(0.05)
         return expiry(made) > first
 
-    Committer(made.catalog, rows).serve(held, renewed)  # type: ignore[arg-type]
+    Committer(made.catalog, rows, made).serve(held, renewed)  # type: ignore[arg-type]
     assert ids(made, TABLE) == [], "it was renewed, and that was enough"
     assert expiry(made) == 0
 

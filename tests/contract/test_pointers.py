@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
 from tests.contract.catalog_tables import ORDERS, add_orders
 
 from thermocline.contract import Contract
@@ -32,7 +33,10 @@ def test_pointers_lead_to_every_table(lake: Lake) -> None:
     assert reader.pointers() == {}
 
 
-def test_tables_of_one_transaction_are_seen_together(lake: Lake) -> None:
+@pytest.mark.parametrize("among", [None, PAIR])
+def test_tables_of_one_transaction_are_seen_together(
+    lake: Lake, among: tuple[str, ...] | None
+) -> None:
     for table in PAIR:
         lake.ensure(Contract(table, ORDERS.columns))
     heads = {table: lake.state(table).head() for table in PAIR}
@@ -43,7 +47,7 @@ def test_tables_of_one_transaction_are_seen_together(lake: Lake) -> None:
     def look() -> None:
         reader = catalog.reader(lake.settings)
         while not ended.is_set():
-            found = reader.pointers()
+            found = reader.pointers(among)
             tags = [sorted(reader.state_at(t, found[t]).refs) for t in PAIR]
             looks.append(len(tags[0]))
             torn.extend([tags] if tags[0] != tags[1] else [])

@@ -13,7 +13,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -231,6 +233,17 @@ class Scene:
             shutil.copytree(place / name, folder, dirs_exist_ok=True)
         _copy_database(place / "catalog.db", self._sqlite)
 
+    @contextmanager
+    def expiring(self) -> Iterator[None]:
+        """Have every commit let go each snapshot that it may."""
+        path = self.project / "thermocline.toml"
+        least = 'snapshots = 1\nage = "0.001s"\nhourly = 0\ndaily = 0\n'
+        path.write_text(f"{SETTINGS}[lake.retention]\n{least}")
+        try:
+            yield
+        finally:
+            path.write_text(SETTINGS)
+
     def choose(self, lane: str) -> None:
         """Have the sources go by a lane."""
         for name, text in SOURCES.items():
@@ -265,11 +278,24 @@ class Scene:
         """Have a process die at a point; if it has a JVM of its own, that dies with it."""
         child = self.start(command, point, spark, engine)
         code = child.wait(timeout=180)
-        if spark is None:
-            os.killpg(child.pid, signal.SIGKILL)
-        # The JVM has the same output, so its end is the end of both.
+        while spark is None and (left := _session(child.pid)):
+            for each in left:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
+            time.sleep(0.02)
         said = child.communicate()[0].decode(errors="replace")
         assert code == -signal.SIGKILL, f"{point} was not reached:\n{said}"
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session that still run; a JVM is in it, in a group of its own."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found.append(int(folder.name))
+    return found
 
 
 def _catalog_files(folder: str, names: list[str]) -> list[str]:

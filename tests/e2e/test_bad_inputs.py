@@ -290,7 +290,10 @@ def test_a_full_disk(house: Lakehouse, lane: str) -> None:
         house = tc.open(sys.argv[1])
         writer = os.getpid()
         if sys.argv[2] == "spark":  # the JVM's own files may be as large as they are
-            writer = house.lake.spark.session.sparkContext._gateway.proc.pid
+            from thermocline.engine import gateway
+            assert house.lake.spark.session.version
+            [process] = gateway._processes
+            writer = process.pid
         resource.prlimit(writer, resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
         try:
             house.ingest()
@@ -311,7 +314,7 @@ def test_a_full_disk(house: Lakehouse, lane: str) -> None:
 
 
 def test_a_catalog_that_is_locked(house: Lakehouse, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(catalog, "TIMEOUT", 1.0)
     before = mains(house)
     (house.settings.project / "landing" / "b.jsonl").write_bytes(jsonl(*NEW))
     holder = sqlite3.connect(house.settings.catalog.uri, isolation_level=None)

@@ -24,7 +24,7 @@ java = gateway.jvm.org.apache.spark.api.java.JavaSparkContext.fromSparkContext(r
 SparkSession(SparkContext(gateway=gateway, jsc=java))
 SparkSession.stop = lambda session: None  # it is not ours to stop
 """
-COMMAND = "from thermocline.cli.main import run\nsys.exit(run(sys.argv[1:]))"
+COMMAND = "from thermocline.__main__ import main\nsys.exit(main())"
 """The code of a child that is the command `thermo`."""
 
 

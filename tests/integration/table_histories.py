@@ -37,6 +37,12 @@ threads = 1
 engine = "{engine}"
 """
 )
+EXPIRING = """
+[lake.retention]
+snapshots = 1
+age = "0.001s"
+"""
+"""By which every commit lets go each snapshot that it may."""
 SOURCE = """\
 name: events
 kind: files
@@ -105,7 +111,9 @@ class Broken(AssertionError):
 class History:
     """One history on its way: `step` does something at random and compares."""
 
-    def __init__(self, folder: Path, seed: int, kind: str, engine: str = "duckdb") -> None:
+    def __init__(
+        self, folder: Path, seed: int, kind: str, engine: str = "duckdb", *, expiring: bool = False
+    ) -> None:
         self.dice = Random(f"{kind} {seed}")
         self.kind = kind
         self.folder = folder
@@ -125,16 +133,19 @@ class History:
         self._runs: list[str] = []
         self._env: tuple[int, int] | None = None
         """The target's main when the environment was begun, and where the environment is."""
+        self._expiring = expiring
         self._make(engine)
 
     def _make(self, engine: str) -> None:
-        self._write("thermocline.toml", SETTINGS.format(engine=engine))
+        history = EXPIRING if self._expiring else ""
+        self._write("thermocline.toml", SETTINGS.format(engine=engine) + history)
         self._write("contracts/bronze/events.odcs.yaml", HEAD.format(name="events") + BRONZE)
         contract = HEAD.format(name="t") + CONTRACTS[self.kind]
         self._write("contracts/silver/t.odcs.yaml", contract)
         self._write("sources/events.yaml", SOURCE)
         (self.folder / "landing").mkdir()
-        self._edit(1)
+        self._write_model(1)
+        self.house = self._open()
         self.house.lake.ensure(self.house.contracts[EVENTS])
 
     def _write(self, path: str, text: str) -> None:
@@ -142,14 +153,27 @@ class History:
         (self.folder / path).write_text(text)
 
     def _edit(self, factor: int) -> None:
-        """Write the model anew, and open the project as a new process would."""
+        """Write another model, and open the project as a new process would."""
+        self.close()
+        self._write_model(factor)
+        self.house = self._open()
+
+    def _write_model(self, factor: int) -> None:
         self._factor = factor
         self._write("models/silver/t.sql", MODELS[self.kind].format(factor=factor))
-        self.house = Lakehouse(load(self.folder, environ=clean_environment()))
+
+    def _open(self) -> Lakehouse:
+        return Lakehouse(load(self.folder, environ=clean_environment()))
+
+    def move(self, folder: Path) -> None:
+        """Go on in a project that holds what this one does; every row is read again."""
+        self.folder = folder
+        self._seen.clear()
+        self._edit(self._factor)
 
     def close(self) -> None:
-        """Let go of the lake."""
-        self.house.lake.duck.stop()  # Spark's session is the process's
+        """Let go of the lake, as the end of its process would; Spark's session is the process's."""
+        self.house.lake.disconnect()
 
     def play(self, steps: int) -> None:
         """Do so many steps; Broken names the step and all before it."""
@@ -211,7 +235,7 @@ class History:
             to: int | str = name
             target = self._names[table, name]
         else:
-            to = target = self.dice.choice(self._past[table])
+            to = target = self.dice.choice(self._still(table))
         if target not in self._past[table]:
             return  # it was only ever in an environment
         self.log.append(f"rollback {table} to {'a name' if isinstance(to, str) else 'a snapshot'}")
@@ -231,7 +255,7 @@ class History:
         """Give a snapshot a tag or begin a branch at it."""
         table = self.dice.choice([EVENTS, TARGET])
         name = f"n{next(self._numbers)}"
-        at = self.dice.choice(self._past[table])
+        at = self.dice.choice(self._still(table))
         kind = self.dice.choice(["tag", "branch"])
         self.log.append(f"{kind} {table}")
         getattr(self.house.table(table), kind)(name, at=at)
@@ -289,6 +313,14 @@ class History:
         outside = [row for row in before if not day[0] <= str(row[0]) <= day[1]]
         inside = [row for row in self._computed() if day[0] <= str(row[0]) <= day[1]]
         self._noted(TARGET, tuple(sorted([*outside, *inside])))
+
+    def _still(self, table: str) -> list[int]:
+        """Where main of a table can go back to: all that it was at, or what has not expired."""
+        if not self._expiring:
+            return self._past[table]
+        state = self.house.lake.state(table)
+        kept = {*(each.id for each in state.ancestry(state.head())), *state.names}
+        return [at for at in self._past[table] if at in kept]
 
     # What the model says
 

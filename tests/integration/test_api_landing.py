@@ -129,6 +129,14 @@ def test_records_land_once_with_what_came_with_them(api: WebApi, tmp_path: Path)
         11: ('id: "no" is not of type long',),
         12: ("no cursor value at updated",),
     }
+
+    # A mended one comes back, once, as the record that it was.
+    exported, left = house.export_quarantine("things")
+    assert ([row["id"] for row in exported], left) == (["no", 12], 0)
+    mended = tmp_path / "mended.jsonl"
+    mended.write_text(json.dumps({**exported[0], "id": 77}))
+    assert [house.replay("things", mended).replayed for _ in range(2)] == [1, 0]
+    assert 77 in landed(house) and take_all(house) == []
     house.lake.duck.stop()
 
 

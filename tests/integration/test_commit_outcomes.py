@@ -40,7 +40,7 @@ db.execute("rollback")
 @pytest.fixture
 def impatient(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """A lake of two tables that waits for a lock for a moment instead of a minute."""
-    monkeypatch.setattr(catalogs, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(catalogs, "TIMEOUT", 1.0)
     for table in TABLES:
         columns = (Column("id", Primitive("string"), True),)
         lake.ensure(Contract(table, columns, key=("id",), write=Write.MERGE))

@@ -18,7 +18,7 @@ from tests.integration.odcs import HEAD
 
 from thermocline.contract.definition import Column, Contract, Drift
 from thermocline.contract.types import Primitive
-from thermocline.ingest import batch, files
+from thermocline.ingest import batch, files, folder
 from thermocline.ingest.folder import SETTLE_SECONDS, FolderIntake
 from thermocline.ingest.source import Source
 from thermocline.ingest.stream import beats
@@ -104,6 +104,35 @@ def test_a_refused_file_is_looked_at_again_when_it_changes(
     put(landing, "a.jsonl", 1, age=30)
     assert intake.take() is not None
     assert landed(lake) == [1]
+
+
+def test_old_files_are_not_asked_again_and_news_among_them_are_found(
+    lake: Lake, landing: Path, intake: FolderIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for day in ("one", "two"):
+        (landing / day).mkdir()
+        put(landing / day, "a.jsonl", len(day) * 10 + (day == "two"))
+        os.utime(landing / day, (1, 1))
+    assert intake.take() is not None
+    assert intake.take() is None  # now every folder is known to be quiet
+
+    listed: list[str] = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real(path))
+    assert intake.take() is None
+    assert not {str(landing / day) for day in ("one", "two")} & set(listed)
+
+    put(landing / "two", "b.jsonl", 5)  # a new file beside an old one
+    assert intake.take() is not None
+    put(landing / "one", "new", 6)
+    (landing / "one" / "new").replace(landing / "one" / "a.jsonl")  # in an old one's place
+    assert intake.take() is not None
+    assert landed(lake) == [5, 6, 30, 31]
+
+    put(landing / "two", "b.jsonl", 5, 7)  # in place: by the next look that asks all of them
+    monkeypatch.setattr(folder, "WHOLE_LOOK_SECONDS", 0.0)
+    assert intake.take() is not None
+    assert landed(lake) == [5, 5, 6, 7, 30, 31]
 
 
 def test_after_a_rollback_files_are_new_again(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from thermocline.contract.definition import Column, Contract, Drift, Rule
 from thermocline.contract.types import Decimal, List, Primitive
+from thermocline.engine.spark import SparkEngine
 from thermocline.errors import BadInput
-from thermocline.ingest import quarantine
+from thermocline.ingest import mended, quarantine
 from thermocline.ingest.files import ingest
 from thermocline.ingest.quarantine import ReplayReport
+from thermocline.ingest.replay import resolved
 from thermocline.ingest.source import Source
 from thermocline.lake.names import new_run_id
 
@@ -37,10 +43,10 @@ ORDERS = Contract(
 class Kept:
     """A lake with rows in quarantine."""
 
-    def __init__(self, lake: Lake, folder: Path) -> None:
+    def __init__(self, lake: Lake, folder: Path, lane: str) -> None:
         self.lake = lake
         self.folder = folder
-        self.source = Source("orders", str(folder), "bronze.raw_orders", bad_share=1.0)
+        self.source = Source("orders", str(folder), "bronze.raw_orders", bad_share=1.0, lane=lane)
 
     def ingest(self, contract: Contract = ORDERS) -> None:
         ingest(self.lake, self.source, contract, run=new_run_id())
@@ -65,16 +71,17 @@ class Kept:
         return [(row.position, row.reasons) for row in quarantine.rows(self.lake)]
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
-        table = self.lake.spark.session.table("lake.bronze.raw_orders")
-        ordered = table.orderBy("_source_file", "_position").select(*columns)
-        return [tuple(row.values()) for row in ordered.toArrow().to_pylist()]
+        table = self.lake.iceberg("bronze.raw_orders").scan().to_arrow()
+        ordered = table.sort_by([("_source_file", "ascending"), ("_position", "ascending")])
+        return [tuple(row.values()) for row in ordered.select(list(columns)).to_pylist()]
 
 
-@pytest.fixture
-def kept(lake: Lake, tmp_path: Path) -> Kept:
+@pytest.fixture(params=["auto", "spark"])
+def kept(request: pytest.FixtureRequest, lake: Lake, tmp_path: Path) -> Iterator[Kept]:
+    """By the Arrow lane, which needs no Spark here unless it says so, and by Spark's."""
     folder = tmp_path / "landing"
     folder.mkdir()
-    return Kept(lake, folder)
+    yield Kept(lake, folder, request.param)
 
 
 def test_mended_rows_go_through_once(kept: Kept) -> None:
@@ -218,6 +225,31 @@ def test_digits_after_the_point_are_never_rounded_away(kept: Kept) -> None:
     assert [position for position, _ in kept.waiting()] == [3, 4, 6, 7]
 
 
+def test_a_replayed_row_leaves_after_its_time(kept: Kept) -> None:
+    (kept.folder / "a.jsonl").write_text('{"order_id":"1","qty":"x"}\n{"order_id":"2","qty":"x"}\n')
+    kept.ingest()
+    kept.replay(mended=[{"id": kept.id_at(1), "qty": 1}])
+    assert len(quarantine.rows(kept.lake, replayed=True)) == 2
+    settings = kept.lake.settings
+    soon = replace(settings, quarantine=replace(settings.quarantine, keep_replayed="0s"))
+    kept.lake.settings = soon
+    second = kept.replay(mended=[{"id": kept.id_at(2), "qty": 2}])
+    assert (second.replayed, second.still_bad) == (1, 0)
+    left = kept.lake.iceberg("quarantine.raw_orders").scan().to_arrow()
+    assert left.column("position").to_pylist() == [2]
+    assert [row[0] for row in kept.rows("order_id")] == ["1", "2"]
+
+
+def test_only_so_many_rows_are_listed_the_oldest_first(kept: Kept) -> None:
+    for name in ("b", "a"):
+        lines = "".join(f'{{"tags":"{name}"}}\n' for _ in range(30))
+        (kept.folder / f"{name}.jsonl").write_text(lines)
+        kept.ingest()
+    found = quarantine.rows(kept.lake, limit=35)
+    assert [row.file for row in found] == ["b.jsonl"] * 30 + ["a.jsonl"] * 5
+    assert [row.position for row in found[30:]] == [1, 2, 3, 4, 5]
+
+
 def test_a_parquet_row_keeps_its_microseconds_in_quarantine(kept: Kept) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -231,3 +263,130 @@ def test_a_parquet_row_keeps_its_microseconds_in_quarantine(kept: Kept) -> None:
     kept.ingest(contract)
     assert kept.replay(contract, mended=[{"id": kept.id_at(1), "order_id": "1"}]).replayed == 1
     assert kept.rows("order_id", "at") == [("1", moment)]
+
+
+def exported(kept: Kept, name: str = "out.jsonl", contract: Contract = ORDERS) -> Path:
+    rows, left = quarantine.export(kept.lake, kept.source, contract)
+    assert left == 0
+    path = kept.folder.parent / name
+    with path.open("w", newline="") as out:
+        mended.write(rows, out, as_csv=name.endswith(".csv"))
+    return path
+
+
+def put_back(kept: Kept, path: Path, contract: Contract = ORDERS) -> ReplayReport:
+    return quarantine.replay(kept.lake, kept.source, contract, mended=path, run=new_run_id())
+
+
+def test_exported_rows_are_mended_and_put_back_once(kept: Kept) -> None:
+    (kept.folder / "a.jsonl").write_text(
+        '{"order_id":"1","qty":"two","total":7.250,"tags":[1,2]}\ngarbage\n'
+        '{"order_id":"3","qty":99}\n{"order_id":"4","qty":"x"}\n'
+    )
+    kept.ingest()
+    path = exported(kept)
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(row["_quarantine_file"], row["_quarantine_position"]) for row in rows] == [
+        ("a.jsonl", 1), ("a.jsonl", 2), ("a.jsonl", 3), ("a.jsonl", 4)
+    ]  # fmt: skip
+    assert rows[0]["_quarantine_reason"] == 'qty: "two" is not of type int'
+    assert (rows[0]["qty"], rows[0]["tags"]) == ("two", [1, 2])
+    assert '"total":7.250' in path.read_text()
+    assert (rows[1]["_quarantine_raw"], rows[1]["order_id"]) == ("garbage", None)
+    # Nothing was mended: all are tried as they were written, and stay.
+    assert put_back(kept, path).still_bad == 4
+    assert kept.waiting()[1] == (2, ("not a JSON object",))
+
+    rows[0]["qty"], rows[1]["order_id"], rows[3]["qty"] = 2, "2", 11
+    rows[0]["_quarantine_id"] = rows[0]["_quarantine_id"][:12]  # as it is shown
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    first, second = put_back(kept, path), put_back(kept, path)
+    assert (first.replayed, first.still_bad, first.already) == (2, 2, 0)
+    assert (second.replayed, second.still_bad, second.already) == (0, 2, 2)
+    assert [(a, b, str(c), d) for a, b, c, d in kept.rows("order_id", "qty", "total", "tags")] == [
+        ("1", 2, "7.25", [1, 2]), ("2", None, "None", None)
+    ]  # fmt: skip
+    assert kept.waiting() == [(3, ("qty is not ≤ 10",)), (4, ("qty is not ≤ 10",))]
+
+
+def test_a_csv_of_rows_is_mended_and_put_back(kept: Kept) -> None:
+    (kept.folder / "a.csv").write_text('order_id,qty,total\n"a, ""b",x,1.50\nc\n,3,\nd,4,1,5\n')
+    kept.ingest()
+    path = exported(kept, "out.csv")
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["_quarantine_reason"] for row in rows] == [
+        'qty: "x" is not of type int', "not 3 cells", "order_id is missing", "not 3 cells"
+    ]  # fmt: skip
+    assert rows[3]["_quarantine_raw"] == "d,4,1,5"
+    rows[0]["qty"], rows[0]["tags"], rows[2]["order_id"], rows[1]["qty"] = "1", "[7]", "e", "2"
+    with path.open("w", newline="") as file:
+        out = csv.DictWriter(file, rows[0])
+        out.writeheader()
+        out.writerows(rows)
+    done = put_back(kept, path)
+    assert (done.replayed, done.still_bad) == (3, 1)
+    assert kept.rows("order_id", "qty", "tags") == [
+        ('a, "b', 1, [7]), ("c", 2, None), ("e", 3, None)
+    ]  # fmt: skip
+    assert put_back(kept, path).already == 3
+
+
+NAMES = ("id", "reason", "reasons", "payload", "raw", "row", "file", "position", "_quarantine_id")
+
+
+def test_no_column_collides_with_what_quarantine_says(kept: Kept) -> None:
+    text = tuple(Column(name, Primitive("string")) for name in NAMES)
+    contract = Contract("bronze.raw_orders", (*text, Column("n", Primitive("int"))))
+    values = {name: f"a {name}" for name in NAMES}
+    lines = [json.dumps({**values, "n": "x"}), json.dumps({**values, "n": "y"})]
+    (kept.folder / "a.jsonl").write_text("\n".join(lines))
+    kept.ingest(contract)
+    for name, place in (("out.jsonl", 1), ("out.csv", 2)):
+        path = exported(kept, name, contract)
+        path.write_text(path.read_text().replace('"n":"x"', '"n":1').replace(",y", ",2"))
+        assert put_back(kept, path, contract).replayed == 1
+        assert len(kept.rows("n")) == place
+    for row in kept.rows(*NAMES):
+        assert row == tuple(values.values())
+
+
+def test_the_beginning_of_an_id_is_enough_and_an_ambiguous_one_is_refused(kept: Kept) -> None:
+    count = 40
+    (kept.folder / "a.jsonl").write_text("".join('{"qty":1}\n' for _ in range(count)))
+    kept.ingest()
+    ids = sorted(row.id for row in quarantine.rows(kept.lake))
+    assert len(ids) == count
+    path = kept.folder.parent / "mended.jsonl"
+    path.write_text(json.dumps({"id": ids[0][:12], "order_id": "1"}))
+    assert put_back(kept, path).replayed == 1
+    with pytest.raises(BadInput, match=r"More than one row in .* begins with") as refused:
+        resolved([""], ids, "quarantine.raw_orders")
+    assert "Give more of the id" in refused.value.next_step
+    assert kept.replay(ids=[ids[1][:12]]).still_bad == 1
+    assert kept.replay(ids=[ids[0][:12]]).already == 1
+    with pytest.raises(BadInput, match="Not in quarantine"):
+        kept.replay(ids=["0" * 12])
+
+
+def test_few_rows_land_and_come_back_without_a_jvm(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: SparkEngine) -> None:
+        raise AssertionError("a JVM was asked for")
+
+    monkeypatch.setattr(SparkEngine, "session", property(refuse))
+    (tmp_path / "landing").mkdir()
+    kept = Kept(lake, tmp_path / "landing", "auto")
+    (kept.folder / "a.csv").write_text("order_id,qty\na,1\nb,x\n,3\n")
+    rows = pa.table({"order_id": ["p", "q"], "qty": pa.array([99, 1], pa.int32())})
+    pq.write_table(rows, kept.folder / "b.parquet")
+    kept.ingest()
+    assert [row.reasons for row in quarantine.rows(kept.lake)] == [
+        ('qty: "x" is not of type int',), ("order_id is missing",), ("qty is not ≤ 10",)
+    ]  # fmt: skip
+    path = exported(kept)
+    text = path.read_text().replace('"qty":"x"', '"qty":2').replace('"qty":99', '"qty":9')
+    path.write_text(text)
+    assert (put_back(kept, path).replayed, put_back(kept, path).already) == (2, 2)
+    assert kept.rows("order_id", "qty") == [("a", 1), ("b", 2), ("p", 9), ("q", 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -84,9 +85,9 @@ def test_mended_messages_land_once_with_what_came_with_them(
     orders: Project, tmp_path: Path
 ) -> None:
     bad = Message(b'{"id": "x", "note": "kept"}', key=b"k", headers=(("h", b"v"),))
-    orders.server.send(orders.topic, [bad, order(1)])
-    assert orders.ingest() == (1, 1)
-    [row] = orders.open().quarantine(TARGET)
+    orders.server.send(orders.topic, [bad, order(1), order(2, colour="red")])
+    assert orders.ingest() == (1, 2)
+    [row, _] = orders.open().quarantine(TARGET)
     mended = tmp_path / "mended.jsonl"
     mended.write_text(f'{{"id": "{row.id}", "row": {{"id": 5}}}}\n')
     assert orders.open().replay("orders", mended).replayed == 1
@@ -98,6 +99,13 @@ def test_mended_messages_land_once_with_what_came_with_them(
         (1, "n", 1, None, None, order(1)),
     ]
     assert orders.ingest() == (0, 0)  # a replay does not hide how far the topic was read
+
+    # An exported row is the whole record: a field that is not wanted is taken out of it.
+    [exported], _ = orders.open().export_quarantine("orders")
+    assert (exported["id"], exported.pop("colour")) == (2, "red")
+    mended.write_text(json.dumps(exported))
+    assert [orders.open().replay("orders", mended).replayed for _ in range(2)] == [1, 0]
+    assert orders.rows("id", "_position", "_raw")[2] == (2, 2, order(2, colour="red"))
 
 
 def test_tombstones_are_kept_where_the_contract_allows(orders: Project) -> None:

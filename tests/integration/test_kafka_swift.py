@@ -240,7 +240,7 @@ def test_a_password_is_given_to_both_clients(
 
 POINTS = (
     "ingest.read:2", "commit.before:2", "commit.files-written:2", "commit.after:2",
-    "ingest.committed-bronze:2", "publish.staged:4", "publish.after:2", "ingest.published:2",
+    "ingest.committed-bronze:2", "publish.staged:2", "publish.after:2", "ingest.published:2",
 )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def test_maintenance_and_evolution_go_on_under_a_stream(orders: Project) -> None
     ).collect()
     assert stream.take()
     assert orders.rows("id") == [(n,) for n in range(6)]
-    mark = marks.read(house.lake.state(TARGET), "orders")
+    mark = marks.read(house.lake, house.lake.state(TARGET), "orders")
     assert mark is not None
     assert mark.position["topics"][orders.topic]["next"] == {"0": 6, "1": 0}
 

@@ -190,6 +190,8 @@ def test_what_is_done_is_not_done_again(house: Lakehouse) -> None:
     assert died.returncode == -signal.SIGKILL
     found = house.partitions("silver.clean")
     assert found.counts == {"done": 10}
+    [kept] = json.loads(thermo(house, "clean").stdout)["runs"]
+    assert (kept["standing"], kept["dropped"]) == ("resumable", False)
     report = house.backfill("silver.clean")
     assert report.resumed and (report.partitions, report.computed) == (10, 0)
     assert len(content(house, "silver.clean")) == 200
@@ -263,6 +265,23 @@ def test_a_broken_rule_publishes_nothing(house: Lakehouse) -> None:
     with pytest.raises(CheckFailed):
         house.backfill("silver.clean")
     assert content(house, "silver.clean") == []
+    [left] = house.clean(plan=True).runs
+    assert left.standing == "resumable"
+    assert json.loads(thermo(house, "clean", left.run).stdout)["runs"][0]["dropped"]
+    assert house.partitions("silver.clean").counts == {"missing": 10}
+
+
+def test_what_a_failed_run_left_is_dropped_by_one_command(house: Lakehouse) -> None:
+    land(house, [row(777, 2, "a", "-1.00")])
+    with pytest.raises(CheckFailed):
+        house.run(workers="dag")
+    tables = json.loads(thermo(house, "tables").stdout)
+    assert {tuple(table["branches"]) for table in tables} == {("main",)}
+    [left] = house.clean(plan=True).runs
+    assert left.tables == ("gold.daily", "gold.kinds", "silver.clean")
+    done = json.loads(thermo(house, "clean").stdout)
+    assert [(run["run"], run["dropped"]) for run in done["runs"]] == [(left.run, True)]
+    assert house.clean().runs == ()
 
 
 def test_pieces_can_be_done_elsewhere(house: Lakehouse) -> None:

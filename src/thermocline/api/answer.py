@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from thermocline.api.rendering import MAX_ROWS, html_table, text_table
+from thermocline.engine.frames import Frames
 from thermocline.engine.unread import said_of
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake.metadata import TableState
@@ -15,18 +16,14 @@ from thermocline.lake.moments import Moment, resolve
 from thermocline.lake.names import table_name
 
 if TYPE_CHECKING:
-    import pandas as pd
-    import polars as pl
     import pyarrow as pa
     from sqlglot import exp
 
     from thermocline.lake import Lake
 
-SHOWN_ROWS = 20
-
 
 @dataclass(frozen=True)
-class Result:
+class Result(Frames):
     """Rows in the canonical Arrow form, with the engine, snapshots and time that gave them."""
 
     table: pa.Table = field(repr=False)
@@ -47,19 +44,6 @@ class Result:
         """As an Arrow table."""
         return self.table
 
-    def to_pandas(self) -> pd.DataFrame:
-        """As a pandas frame."""
-        frame: pd.DataFrame = self.table.to_pandas()
-        return frame
-
-    def to_polars(self) -> pl.DataFrame:
-        """As a polars frame."""
-        import polars as pl
-
-        frame = pl.from_arrow(self.table)
-        assert isinstance(frame, pl.DataFrame)
-        return frame
-
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
         from thermocline.engine import arrow
@@ -69,43 +53,28 @@ class Result:
         rows = [list(row.values()) for row in arrow.json_rows(self.table)]
         return {"columns": columns, "rows": rows, "provenance": dict(self.provenance)}
 
+    def __str__(self) -> str:
+        return text_table(self.columns, self._first_rows(), self.table.num_rows)
+
     def _repr_html_(self) -> str:
-        return html_table(self.columns, self.rows[:SHOWN_ROWS], len(self.rows))
+        return html_table(self.columns, self._first_rows(), self.table.num_rows)
 
-
-def html_table(columns: list[str], rows: list[tuple[Any, ...]], total: int) -> str:
-    """Rows as a table for a notebook; every value escaped."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>"
-        for row in rows
-    )
-    more = f"<p>{total:,} rows, the first {len(rows)} shown</p>" if total > len(rows) else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+    def _first_rows(self) -> list[tuple[Any, ...]]:
+        return Result(self.table.slice(0, MAX_ROWS), {}).rows
 
 
 def answer(lake: Lake, sql: str, *, at: Moment | None = None, engine: str = "auto") -> Result:
     """Answer one SELECT from DuckDB or Spark, every table at a snapshot that the answer names."""
     if engine not in {"auto", "duckdb", "spark"}:
         raise BadInput(f"There is no engine {engine!r}.", "Use auto, duckdb or spark.")
-    from thermocline.engine.relations import private, read_view
-
-    began = time.perf_counter()
-    query = _parse(sql)
-    references = _references(query)
-    states = {name: lake.state(table_name(name)) for name in references}
-    snapshots = _snapshots(states, at)
     chosen = "spark" if engine == "spark" else "duckdb"
-    for number, (name, state) in enumerate(states.items()):
-        view = private(f"query_{number}")
-        if chosen == "spark":
-            lake.spark.view(view, name, snapshots[name])
-        else:
-            lake.duck.view(view, state.metadata_location, snapshots[name])
-        for reference in references[name]:
-            read_view(reference, view)
+    began = time.perf_counter()
+    query: _Query = _ForSpark(sql) if chosen == "spark" else _ForDuckDB(sql)
+    states = {name: lake.state(table_name(name)) for name in query.tables}
+    snapshots = _snapshots(states, at)
+    query.bind(lake, states, snapshots)
     parsed = time.perf_counter()
-    rows = _run(lake, query, chosen)
+    rows = query.run(lake)
     done = time.perf_counter()
     tables = {
         name: {
@@ -117,6 +86,90 @@ def answer(lake: Lake, sql: str, *, at: Moment | None = None, engine: str = "aut
     }
     milliseconds = {"parse": _ms(began, parsed), "execute": _ms(parsed, done)}
     return Result(rows, {"engine": chosen, "tables": tables, "ms": milliseconds})
+
+
+class _Query(Protocol):
+    """A query of one engine: parsed, bound to snapshots of its tables, then run."""
+
+    @property
+    def tables(self) -> Iterable[str]:
+        """The tables that it reads, as "layer.name"."""
+        ...
+
+    def bind(
+        self, lake: Lake, states: Mapping[str, TableState], snapshots: Mapping[str, int]
+    ) -> None:
+        """Have it read each table at a snapshot."""
+
+    def run(self, lake: Lake) -> pa.Table:
+        """The rows."""
+        ...
+
+
+class _ForDuckDB:
+    """DuckDB's dialect, with every function that it has: whoever opens a lake so owns it."""
+
+    def __init__(self, sql: str) -> None:
+        self._tree = _parse(sql)
+        self.tables = _references(self._tree)
+
+    def bind(
+        self, lake: Lake, states: Mapping[str, TableState], snapshots: Mapping[str, int]
+    ) -> None:
+        from thermocline.engine.relations import private, read_view
+
+        for number, (name, state) in enumerate(states.items()):
+            view = private(f"query_{number}")
+            lake.duck.view(view, state.metadata_location, snapshots[name])
+            for reference in self.tables[name]:
+                read_view(reference, view)
+
+    def run(self, lake: Lake) -> pa.Table:
+        import duckdb
+
+        from thermocline.engine import duck_sql
+
+        duck_sql.mended(self._tree)
+        try:
+            return lake.duck.query(self._tree.sql(dialect="duckdb"))
+        except duckdb.Error as error:
+            raise _refused(error) from error
+
+
+class _ForSpark:
+    """The same dialect, translated as for served queries: with its meaning kept, or refused."""
+
+    def __init__(self, sql: str) -> None:
+        from thermocline.sql.guard import guard
+
+        self._query = guard(sql)
+        self.tables = self._query.tables
+        self._text = ""
+
+    def bind(
+        self, lake: Lake, states: Mapping[str, TableState], snapshots: Mapping[str, int]
+    ) -> None:
+        from thermocline.engine.relations import private
+        from thermocline.lake.schema import columns_at
+        from thermocline.sql.translate import Unfaithful, translate
+
+        views = {name: private(f"query_{number}") for number, name in enumerate(states)}
+        columns = {name: columns_at(state, snapshots[name]) for name, state in states.items()}
+        try:
+            self._text = translate(self._query, "spark", views, columns)
+        except Unfaithful as error:
+            raise BadInput(error.cause, "Ask DuckDB: `--engine duckdb`.") from error
+        for name, view in views.items():
+            lake.spark.translated.view(view, name, snapshots[name])
+
+    def run(self, lake: Lake) -> pa.Table:
+        from py4j.protocol import Py4JJavaError
+        from pyspark.errors import PySparkException
+
+        try:
+            return lake.spark.translated.query(self._text)
+        except (PySparkException, Py4JJavaError) as error:
+            raise _refused(error) from error
 
 
 def _ms(start: float, end: float) -> float:
@@ -164,45 +217,9 @@ def _snapshots(states: Mapping[str, TableState], at: Moment | None) -> dict[str,
     }
 
 
-def _run(lake: Lake, query: exp.Query, engine: str) -> pa.Table:
-    if engine == "spark":
-        from pyspark.errors import PySparkException
-
-        from thermocline.engine import spark_sql
-
-        _only_known_functions(lake, query)
-        try:
-            return lake.spark.query(spark_sql.written(query))
-        except PySparkException as error:
-            raise _refused(error) from error
-    import duckdb
-
-    from thermocline.engine import duck_sql
-
-    duck_sql.mended(query)
-    try:
-        return lake.duck.query(query.sql(dialect="duckdb"))
-    except duckdb.Error as error:
-        raise _refused(error) from error
-
-
-def _only_known_functions(lake: Lake, query: exp.Query) -> None:
-    """Refuse what DuckDB's dialect does not have: Spark's own calls any Java, by `java_method`."""
-    from sqlglot import exp
-
-    names = {node.name.lower() for node in query.find_all(exp.Anonymous, exp.AnonymousAggFunc)}
-    if not names:
-        return
-    listed = lake.duck.query("SELECT DISTINCT lower(function_name) AS name FROM duckdb_functions()")
-    for name in sorted(names.difference(listed.column("name").to_pylist())):
-        raise BadInput(
-            f"There is no function {name[:60]} in DuckDB's dialect.",
-            "Write it otherwise; queries are in that dialect for every engine.",
-        )
-
-
 def _refused(error: Exception) -> BadInput:
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return BadInput(
-        f"The query failed: {text.strip()}", "Mend the SQL; `thermo show TABLE` lists columns."
-    )
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # What Java raised while it computed comes as a stack; Spark's own errors have a [CONDITION].
+    own = (line.partition(": ")[2] for line in lines if line.startswith("Caused by:"))
+    text = next((line for line in own if "[" in line), lines[0] if lines else type(error).__name__)
+    return BadInput(f"The query failed: {text}", "Mend the SQL; `thermo show TABLE` lists columns.")

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from thermocline.errors import NotFound
 from thermocline.lake import Lake, Published, refs
 from thermocline.lake.companions import is_companion
-from thermocline.lake.draft import MainMoved, drop_branch_everywhere
+from thermocline.lake.leftovers import drop_branch
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.names import env_branch
+from thermocline.lake.outcomes import MainMoved
 
 if TYPE_CHECKING:
     from thermocline.lake.atomic import TableChange
@@ -42,9 +43,11 @@ def diff(lake: Lake, env: str) -> list[ChangeSet]:
     from thermocline.lake.changes import changes
 
     found = []
-    for table, (main, head) in _heads(lake, env).items():
+    heads = _heads(lake, env)
+    states = lake.states(heads)
+    for table, (main, head) in heads.items():
         if not is_companion(table) and head != main:
-            key = schemas.shape_of(lake.state(table)).key
+            key = schemas.shape_of(states[table]).key
             found.append(changes(lake.iceberg(table), main, head, key=key))
     return found
 
@@ -73,15 +76,16 @@ def publish(lake: Lake, env: str) -> PublishReport:
 def drop(lake: Lake, env: str) -> list[str]:
     """Forget an environment in all tables; gives those that had it."""
     _heads(lake, env)
-    return drop_branch_everywhere(lake, env_branch(env), lake.tables())
+    branch = env_branch(env)
+    having = [table for table, state in lake.states().items() if branch in state.refs]
+    return drop_branch(lake, branch, having)
 
 
 def _heads(lake: Lake, env: str) -> dict[str, tuple[int, int]]:
     """Each table of an environment: main's snapshot and the environment's."""
     branch = env_branch(env)
     heads = {}
-    for table in lake.tables():
-        state = lake.state(table)
+    for table, state in lake.states().items():
         head, main = state.head(branch), state.head()
         if head is not None and main is not None:
             heads[table] = (main, head)

@@ -15,13 +15,15 @@ from typing import Any
 
 from thermocline.api.lakehouse import Lakehouse, open
 from thermocline.api.table import TableInfo
+from thermocline.config import private
+from thermocline.config.scratch import Scratch
 from thermocline.errors import BadInput
 from thermocline.telemetry import SILENT, Progress
 
 _LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", "lake", "landing", ".thermocline", "generation.json", "secrets.toml"
 )
-PROJECT_FILE = "thermocline.toml"
+PROJECT_FILE, LANDING = "thermocline.toml", "landing"
 
 
 @dataclass(frozen=True)
@@ -51,15 +53,31 @@ def init(path: str | os.PathLike[str] = ".", example: str = "shop") -> Path:
     source = _example(example)
     if (folder / PROJECT_FILE).exists():
         raise BadInput(f"{folder} holds a project already.", "Choose another folder.")
-    taken = [entry.name for entry in source.iterdir() if (folder / entry.name).exists()]
+    # An earlier call that was interrupted left some of it behind, without the project's file.
+    taken = [each.name for each in source.iterdir() if not _is_part(folder / each.name, each)]
     clash = sorted(set(taken) - {".gitignore", "README.md"})
     if clash:
         raise BadInput(
             f"{folder} has {', '.join(clash)} already, which a project needs for itself.",
             "Choose an empty folder; nothing was written.",
         )
-    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=_LEFT_OUT)
+    shutil.copytree(source, folder, dirs_exist_ok=True, ignore=_left_out)
+    shutil.copy2(source / PROJECT_FILE, folder / PROJECT_FILE)
     return folder
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """What is not copied with the rest. The project's file comes last: with it, it is a project."""
+    return {*_LEFT_OUT(folder, names), *({PROJECT_FILE} & set(names))}
+
+
+def _is_part(made: Path, source: Path) -> bool:
+    """Whether nothing is in a place but files of the example, some perhaps cut short."""
+    if not made.is_dir():
+        return not made.exists() or (
+            source.is_file() and source.read_bytes().startswith(made.read_bytes())
+        )
+    return source.is_dir() and all(_is_part(each, source / each.name) for each in made.iterdir())
 
 
 def demo(path: str | os.PathLike[str] = "demo", *, progress: Progress = SILENT) -> DemoReport:
@@ -70,7 +88,7 @@ def demo(path: str | os.PathLike[str] = "demo", *, progress: Progress = SILENT) 
         init(folder)
         progress.done(str(folder))
     lakehouse = open(folder)
-    if not (folder / "landing").exists():
+    if not (folder / LANDING).exists():
         progress.step("generate")
         progress.done(_generate(folder))
     lakehouse.ingest(progress=progress)
@@ -88,8 +106,10 @@ def _summary(lakehouse: Lakehouse, folder: Path, *, ran: bool) -> DemoReport:
 
 
 def _generate(folder: Path) -> str:
-    with _generator(folder) as generator:
-        summary = generator.generate(folder)
+    """Make the landing files. They are there as a whole or not at all, however this ends."""
+    with _generator(folder) as generator, Scratch(private.folder(folder), "generate-") as scratch:
+        summary = generator.generate(scratch)
+        (scratch / LANDING).replace(folder / LANDING)
     return " · ".join(f"{written.rows:,} {name}" for name, written in summary.tables.items())
 
 

@@ -9,13 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thermocline.api.missing import way_back
 from thermocline.engine import jars, java
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import BadInput, ThermoclineError
 from thermocline.lake.commit_times import TOLERANCE, ahead_ms, backward_ms
 from thermocline.lake.companions import is_companion, load_unit
-from thermocline.lake.names import RUN_PREFIX
+from thermocline.lake.leftovers import unpublished
+from thermocline.lake.missing import missing_files
+from thermocline.lake.outcomes import of_disk
 from thermocline.lake.partitions import too_fine
+from thermocline.telemetry import SILENT, Progress
 
 if TYPE_CHECKING:
     from thermocline.api.lakehouse import Lakehouse
@@ -37,29 +41,36 @@ class Finding:
         return dict(vars(self))
 
 
-def examine(lakehouse: Lakehouse) -> list[Finding]:
+def examine(lakehouse: Lakehouse, progress: Progress = SILENT) -> list[Finding]:
     """Look at the machine, the project and the lake; change nothing."""
     found: list[Finding] = [Finding("ok", "python", sys.version.split()[0])]
-    for look in (
-        _java,
-        _jars,
-        _project,
-        _disk,
-        _catalog,
-        _times,
-        _companions,
-        _partitions,
-        _leftovers,
-    ):
+    looks: dict[str, Iterator[Finding]] = {
+        "java": _java(),
+        "jars": _jars(lakehouse),
+        "project": _project(lakehouse),
+        "disk": _disk(lakehouse),
+        "catalog": _catalog(lakehouse),
+        "files": _missing(lakehouse, progress),
+        "times": _times(lakehouse),
+        "companions": _companions(lakehouse),
+        "partitions": _partitions(lakehouse, progress),
+        "leftovers": _leftovers(lakehouse, progress),
+    }
+    for name, look in looks.items():
         try:
-            found.extend(look(lakehouse))
-        except ThermoclineError as error:
-            found.append(Finding("fail", look.__name__.strip("_"), error.cause, error.next_step))
+            found.extend(look)
+        except (ThermoclineError, OSError) as error:
+            if not any(each.what == "missing file" for each in found):
+                known = error if isinstance(error, ThermoclineError) else of_disk(error)
+                if known is None:
+                    raise
+                # One cause stops several looks.
+                if all(known.cause != each.detail for each in found):
+                    found.append(Finding("fail", name, known.cause, known.next_step))
     return found
 
 
-def _java(lakehouse: Lakehouse) -> Iterator[Finding]:
-    del lakehouse
+def _java() -> Iterator[Finding]:
     yield Finding("ok", "java", str(java.find().version))
 
 
@@ -94,13 +105,30 @@ def _catalog(lakehouse: Lakehouse) -> Iterator[Finding]:
     yield Finding("ok", "catalog", f"{lakehouse.settings.catalog.type}, {len(tables)} tables")
 
 
+def _missing(lakehouse: Lakehouse, progress: Progress) -> Iterator[Finding]:
+    """Files that tables need and that are not there. Folders are listed; no data file is opened."""
+    lake, gone = lakehouse.lake, 0
+    tables = lake.tables()
+    progress.step("look for missing files", total=len(tables))
+    for table in tables:
+        progress.advance(0, table)
+        found = list(missing_files(lake, table))
+        gone += len(found)
+        if found:
+            more = f", and {len(found) - 1:,} more" if len(found) > 1 else ""
+            yield Finding("fail", "missing file", f"{found[0]}{more}", way_back(lake, found[0]))
+        progress.advance()
+    progress.done(f"{len(tables):,} tables")
+    if not gone:
+        yield Finding("ok", "files", "all are there that tables need")
+
+
 def _times(lakehouse: Lakehouse) -> Iterator[Finding]:
     """Commit times that Spark refuses: out of order, or ahead of the clock."""
     mend = "Mend its metadata, the snapshots stay: thermo doctor --fix."
     found = False
-    for table in lakehouse.lake.tables():
-        raw = lakehouse.lake.state(table).raw
-        back, ahead = backward_ms(raw), ahead_ms(raw)
+    for table, state in lakehouse.lake.states().items():
+        back, ahead = backward_ms(state.raw), ahead_ms(state.raw)
         found = found or bool(back) or ahead > TOLERANCE
         if back:
             what = f"{table}: commit times go back by {back / 1000:,.0f} s"
@@ -116,8 +144,8 @@ def _times(lakehouse: Lakehouse) -> Iterator[Finding]:
 def _companions(lakehouse: Lakehouse) -> Iterator[Finding]:
     """Companions that were left where they were when their table was moved."""
     lake = lakehouse.lake
-    for table in lake.tables():
-        head = None if is_companion(table) else lake.state(table).head()
+    for table, state in lake.states().items():
+        head = None if is_companion(table) else state.head()
         if head is None:
             continue
         try:
@@ -137,43 +165,58 @@ def _companions(lakehouse: Lakehouse) -> Iterator[Finding]:
 def fix(lakehouse: Lakehouse) -> list[Finding]:
     """Mend what can be mended without losing anything: the order of commit times."""
     lake, done = lakehouse.lake, []
-    for table in lake.tables():
-        raw = lake.state(table).raw
-        back, ahead = backward_ms(raw), ahead_ms(raw)
+    for table, state in lake.states().items():
+        back, ahead = backward_ms(state.raw), ahead_ms(state.raw)
         if back or ahead > TOLERANCE:
             lake.mend_times(table)
             done.append(Finding("ok", "mended", f"{table}: commit times are in order"))
     return done
 
 
-def _partitions(lakehouse: Lakehouse) -> Iterator[Finding]:
-    there = set(lakehouse.lake.tables())
-    for table, contract in lakehouse.contracts.items():
-        head = lakehouse.lake.state(table).head() if table in there else None
+def _partitions(lakehouse: Lakehouse, progress: Progress) -> Iterator[Finding]:
+    states = lakehouse.lake.states(lakehouse.contracts)
+    progress.step("look at partitions", total=len(states))
+    for table, state in states.items():
+        progress.advance(0, table)
+        head = state.head()
         if head is not None:
-            for warning in too_fine(lakehouse.lake, contract, head):
+            for warning in too_fine(lakehouse.lake, lakehouse.contracts[table], head):
                 yield Finding("warn", "partitions", f"{table}: {warning.what}", warning.hint)
+        progress.advance()
+    progress.done(f"{len(states):,} tables")
 
 
-def _leftovers(lakehouse: Lakehouse) -> Iterator[Finding]:
+def _leftovers(lakehouse: Lakehouse, progress: Progress) -> Iterator[Finding]:
     """Branches and files that no published state needs: of failed runs, and of ones that died."""
-    branches: dict[str, list[str]] = {}
-    orphans = 0
-    size = 0
-    for table in lakehouse.lake.tables():
-        for ref in lakehouse.lake.state(table).refs:
-            if ref.startswith(RUN_PREFIX):
-                branches.setdefault(ref, []).append(table)
-        for _, bytes_ in lakehouse.orphans(table):
-            orphans += 1
-            size += bytes_
-    for branch, tables in branches.items():
-        first = min(tables, key=is_companion)  # a companion is dropped with its table alone
+    orphans = size = 0
+    untold: list[str] = []
+    states = lakehouse.lake.states()
+    progress.step("look for unused files", total=len(states))
+    for table in states:
+        progress.advance(0, table)
+        try:
+            for _, bytes_ in lakehouse.orphans(table):
+                orphans += 1
+                size += bytes_
+        except FileNotFoundError:
+            untold.append(table)
+        progress.advance()
+    progress.done(f"{len(states):,} tables")
+    if untold:
+        yield Finding(
+            "warn",
+            "orphans",
+            f"{', '.join(untold)}: older snapshots lack files, so unused ones cannot be found",
+            "Restore them from a backup, or leave it: only time travel to those snapshots fails.",
+        )
+    for run in unpublished(lakehouse.lake, states):
+        if run.working:
+            continue
         yield Finding(
             "warn",
             "unpublished run",
-            f"{branch} in {', '.join(tables)}",
-            f"Look at it with --at {branch}, or drop it: thermo branch {first} {branch} --drop",
+            f"{run.branch} in {', '.join(run.tables)}",
+            f"Look at it with --at {run.branch}, or drop it: thermo clean {run.run}",
         )
     if orphans:
         detail = f"{orphans:,} files, {size / (1 << 20):.1f} MB, that no snapshot uses"

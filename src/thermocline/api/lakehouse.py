@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from thermocline import config, telemetry
 from thermocline.api import environments, ingestion
 from thermocline.api.environments import PublishReport
 from thermocline.api.ingestion import IngestReport
+from thermocline.api.missing import missing_named, names_missing
 from thermocline.api.table import Rollback, Table, TableInfo, info
 from thermocline.contract import Contract, load_contracts
 from thermocline.errors import BadInput, NotFound
@@ -30,11 +31,13 @@ from thermocline.telemetry import SILENT, Progress
 if TYPE_CHECKING:
     from thermocline.api.answer import Result
     from thermocline.api.health import Finding
+    from thermocline.api.leftovers import CleanReport
     from thermocline.check.gate import Report
     from thermocline.config import Settings
     from thermocline.ingest.source import Limits, Source
     from thermocline.ingest.stream import Beat
     from thermocline.lake.changeset import ChangeSet
+    from thermocline.recover import Relocation
     from thermocline.transform.models import Model
     from thermocline.transform.plan import Plan
     from thermocline.transform.runner import RunReport
@@ -56,6 +59,7 @@ class Lakehouse:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lake = Lake(settings)
+        self._infos: dict[str, tuple[Hashable, TableInfo]] = {}
 
     @cached_property
     def contracts(self) -> dict[str, Contract]:
@@ -80,10 +84,11 @@ class Lakehouse:
 
         return load_sources(self.settings.project / "sources")
 
+    @names_missing
     def tables(self, *, companions: bool = False) -> list[TableInfo]:
         """All tables, each in a line; those that only serve another are left out."""
-        names = [n for n in self.lake.tables() if companions or not n.endswith(TOMBSTONES)]
-        return [info(self.lake.state(name)) for name in names]
+        found = self.lake.summarize(info, self._infos)
+        return [i for n, i in found.items() if companions or not n.endswith(TOMBSTONES)]
 
     def table(self, name: str) -> Table:
         """One table."""
@@ -93,12 +98,14 @@ class Lakehouse:
         contract = self.contracts.get(name) if path.exists() else None
         return Table(self.lake, name, contract)
 
+    @names_missing
     def query(self, sql: str, at: Moment | None = None, engine: str = "auto") -> Result:
         """Answer one SELECT in DuckDB's dialect; `at` is a time, snapshot, tag or branch."""
         from thermocline.api.answer import answer
 
         return answer(self.lake, sql, at=at, engine=engine)
 
+    @names_missing
     def plan(
         self,
         select: Sequence[str] = (),
@@ -119,6 +126,7 @@ class Lakehouse:
             workers=workers,
         )
 
+    @names_missing
     def run(
         self,
         select: Sequence[str] = (),
@@ -137,6 +145,7 @@ class Lakehouse:
         plan = self.plan(select, full_refresh=full_refresh, env=env, workers=workers)
         return runner.run(self.lake, self.models, plan, run_id=new_run_id(), progress=progress)
 
+    @names_missing
     def backfill(
         self,
         table: str,
@@ -158,6 +167,7 @@ class Lakehouse:
         begun = self._backfill(table, first, last, env, progress)
         return backfill.run(begun, batch=batch, count=workers)
 
+    @names_missing
     def hand_out(
         self,
         table: str,
@@ -176,6 +186,7 @@ class Lakehouse:
             begun.begin()
             return begun.hand_out(batch)
 
+    @names_missing
     def work(self, piece: Piece) -> Done:
         """Do one piece of a backfill, in this process."""
         from thermocline.transform.workers.opened import worker
@@ -184,6 +195,7 @@ class Lakehouse:
         with worker(self.settings, told.bytes * told.processes, told.processes) as hand:
             return hand.do(piece)
 
+    @names_missing
     def partitions(self, table: str) -> PartitionMap:
         """A table's partitions: which are fresh, which are stale, and what a backfill is at."""
         from thermocline.transform.workers.partition_map import partition_map
@@ -214,6 +226,7 @@ class Lakehouse:
             )
         return self.models[table]
 
+    @names_missing
     def ingest(
         self,
         names: Sequence[str] = (),
@@ -272,25 +285,29 @@ class Lakehouse:
                     self.lake, source, contract, limits=limits, accept_loss=accept_loss
                 )
                 intakes.append(opened.enter_context(closing(intake)))
-            yield from beats(self.lake, intakes, every=every, stop=stop or Event(), then=follow)
+            with missing_named(self.lake):
+                yield from beats(self.lake, intakes, every=every, stop=stop or Event(), then=follow)
 
+    @names_missing
     def check(self, select: Sequence[str] = (), *, at: Moment | None = None) -> list[Report]:
         """Hold tables against the rules of their contracts."""
-        from thermocline.check.tables import check_tables
+        from thermocline.check.tables import check_tables, involved
         from thermocline.lake.moments import resolve
 
-        chosen = self._select_tables(select)
-        snapshots = {}
-        for table in self.lake.tables():
-            state = self.lake.state(table)
-            if state.head() is not None and (at is None or at in state.refs):
-                snapshots[table] = resolve(state, at)
-        return check_tables(self.lake, [self.contracts[name] for name in chosen], snapshots)
+        chosen = [self.contracts[name] for name in self._select_tables(select)]
+        snapshots = {
+            table: resolve(state, at)
+            for table, state in self.lake.states(involved(chosen)).items()
+            if state.head() is not None and (at is None or at in state.refs)
+        }
+        return check_tables(self.lake, chosen, snapshots, carried=False)
 
+    @names_missing
     def diff(self, env: str) -> list[ChangeSet]:
         """How the tables of an environment differ from main."""
         return environments.diff(self.lake, env)
 
+    @names_missing
     def publish(self, env: str) -> PublishReport:
         """Make main what an environment is, in all its tables at once.
 
@@ -302,12 +319,23 @@ class Lakehouse:
         """Forget an environment in all tables."""
         return environments.drop(self.lake, env)
 
+    def clean(
+        self, runs: Sequence[str] = (), *, plan: bool = False, force: bool = False
+    ) -> CleanReport:
+        """Drop the branches that failed and killed runs left, in all tables; `plan` only says.
+
+        Runs at work are never dropped; backfills that can go on only when they are named.
+        """
+        from thermocline.api import leftovers
+
+        return leftovers.clean(self.lake, runs, plan=plan, force=force)
+
+    @names_missing
     def rollback(self, run: str) -> Rollback:
         """Undo what a run published, in all tables at once, if nothing was built on it since."""
         changes: list[TableChange] = []
         done: dict[str, tuple[int | None, int]] = {}
-        for table in self.lake.tables():
-            state = self.lake.state(table)
+        for table, state in self.lake.states().items():
             head = state.head()
             made = [s for s in state.ancestry(head) if s.summary.get(bookmarks.RUN) == run]
             if not made or is_companion(table):
@@ -326,34 +354,71 @@ class Lakehouse:
         self.lake.commit(changes)
         return Rollback(done)
 
+    @names_missing
     def quarantine(self, table: str | None = None) -> list[Any]:
-        """Rows that were set aside at ingestion and have not been replayed."""
+        """Rows of a table, or source, that were set aside and have not been replayed."""
         from thermocline.ingest import quarantine
 
+        if table is not None and "." not in table and table in self.sources:
+            table = self.sources[table].target
         return list(quarantine.rows(self.lake, table))
 
+    @names_missing
     def replay(
         self, source: str, file: Path | None = None, ids: Sequence[str] | None = None
     ) -> Any:
-        """Put quarantined rows of a source through again, mended or under today's contract."""
+        """Put quarantined rows of a source, or table, through again, mended or as they were."""
         from thermocline.ingest import quarantine
 
-        if source not in self.sources:
-            raise NotFound(
-                f"There is no source {source}.", f"There are: {', '.join(self.sources)}."
-            )
-        found = self.sources[source]
-        contract = self._contract(found.target)
+        found, contract = self._quarantined(source)
         return quarantine.replay(self.lake, found, contract, mended=file, ids=ids, run=new_run_id())
 
-    def doctor(self, *, fix: bool = False) -> list[Finding]:
+    def export_quarantine(
+        self, source: str, ids: Sequence[str] | None = None
+    ) -> tuple[list[dict[str, Any]], int]:
+        """Give quarantined rows of a source, or table, as `replay` takes them when mended.
+
+        Also how many were left out, because they are whole files that nobody can mend here.
+        """
+        from thermocline.ingest import quarantine
+
+        return quarantine.export(self.lake, *self._quarantined(source), ids)
+
+    def _quarantined(self, name: str) -> tuple[Source, Contract]:
+        """A source by its name, or by its table or the quarantine of that."""
+        found = self.sources.get(name) or next(
+            (s for s in self.sources.values() if name in {s.target, s.quarantine}), None
+        )
+        if found is None:
+            raise NotFound(f"There is no source {name}.", f"There are: {', '.join(self.sources)}.")
+        return found, self._contract(found.target)
+
+    def doctor(self, *, fix: bool = False, progress: Progress = SILENT) -> list[Finding]:
         """Whether everything is in place, and what dead runs left behind.
 
         Changes nothing, unless `fix` asks for what can be mended without losing anything.
         """
         from thermocline.api import health
 
-        return [*(health.fix(self) if fix else ()), *health.examine(self)]
+        return [*(health.fix(self) if fix else ()), *health.examine(self, progress)]
+
+    def relocate(
+        self,
+        *,
+        old: str | None = None,
+        shared: bool = False,
+        plan: bool = False,
+        progress: Progress = SILENT,
+    ) -> Relocation:
+        """Bring all tables to the warehouse, after the project was copied or moved.
+
+        Nothing that lies elsewhere is changed, and nothing is switched before every snapshot was
+        compared. `plan` only says what would be done, `old` names the warehouse that the tables
+        were in where it cannot be seen, `shared` allows changing a catalog that others may use.
+        """
+        from thermocline.recover import relocate
+
+        return relocate(self.settings, old=old, shared=shared, plan=plan, progress=progress)
 
     def orphans(self, table: str) -> list[tuple[str, int]]:
         """Files of a table that no snapshot needs, with their sizes."""

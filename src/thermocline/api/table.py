@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from thermocline.api.answer import html_table
+from thermocline.api.missing import names_missing
+from thermocline.api.rendering import html_table
+from thermocline.engine.frames import Frames
 from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import restore_points, row_counts
 from thermocline.lake import schema as schemas
 from thermocline.lake.companions import load_unit
+from thermocline.lake.leftovers import is_run_branch
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.moments import Moment, resolve
 
 if TYPE_CHECKING:
     import duckdb
-    import pandas as pd
-    import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
@@ -25,12 +27,10 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.lake.changeset import ChangeSet
 
-_MERGE = "spark.merge-into.num-target-rows-"
-
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A table in one line."""
+    """A table in one line. Branches that runs make for themselves are left out."""
 
     name: str
     rows: int
@@ -82,12 +82,12 @@ def info(state: TableState) -> TableInfo:
         snapshot=head,
         snapshots=len(state.snapshots),
         committed_at=snapshot.committed_at if snapshot else None,
-        branches=tuple(sorted(r.name for r in state.refs.values() if r.type == "branch")),
+        branches=tuple(name for name in _branches(state) if not is_run_branch(name)),
         tags=tuple(sorted(r.name for r in state.refs.values() if r.type == "tag")),
     )
 
 
-class Table:
+class Table(Frames):
     """A table of the lake. Looking at it starts no engine."""
 
     def __init__(self, lake: Lake, name: str, contract: Contract | None) -> None:
@@ -103,6 +103,10 @@ class Table:
         """Rows, files, size, newest snapshot, branches and tags."""
         return info(self._state())
 
+    def branches(self) -> list[str]:
+        """All branches, those of runs among them."""
+        return _branches(self._state())
+
     def schema(self) -> list[tuple[str, str, bool, str | None, str | None]]:
         """Each column's name, type, whether it is required, its meaning and its classification."""
         found = []
@@ -114,16 +118,18 @@ class Table:
         return found
 
     def history(self, ref: str = MAIN) -> list[Entry]:
-        """The snapshots of a branch, newest first."""
+        """The snapshots of a branch, newest first; of main also those that only tags still keep."""
         state = self._state()
         head = state.head(ref)
-        return [_entry(state, snapshot, head) for snapshot in state.ancestry(head)]
+        found = [*state.ancestry(head), *(state.only_tagged if ref == MAIN else ())]
+        return [_entry(state, snapshot, head) for snapshot in found]
 
     def at(self, when: Moment | None = None) -> TableAt:
         """The table as it was: by snapshot id, time, tag or branch."""
         state = self._state()
         return TableAt(self._lake, self.name, resolve(state, when))
 
+    @names_missing
     def changes(self, since: Moment | None, until: Moment | None = None) -> ChangeSet:
         """Rows inserted, updated and deleted from one moment to another (now by default)."""
         from thermocline.lake.changes import changes
@@ -137,11 +143,14 @@ class Table:
         """The keyed difference of two moments: added, removed, and changed with old and new."""
         return self.changes(a, b)
 
+    @names_missing
     def rollback(self, to: Moment) -> Rollback:
         """Point main back to an older snapshot of its own history, its companions with it."""
         unit = load_unit(self._lake, self.name)
         target = resolve(unit.table, to)
-        self._lake.commit(unit.rollback(target))
+        beside, points = self._lake.beside, restore_points.named_in(unit.table).values()
+        been = {*points, *(beside.carried(unit.table.uuid) if beside else ())}
+        self._lake.commit(unit.rollback(target, been))
         return Rollback(unit.moves(target))
 
     def tag(self, name: str, at: Moment | None = None) -> int:
@@ -165,14 +174,6 @@ class Table:
     def to_arrow(self) -> pa.Table:
         """The table as it is now, as an Arrow table."""
         return self.at().to_arrow()
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The table as it is now, as a pandas frame."""
-        return self.at().to_pandas()
-
-    def to_polars(self) -> pl.DataFrame:
-        """The table as it is now, as a polars frame."""
-        return self.at().to_polars()
 
     def to_spark(self) -> DataFrame:
         """The table as it is now, as a Spark frame."""
@@ -207,7 +208,7 @@ class Rollback:
         return "\n".join(f"{t} is back at {after}" for t, (_, after) in self.tables.items())
 
 
-class TableAt:
+class TableAt(Frames):
     """A table at one snapshot, to be read by whichever library is at hand."""
 
     def __init__(self, lake: Lake, name: str, snapshot: int) -> None:
@@ -215,40 +216,27 @@ class TableAt:
         self.name = name
         self.snapshot = snapshot
 
+    @names_missing
     def to_arrow(self) -> pa.Table:
         """As an Arrow table."""
         from thermocline.lake.changes import rows
 
         return rows(self._lake.iceberg(self.name), self.snapshot)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """As a pandas frame."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-    def to_polars(self) -> pl.DataFrame:
-        """As a polars frame."""
-        import polars as pl
-
-        frame = pl.from_arrow(self.to_arrow())
-        assert isinstance(frame, pl.DataFrame)
-        return frame
-
     def to_spark(self) -> DataFrame:
         """As a Spark frame, read when used."""
-        view = f"_at_{self.name.replace('.', '_')}_{self.snapshot}"
-        self._lake.spark.view(view, self.name, self.snapshot)
-        return self._lake.spark.session.table(view)
+        return self._lake.spark.read(self.name, self.snapshot)
 
     def to_duckdb(self) -> duckdb.DuckDBPyRelation:
         """As a DuckDB relation, read when used."""
-        view = f"_at_{self.name.replace('.', '_')}_{self.snapshot}"
-        state = self._lake.state(self.name)
-        self._lake.duck.view(view, state.metadata_location, self.snapshot)
-        return self._lake.duck.connection.table(view)
+        return self._lake.duck.read(self._lake.state(self.name).metadata_location, self.snapshot)
 
     def __repr__(self) -> str:
         return f"<{self.name} at snapshot {self.snapshot}>"
+
+
+def _branches(state: TableState) -> list[str]:
+    return sorted(ref.name for ref in state.refs.values() if ref.type == "branch")
 
 
 def _rows(snapshot: Snapshot) -> int:
@@ -257,19 +245,19 @@ def _rows(snapshot: Snapshot) -> int:
 
 def _entry(state: TableState, snapshot: Snapshot, head: int | None) -> Entry:
     run = snapshot.summary.get(bookmarks.RUN)
-    added, changed, removed = _counts(snapshot)
+    rows = row_counts.of(snapshot)
     return Entry(
         when=state.published_at(snapshot.id),
         snapshot=snapshot.id,
         operation=_operation(snapshot),
-        added=added,
-        changed=changed,
-        removed=removed,
+        added=rows.added,
+        changed=rows.changed,
+        removed=rows.removed,
         by=f"run {run}" if run else snapshot.summary.get("engine-name", "thermocline"),
         run=run,
         bookmark=_shown_bookmark(snapshot),
         current=snapshot.id == head,
-        refs=tuple(sorted(ref.name for ref in state.refs.values() if ref.snapshot == snapshot.id)),
+        refs=state.names.get(snapshot.id, ()),
     )
 
 
@@ -277,18 +265,6 @@ def _operation(snapshot: Snapshot) -> str:
     if snapshot.operation == "replace":
         return "compact"
     return snapshot.summary.get(bookmarks.OPERATION, snapshot.operation)
-
-
-def _counts(snapshot: Snapshot) -> tuple[int, int, int]:
-    """Rows added, changed and removed. A merge says all three; other writes the first and last."""
-    if _MERGE + "inserted" in snapshot.summary:
-        kinds = ("inserted", "updated", "deleted")
-        added, changed, removed = (snapshot.count(_MERGE + kind) for kind in kinds)
-        return added, changed, removed
-    if snapshot.operation == "replace":
-        return 0, 0, 0
-    removed = snapshot.count("deleted-records") + snapshot.count("added-position-deletes")
-    return snapshot.count("added-records"), 0, removed
 
 
 def _shown_bookmark(snapshot: Snapshot) -> str:

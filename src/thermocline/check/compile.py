@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thermocline.check.outcome import Outcome, judge
 from thermocline.check.rules import rules
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import Problem, refuse, shown_path
 from thermocline.errors import BadInput
+
+if TYPE_CHECKING:
+    from thermocline.engine.query_types import Columns
 
 DIALECTS = ("duckdb", "spark")
 
@@ -24,6 +27,7 @@ class Compiled:
     relation: str
     references: Mapping[str, str]
     dialect: str
+    columns: Columns
     now: datetime
     sql: str
     rules: tuple[Rule, ...]
@@ -36,26 +40,34 @@ def compile(
     references: Mapping[str, str],
     dialect: str,
     now: datetime,
+    columns: Columns | None = None,
+    only: Sequence[Rule] | None = None,
 ) -> Compiled:
     """The one aggregate query that measures every rule of the contract, implied ones included.
 
     `relation` names what holds the table at one snapshot, `references` does so for the other
-    tables ("layer.name") that rules read. All rules that cannot be compiled are reported together
-    in a ContractError. Nothing a contract says can become SQL other than a value or a name.
+    tables ("layer.name") that rules read. `columns` are those of all these tables, by which custom
+    rules are translated; without them the table's are its contract's.
+
+    All rules that cannot be compiled are reported together in a ContractError. Nothing a contract
+    says can become SQL other than a value or a name. With `only`, these rules are measured and no
+    others.
     """
     from thermocline.check import statement
 
     if dialect not in DIALECTS:
         raise BadInput(f"no check is written for {dialect}", f"Use {' or '.join(DIALECTS)}.")
-    checked = rules(contract)
+    checked = rules(contract) if only is None else tuple(only)
     aliases = tuple(f"_r{number}" for number in range(len(checked)))
     others = {name: statement.table(held, dialect) for name, held in references.items()}
+    known = columns or {contract.table: {c.name: str(c.type) for c in contract.table_columns}}
     query, refused = statement.measure(
         contract,
         dict(zip(aliases, checked, strict=True)),
         statement.table(relation, dialect),
         others,
         dialect,
+        known,
     )
     if refused:
         raise refuse(
@@ -66,7 +78,7 @@ def compile(
             ]
         )
     sql = statement.write(query, dialect)
-    return Compiled(contract, relation, references, dialect, now, sql, checked, aliases)
+    return Compiled(contract, relation, references, dialect, known, now, sql, checked, aliases)
 
 
 def evaluate(compiled: Compiled, row: Mapping[str, Any]) -> list[Outcome]:

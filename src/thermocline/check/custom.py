@@ -19,6 +19,7 @@ from sqlglot.errors import SqlglotError
 from thermocline.check.predicate import RuleError, column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import shown
+from thermocline.engine.query_types import Columns
 from thermocline.engine.relations import alias_tables
 from thermocline.engine.unread import said_of
 from thermocline.errors import BadInput
@@ -96,11 +97,53 @@ def bind(
         held = relation if name in (_OBJECT, contract.table) else references.get(name)
         if held is None:
             raise RuleError(f"the query reads {shown(name)}, which is not a table of the lake")
-        alias = table.alias or (_OBJECT if name == _OBJECT else table.name)
-        replacement = exp.alias_(held.copy(), exp.to_identifier(alias, quoted=True), table=True)
+        alias = exp.to_identifier(table.alias_or_name, quoted=True)
+        replacement = exp.alias_(held.copy(), alias, table=True)
         replacement.set("joins", table.args.get("joins"))
         table.replace(replacement)
     return bound
+
+
+def translate(
+    contract: Contract,
+    query: exp.Select,
+    relation: exp.Table,
+    references: Mapping[str, exp.Table],
+    columns: Columns,
+) -> exp.Query:
+    """Return the query for Spark, with the meaning that DuckDB gives it.
+
+    It is translated as served queries are; RuleError where that cannot be done faithfully.
+    `columns` are those of all tables that it reads.
+    """
+    from thermocline.sql.guard import guard
+    from thermocline.sql.translate import translate_tree
+
+    named = query.copy()
+    layer, own = contract.table.split(".", 1)
+    for table in _sources(named):
+        if _name(table) == _OBJECT:
+            stored = exp.table_(own, db=layer, quoted=True, alias=table.alias_or_name)
+            stored.set("joins", table.args.get("joins"))
+            table.replace(stored)
+    held = {**references, contract.table: relation}
+    try:
+        guarded = guard(named.sql("duckdb", identify=True, comments=False))
+        if unknown := sorted(set(guarded.tables).difference(held)):
+            raise RuleError(
+                f"the query reads {shown(unknown[0])}, which is not a table of the lake"
+            )
+        tree = translate_tree(guarded, "spark", held, columns)
+    except BadInput as error:
+        raise RuleError(f"the query has no equal on Spark: {error.cause}") from error
+    for identifier in tree.find_all(exp.Identifier):
+        identifier.set("quoted", True)
+    return tree
+
+
+def of_object(query: exp.Select) -> exp.Select:
+    """Have a query read the table that is checked."""
+    return query.from_(exp.table_(_OBJECT, quoted=True))
 
 
 def counted_rows(query: exp.Select) -> exp.Expr | None:

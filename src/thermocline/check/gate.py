@@ -17,6 +17,9 @@ from thermocline.errors import CheckFailed
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from thermocline.check.measures import Measures
+    from thermocline.engine.query_types import Columns
+
 _SHOWN_VALUE = 60
 _MASK = "***"
 
@@ -40,6 +43,10 @@ class Report:
 
     table: str
     outcomes: tuple[Outcome, ...]
+    rows: int = 0
+    """How many rows the table has."""
+    measured: tuple[Any, ...] = ()
+    """What was measured for each of the contract's rules, in their order."""
 
     @property
     def failures(self) -> tuple[Outcome, ...]:
@@ -78,22 +85,29 @@ def check(
     relation: str,
     references: Mapping[str, str] | None = None,
     now: datetime | None = None,
+    columns: Columns | None = None,
+    known: Measures | None = None,
 ) -> Report:
     """Check one table in one query, and look for breaking rows only where a rule is broken.
 
-    `relation` and `references` are as in `compile`. Values of columns classified as personal data
-    are masked in the samples: a report travels further than the table does.
+    What is `known` of the table is not measured again. `relation`, `references` and `columns` are
+    as in `compile`. Values of columns classified as personal data are masked in the samples: a
+    report travels further than the table does.
     """
+    from thermocline.check.statement import ROWS
+
     if not rules(contract):
         return Report(contract.table, ())
     moment = datetime.now(UTC) if now is None else now
-    compiled = compile(contract, relation, references or {}, engine.dialect, moment)
-    row = _measured(compiled, engine)
+    compiled = compile(contract, relation, references or {}, engine.dialect, moment, columns)
+    rows, measured = _all_measures(compiled, engine, known)
     outcomes = (
         outcome if outcome.holds else replace(outcome, sample=_sample(compiled, engine, outcome))
-        for outcome in evaluate(compiled, row)
+        for outcome in evaluate(
+            compiled, {ROWS: rows, **dict(zip(compiled.aliases, measured, strict=True))}
+        )
     )
-    return Report(contract.table, tuple(outcomes))
+    return Report(contract.table, tuple(outcomes), rows, tuple(measured))
 
 
 def raise_if_failed(reports: Sequence[Report], branch: str | None = None) -> None:
@@ -112,6 +126,31 @@ def raise_if_failed(reports: Sequence[Report], branch: str | None = None) -> Non
         branch=branch,
         reports=[report.as_dict() for report in failed],
     )
+
+
+def _all_measures(
+    compiled: Compiled, engine: Engine, known: Measures | None
+) -> tuple[int, list[Any]]:
+    """The table's rows and a value for each rule, of which some may be known."""
+    from thermocline.check.statement import ROWS
+
+    if known is None or len(known.values) != len(compiled.rules):
+        row = _measured(compiled, engine)
+        return int(row[ROWS]), [row[alias] for alias in compiled.aliases]
+    pairs = list(zip(compiled.rules, known.values, strict=True))
+    left = [rule for rule, value in pairs if value is None]
+    if not left:
+        return known.rows, list(known.values)
+    rest = compile(
+        compiled.contract, compiled.relation, compiled.references, compiled.dialect, compiled.now,
+        compiled.columns, left,
+    )  # fmt: skip
+    row = _measured(rest, engine)
+    if int(row[ROWS]) != known.rows:
+        # What is known is of other rows than the engine reads: nothing of it counts.
+        return _all_measures(compiled, engine, None)
+    found = iter([row[alias] for alias in rest.aliases])
+    return known.rows, [next(found) if value is None else value for _, value in pairs]
 
 
 def _measured(compiled: Compiled, engine: Engine) -> dict[str, Any]:
@@ -140,7 +179,14 @@ def _alone(compiled: Compiled, rule: Rule) -> str:
     contract = compiled.contract
     columns = tuple(replace(column, required=False) for column in contract.columns)
     bare = replace(contract, columns=columns, key=(), freshness=None, rules=(rule,))
-    return compile(bare, compiled.relation, compiled.references, compiled.dialect, compiled.now).sql
+    return compile(
+        bare,
+        compiled.relation,
+        compiled.references,
+        compiled.dialect,
+        compiled.now,
+        compiled.columns,
+    ).sql
 
 
 def _sample(compiled: Compiled, engine: Engine, outcome: Outcome) -> tuple[dict[str, Any], ...]:

@@ -22,7 +22,9 @@ def sample_query(compiled: Compiled, rule: Rule) -> str | None:
     others = {name: statement.table(held, dialect) for name, held in compiled.references.items()}
     relation = statement.table(compiled.relation, dialect)
     try:
-        query = statement.sample(compiled.contract, rule, relation, others, dialect)
+        query = statement.sample(
+            compiled.contract, rule, relation, others, dialect, compiled.columns
+        )
         return None if query is None else statement.write(query, dialect)
     except RuleError as error:
         raise refuse([problem(compiled.contract, rule, str(error))]) from error

@@ -15,6 +15,7 @@ from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import shown
 from thermocline.contract.types import List, Map, Struct
 from thermocline.engine import duck_sql, spark_sql
+from thermocline.engine.query_types import Columns
 from thermocline.errors import BadInput
 
 ROWS = "_rows"
@@ -65,6 +66,7 @@ def measure(
     relation: exp.Table,
     references: Mapping[str, exp.Table],
     dialect: str,
+    columns: Columns,
 ) -> tuple[exp.Select, dict[str, RuleError]]:
     """One statement that measures every rule under its alias, and the rules that it cannot.
 
@@ -77,7 +79,7 @@ def measure(
     refused: dict[str, RuleError] = {}
     for alias, rule in measured.items():
         try:
-            metric = _metric(contract, rule, relation, references, dialect)
+            metric = _metric(contract, rule, relation, references, dialect, columns)
             write(metric, dialect)
         except RuleError as error:
             refused[alias] = error
@@ -97,7 +99,8 @@ def sample(
     relation: exp.Table,
     references: Mapping[str, exp.Table],
     dialect: str,
-) -> exp.Select | None:
+    columns: Columns,
+) -> exp.Query | None:
     """A few of the rows that break the rule, or None for a rule that is not about rows."""
     if rule.kind == "duplicates":
         return _repeated(contract, rule, relation)
@@ -122,8 +125,15 @@ def sample(
     ]
     if not shown_columns:
         return None
-    query = exp.select(*shown_columns).from_(_here(relation)).where(condition).limit(_SAMPLE)
     order = _order(contract, key or offending)
+    if rule.kind == "sql" and dialect == "spark":
+        stored = custom.of_object(exp.select(*shown_columns)).where(condition).limit(_SAMPLE)
+        stored = stored.order_by(*order) if order else stored
+        try:
+            return custom.translate(contract, stored, relation, references, columns)
+        except RuleError:
+            return None  # the verdict stands without rows to show
+    query = exp.select(*shown_columns).from_(_here(relation)).where(condition).limit(_SAMPLE)
     return query.order_by(*order) if order else query
 
 
@@ -152,6 +162,7 @@ def _metric(
     relation: exp.Table,
     references: Mapping[str, exp.Table],
     dialect: str,
+    columns: Columns,
 ) -> exp.Expr:
     """What is compared with the rule's bounds: an aggregate of the relation, or a subquery."""
     if rule.kind == "row_count":
@@ -173,6 +184,8 @@ def _metric(
         )
     if rule.kind == "sql":
         query = custom.parse(contract, rule)
+        if dialect == "spark":
+            return custom.translate(contract, query, relation, references, columns).subquery()
         condition = custom.counted_rows(query)
         if condition is not None:
             return _count(condition)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import shlex
+import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,9 +65,20 @@ def _summary(report: DemoReport, folder: Path) -> RenderableType:
         "",
         output.beside(revenue, trend),
         "",
-        output.line(f"Next:  cd {folder}"),
+        *(output.line(f"{word}  {command}") for word, command in _beginning(folder)),
         f'       thermo query "{newest}"',
         "       thermo history silver.orders",
         "       thermo quarantine",
         "       thermo serve",
     )
+
+
+def _beginning(folder: Path) -> list[tuple[str, str]]:
+    """The first commands to type: `thermo` has to be found before it can be called."""
+    commands = [f"cd {shlex.quote(str(folder))}"]
+    activate = Path(sys.prefix) / "bin" / "activate"
+    if shutil.which("thermo") is None and activate.is_file():
+        with contextlib.suppress(ValueError):
+            activate = activate.relative_to(Path.cwd())
+        commands.insert(0, f". {shlex.quote(str(activate))}")
+    return [("Next:" if place == 0 else "     ", each) for place, each in enumerate(commands)]

@@ -75,7 +75,9 @@ def exit_codes() -> str:
         5: "Trying again may help: the catalog is away, or somebody committed first.",
         6: "An engine cannot be started here.",
         70: "A bug in Thermocline.",
-        130: "Interrupted by Ctrl-C.",
+        129: "Ended by SIGHUP: the terminal was closed.",
+        130: "Interrupted by Ctrl-C. Nothing is lost, and the next call goes on.",
+        143: "Ended by SIGTERM, as by Ctrl-C.",
     }
     assert set(known) <= set(meanings), "an exit code without a meaning"
     rows = [

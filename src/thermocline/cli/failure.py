@@ -13,6 +13,7 @@ import click
 from thermocline.config import SETTINGS, Secret
 from thermocline.engine.bridge import jvm_ended
 from thermocline.errors import ThermoclineError
+from thermocline.lake.outcomes import of_disk
 from thermocline.telemetry import hide, one_line, redact
 
 BUG_EXIT_CODE = 70
@@ -56,6 +57,8 @@ def explain(error: BaseException) -> ThermoclineError:
         return Misused(error.format_message(), f"`{path} --help` shows how it is used.")
     if (ended := jvm_ended(error)) is not None:
         return ended
+    if (disk := of_disk(error)) is not None:
+        return disk
     text = one_line(str(error))[:300]
     return Bug(
         f"This is a bug: {type(error).__name__}" + (f": {text}" if text else "."),

@@ -23,6 +23,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "demo": ("demo", "Build the example lakehouse and show what it holds."),
         "doctor": ("project", "Look whether everything the project needs is in place."),
         "config": ("project", "Show every setting in force and where it came from."),
+        "relocate": ("relocate", "Make a project whole that was copied or moved."),
         "torture": ("torture", "Kill the pipeline again and again, and count the events."),
     },
     "Move data": {
@@ -53,6 +54,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "branch": ("versions", "List, make or drop branches of tables."),
         "publish": ("versions", "Publish an environment to main in one commit."),
         "rollback": ("versions", "Take a table, or all tables of a run, back to what they were."),
+        "clean": ("clean", "Drop what failed and killed runs left in the tables."),
     },
 }
 
@@ -155,4 +157,6 @@ def _reader_left() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run())
+    from thermocline.__main__ import main
+
+    sys.exit(main())

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thermocline.cli import output
-from thermocline.cli.interrupt import until_interrupted
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
 from thermocline.errors import CheckFailed
+from thermocline.interrupt import exit_code, until_interrupted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -59,13 +59,14 @@ def accepts_loss(command: Callable[..., Any]) -> Callable[..., Any]:
 def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) -> int:
     """Take in what is new at SOURCES, or at every source, and stop. Each record lands once.
 
-    Ctrl-C ends it after the batch in hand, with exit code 130.
+    Ctrl-C ends it after the batch in hand, with exit code 130. A batch that takes more than a
+    second is cut off, and taken again by the next call.
     """
     lakehouse = invocation.lakehouse()
     with until_interrupted() as stop, invocation.progress() as progress:
         report = lakehouse.ingest(sources, accept_loss=accept_loss, progress=progress, stop=stop)
     invocation.show(report, ingested)
-    return 130 if stop.is_set() else 0
+    return exit_code()
 
 
 def ingested(report: IngestReport) -> RenderableType:
@@ -152,7 +153,7 @@ def ran(report: RunReport, env: str | None = None) -> RenderableType:
             [
                 step.table,
                 " ".join(filter(None, (step.write, step.detail, f"on {step.engine}"))),
-                output.counts(added=step.added, removed=step.removed),
+                output.counts(added=step.added, changed=step.changed, removed=step.removed),
                 output.number(step.total),
                 output.duration(step.seconds),
             ]

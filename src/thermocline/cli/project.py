@@ -46,7 +46,9 @@ def _next_steps(folder: Path) -> RenderableType:
 @pass_invocation
 def doctor(invocation: Invocation, fix: bool) -> int:
     """Look whether everything the project needs is in place; ends with 1 when something is not."""
-    findings = invocation.lakehouse().doctor(fix=fix)
+    lakehouse = invocation.lakehouse()
+    with invocation.progress() as progress:
+        findings = lakehouse.doctor(fix=fix, progress=progress)
     invocation.show(findings, _findings)
     return 1 if any(finding.status == "fail" for finding in findings) else 0
 

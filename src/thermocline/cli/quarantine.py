@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Group, Invocation, pass_invocation
-from thermocline.errors import BadInput, NotFound
+from thermocline.errors import BadInput
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -73,44 +74,86 @@ def _beginning(raw: str) -> str:
     return raw if len(raw) <= SHOWN_RAW else f"{raw[:SHOWN_RAW]}…"
 
 
-@quarantine.command("replay", cls=Command)
-@click.argument("source")
-@click.option(
-    "--file",
-    "mended",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A file of mended rows; else the kept rows are tried again as they are.",
-)
-@click.option(
+_only = click.option(
     "--id",
     "ids",
     multiple=True,
     metavar="ID",
     help="Only the quarantined row whose id begins so (repeatable).",
 )
+
+
+@quarantine.command("export", cls=Command)
+@click.argument("source")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "csv"]),
+    help="How to write the rows; else as FILE's name ends, or jsonl.",
+)
+@_only
 @pass_invocation
-def replay(invocation: Invocation, source: str, mended: Path | None, ids: tuple[str, ...]) -> None:
-    """Put quarantined rows of SOURCE through once more, each at most once."""
-    lakehouse = invocation.lakehouse()
-    whole = [_whole(each, lakehouse.quarantine()) for each in ids] if ids else None
-    report = lakehouse.replay(source, file=mended, ids=whole)
+def export(
+    invocation: Invocation, source: str, file: Path | None, form: str | None, ids: tuple[str, ...]
+) -> None:
+    """Write the quarantined rows of SOURCE, or of a table, to FILE or the screen, to be mended.
+
+    `thermo quarantine replay SOURCE FILE` takes the mended file back.
+    """
+    if file is not None and file.exists():
+        raise BadInput(f"{file} is there already.", "Choose another name, or remove it first.")
+    rows, left = invocation.lakehouse().export_quarantine(source, ids or None)
+    from thermocline.ingest.arrow.few import written
+    from thermocline.ingest.mended import write
+
+    if file is None and invocation.json:
+        click.echo(f"[{', '.join(map(written, rows))}]")
+        return
+    end = file.suffix.lower().removeprefix(".") if file is not None else ""
+    as_csv = (form or end) == "csv"
+    if file is None:
+        write(rows, sys.stdout, as_csv=as_csv)
+        return
+    with file.open("x", encoding="utf-8", newline="") as out:
+        write(rows, out, as_csv=as_csv)
+    done = {"source": source, "file": str(file), "rows": len(rows), "left_out": left}
+    invocation.show(done, lambda _: _exported(source, file, len(rows), left))
+
+
+def _exported(source: str, file: Path, rows: int, left: int) -> RenderableType:
+    files = f"{output.plural(left, 'whole file')} left out: deliver what they should hold again"
+    return output.stack(
+        output.line(f"{output.plural(rows, 'row')} written to {file}", files if left else ""),
+        output.line(f"Mend the fields, then:  thermo quarantine replay {source} {file}"),
+    )
+
+
+@quarantine.command("replay", cls=Command)
+@click.argument("source")
+@click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--file",
+    "named",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The same as FILE.",
+)
+@_only
+@pass_invocation
+def replay(
+    invocation: Invocation,
+    source: str,
+    file: Path | None,
+    named: Path | None,
+    ids: tuple[str, ...],
+) -> None:
+    """Put quarantined rows of SOURCE, or of a table, through once more, each at most once.
+
+    With FILE, mended rows as `thermo quarantine export` writes them; without, the kept rows are
+    tried again as they are.
+    """
+    report = invocation.lakehouse().replay(source, file=file or named, ids=ids or None)
     invocation.show(report, _replayed)
-
-
-def _whole(beginning: str, rows: Iterable[QuarantinedRow]) -> str:
-    """The one id that begins so: people copy the short ones that `quarantine` prints."""
-    found = [row.id for row in rows if beginning and row.id.startswith(beginning)]
-    if not found:
-        raise NotFound(
-            f"No row in quarantine has an id that begins with {beginning!r}.",
-            "`thermo quarantine` lists them.",
-        )
-    if len(found) > 1:
-        raise BadInput(
-            f"{len(found)} rows in quarantine have an id that begins with {beginning!r}.",
-            "Give more of the id.",
-        )
-    return found[0]
 
 
 def _replayed(report: ReplayReport) -> RenderableType:

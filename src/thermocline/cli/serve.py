@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.errors import Transient
 
 if TYPE_CHECKING:
     from thermocline.config import Settings
@@ -33,11 +35,15 @@ def serve(invocation: Invocation, host: str | None, port: int | None, nodes: int
     On this machine anybody may ask; to be reached from others it needs tokens (thermo token) or
     JWTs. Trino's clients are served at the same address.
     """
+    from thermocline.lake import catalog
     from thermocline.serve.assembly import assemble
     from thermocline.serve.http import server
 
     settings = _changed(invocation.settings(), host=host, port=port, nodes=nodes)
     _log(invocation, settings)
+    if settings.catalog.type == "sqlite":
+        with suppress(Transient):  # one that is away for a moment is waited for
+            catalog.reader(settings).tables()
     assembled = assemble(settings)
 
     async def began(standing: Standing) -> None:
@@ -63,7 +69,7 @@ def _log(invocation: Invocation, settings: Settings) -> None:
     if os.environ.get("THERMOCLINE_LOG"):
         invocation.start_log()
     else:
-        log_to(private.file(settings.project, "serve.log"))
+        log_to(private.log(settings.project, "serve.log"), largest=private.LOG_BYTES)
 
 
 async def _ready(assembled: Assembled) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thermocline.cli import output
-from thermocline.cli.interrupt import until_interrupted
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
 from thermocline.cli.pipeline import accepts_loss
+from thermocline.interrupt import until_interrupted
 from thermocline.telemetry import one_line, redact
 
 if TYPE_CHECKING:
@@ -75,9 +75,12 @@ def stream(
 
     Each record lands exactly once, whatever is killed and whenever: a table's own commits say how
     far its source was read. With --json, each batch is a line.
+
+    Ctrl-C ends it after the batch in hand, with exit code 0. A batch that takes more than a second
+    is cut off, and taken again by the next call.
     """
     lakehouse = invocation.lakehouse()
-    with until_interrupted() as stop, _shown(invocation) as show:
+    with until_interrupted(code=0) as stop, _shown(invocation) as show:
         for beat in lakehouse.stream(
             sources,
             then=then,

@@ -8,11 +8,15 @@ import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.interrupt import unwinding
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from thermocline.torture import Verdict
+
+TIDY_SECONDS = 60.0
+"""How long it may take, once interrupted, to drop the tables, topics and slots of the trial."""
 
 
 @click.command(cls=Command)
@@ -49,7 +53,7 @@ def torture(
     from thermocline.torture import torture as begin
 
     order = Order(minutes, seed, kills, events, lanes, restarts, keep, invocation.profile)
-    with invocation.progress() as progress:
+    with unwinding(TIDY_SECONDS), invocation.progress() as progress:
         verdict = begin(invocation.lakehouse(), order, progress=progress)
     invocation.show(verdict, told)
     return 0 if verdict.passed else 1

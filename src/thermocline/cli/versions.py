@@ -105,7 +105,7 @@ def branch(
     """Make a branch NAME of TABLE; without NAME, list its branches."""
     found = invocation.lakehouse().table(table)
     if name is None:
-        _list_refs(invocation, found.info().branches, "branch")
+        _list_refs(invocation, found.branches(), "branch")
     elif drop:
         found.drop_ref(name)
         invocation.show({"table": table, "dropped": name}, lambda _: f"dropped branch {name}")

@@ -49,6 +49,10 @@ def _at_least_one(value: int) -> str | None:
     return None if value >= 1 else "must be at least 1"
 
 
+def _not_negative(value: int) -> str | None:
+    return None if value >= 0 else "must be 0 or more"
+
+
 def _filled(value: str) -> str | None:
     return None if value.strip() else "must not be empty"
 
@@ -152,6 +156,37 @@ SETTINGS: tuple[Setting, ...] = (
         "lake.s3.path_style", bool, False, "Put the bucket in the path, as most S3 servers want."
     ),
     Setting(
+        "lake.retention.snapshots",
+        int,
+        300,
+        "So many snapshots of a table are kept at least; commits let older ones go.",
+        _at_least_one,
+    ),
+    Setting(
+        "lake.retention.age", str, "2m", "Snapshots younger than this are kept as well.", _span
+    ),
+    Setting(
+        "lake.retention.hourly",
+        int,
+        24,
+        "Of so many hours with commits the last state is kept, as a tag hourly-….",
+        _not_negative,
+    ),
+    Setting(
+        "lake.retention.daily",
+        int,
+        30,
+        "Of so many days with commits the last state is kept, as a tag daily-….",
+        _not_negative,
+    ),
+    Setting(
+        "lake.retention.dead_after",
+        str,
+        "7d",
+        "When branches of runs that died, and what consumers that stand still hold, are let go.",
+        _span,
+    ),
+    Setting(
         "engine.spark.master",
         str,
         "local[*]",
@@ -230,6 +265,13 @@ SETTINGS: tuple[Setting, ...] = (
         "local",
         "Where workers run: processes of this machine (local), or tasks of the Spark cluster.",
         _workers_on,
+    ),
+    Setting(
+        "ingest.quarantine.keep_replayed",
+        str,
+        "30d",
+        "How long a row stays in quarantine after it was replayed; the next replay removes it.",
+        _span,
     ),
     Setting(
         "ingest.api.allow_private",

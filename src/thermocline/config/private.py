@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = ".thermocline"
+LOG_BYTES = 16 << 20
+"""So large a log may grow; the one before it is kept."""
 
 
 def folder(project: Path) -> Path:
@@ -24,6 +26,18 @@ def folder(project: Path) -> Path:
     if not ignore.exists():
         ignore.write_text("*\n", encoding="utf-8")
     return path
+
+
+def log(project: Path, name: str) -> Path:
+    """Return a log of the private folder, to be written at its end.
+
+    One that has grown large is put aside first, in the place of the one before.
+    """
+    path = folder(project) / name
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LOG_BYTES:
+            path.replace(path.with_name(f"{name}.1"))
+    return file(project, name)
 
 
 def file(project: Path, name: str) -> Path:

@@ -74,6 +74,27 @@ class S3Settings:
 
 
 @dataclass(frozen=True)
+class RetentionSettings:
+    """How much history the tables keep."""
+
+    snapshots: int = 300
+    age: str = "2m"
+    hourly: int = 24
+    daily: int = 30
+    dead_after: str = "7d"
+
+    @property
+    def age_seconds(self) -> float:
+        """The age below which every snapshot is kept."""
+        return amounts.seconds(self.age)
+
+    @property
+    def dead_seconds(self) -> float:
+        """The age at which dead branches and abandoned consumers are let go."""
+        return amounts.seconds(self.dead_after)
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """The Spark session: a laptop's by default, a cluster's by its master URL."""
 
@@ -127,6 +148,18 @@ class WorkersSettings:
         import os
 
         return self.count or os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class QuarantineSettings:
+    """What happens to rows that could not land."""
+
+    keep_replayed: str = "30d"
+
+    @property
+    def kept_seconds(self) -> float:
+        """How long a row stays after it was replayed."""
+        return amounts.seconds(self.keep_replayed)
 
 
 @dataclass(frozen=True)
@@ -223,11 +256,13 @@ class Settings:
     warehouse: str
     catalog: CatalogSettings
     s3: S3Settings = field(default_factory=S3Settings)
+    retention: RetentionSettings = field(default_factory=RetentionSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     duckdb: DuckDBSettings = field(default_factory=DuckDBSettings)
     transform: TransformSettings = field(default_factory=TransformSettings)
     workers: WorkersSettings = field(default_factory=WorkersSettings)
     api: ApiSettings = field(default_factory=ApiSettings)
+    quarantine: QuarantineSettings = field(default_factory=QuarantineSettings)
     serve: ServeSettings = field(default_factory=ServeSettings)
     trino: TrinoSettings = field(default_factory=TrinoSettings)
     jwt: JwtSettings = field(default_factory=JwtSettings)

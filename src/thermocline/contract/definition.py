@@ -222,6 +222,7 @@ class Contract:
     retention: timedelta | None = None
     tags: tuple[str, ...] = ()
     hot: timedelta | None = None
+    history: timedelta | None = None
     readers: tuple[str, ...] | None = None
     messages: bool = False
     companion_of: str | None = None

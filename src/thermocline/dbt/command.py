@@ -64,7 +64,11 @@ def run(lakehouse: Lakehouse, order: Order, *, progress: Progress = SILENT) -> R
     with workshop.opened(lakehouse.settings, run_id, order.schema or name, target) as shop:
         shop.write_profile()
         with closing(Dbt(order.project, shop.folder, target, given, quiet=order.quiet)) as dbt:
-            return _Run(lakehouse, order, shop, dbt, given, run_id, progress).execute(began)
+            asked = _Run(lakehouse, order, shop, dbt, given, run_id, progress)
+            try:
+                return asked.execute(began)
+            finally:
+                asked.draft.release()
 
 
 class _Run:
@@ -100,8 +104,11 @@ class _Run:
         self._refuse_clashes(writing)
         pins = Pins.take(self.lakehouse.lake, {node.table for node in relations}, self.draft.into)
         live = graph.live_views(selected)
+        seeds = graph.seeds_read_as_sources([*selected, *(node.id for node in live)])
         self._refuse_missing(graph, selected, pins, [node.id for node in live])
         self._furnish(relations, pins, writing, databases)
+        if seeds:  # dbt itself knows no order between a source and the seed that fills it
+            self.dbt.make([node.path for node in seeds], command="seed")
         if live:
             self.dbt.make([node.path for node in live])
         crash_point("dbt.prepared")
@@ -140,14 +147,20 @@ class _Run:
     def _refuse_missing(
         self, graph: Graph, selected: Sequence[str], pins: Pins, live: Collection[str]
     ) -> None:
-        """Sources that the selection reads must be in the lake."""
+        """Sources that the selection reads must be in the lake, or be seeds of the selection."""
         read = {node.id: node for i in (*selected, *live) for node in graph.reads(i)}
         for node in read.values():
-            if node.kind == "source" and not node.external and node.table not in pins.states:
-                raise NotFound(
-                    f"The source {node.path} is {node.table}, which the lake does not have.",
-                    "`thermo tables` lists what it has; a source's schema is the lake's layer.",
-                )
+            if node.kind != "source" or node.external or node.table in pins.states:
+                continue
+            writer = graph.writer_of(node)
+            if writer is not None and writer.kind == "seed" and writer.id in selected:
+                continue
+            next_step = "`thermo tables` lists what it has; a source's schema is the lake's layer."
+            if writer is not None:
+                next_step = f"{writer.id} of this project makes it: select {writer.name} first."
+            raise NotFound(
+                f"The source {node.path} is {node.table}, which the lake does not have.", next_step
+            )
 
     def _furnish(
         self,
@@ -157,12 +170,15 @@ class _Run:
         databases: Sequence[str],
     ) -> None:
         """Put the lake's tables into dbt's database: as views, or copied where dbt changes them."""
+        made = {node.relation for node in relations if node.kind != "source"}
         changing = {node.id for node in writing if node.stateful}
         anew = {n.id for n in writing if n.kind == "seed" or (n.stateful and self._rebuilds(n))}
         with self.shop.connect(databases) as connection:
             for node in relations:
                 if node.table not in pins.states or node.external or node.id in anew:
                     continue
+                if node.kind == "source" and node.relation in made:
+                    continue  # the node that makes it has its place
                 schema = relation(node.relation[:2])
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                 kind = "TABLE" if node.id in changing else "VIEW"
@@ -183,7 +199,8 @@ class _Run:
         databases: Sequence[str],
     ) -> tuple[list[Landed], list[CheckReport]]:
         made = [graph.nodes[each.id] for each in outcomes if each.id in graph.nodes]
-        stored = [node for node in made if node.stored]
+        # Seeds first: what reads one as a source is made from what has just landed.
+        stored = sorted((n for n in made if n.stored), key=lambda node: node.kind != "seed")
         landed = []
         with self.shop.connect(databases) as connection:
             contracts = self.lakehouse.contracts

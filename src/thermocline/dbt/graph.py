@@ -61,6 +61,17 @@ class Graph:
         """The nodes whose rows are somewhere."""
         return [node for node in self.nodes.values() if node.stored]
 
+    def writer_of(self, source: Node) -> Node | None:
+        """The seed, model or snapshot of the project that makes a source's table, if one does."""
+        made = (node for node in self.relations() if node.kind != "source")
+        return next((node for node in made if node.relation == source.relation), None)
+
+    def seeds_read_as_sources(self, selected: Collection[str]) -> list[Node]:
+        """The selected seeds whose tables the selection reads as sources, by the same names."""
+        read = {node.id: node for i in selected for node in self.reads(i) if node.kind == "source"}
+        found = {w.id: w for node in read.values() if (w := self.writer_of(node)) is not None}
+        return [node for node in found.values() if node.kind == "seed" and node.id in selected]
+
     def live_views(self, selected: Collection[str]) -> list[Node]:
         """Views outside a selection that it reads, directly or through each other.
 

@@ -100,9 +100,9 @@ class Dbt:
                 words += [option, *([value] if isinstance(value, str) else map(str, value))]
         return [json.loads(line)["unique_id"] for line in self._silent(words).result or ()]
 
-    def make(self, paths: Sequence[str]) -> None:
-        """Make some models, for others to read."""
-        self._silent(["run", *self._places, "--select", *(f"fqn:{path}" for path in paths)])
+    def make(self, paths: Sequence[str], command: str = "run") -> None:
+        """Make some models or seeds, for others to read."""
+        self._silent([command, *self._places, "--select", *(f"fqn:{path}" for path in paths)])
 
     def run(self, command: str, arguments: Sequence[str]) -> tuple[bool, list[Outcome]]:
         """Run a command with its arguments as they were given. False when a node failed."""

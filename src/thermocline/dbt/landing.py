@@ -15,8 +15,9 @@ from thermocline.dbt.workshop import relation
 from thermocline.engine.duck import all_rows, scan
 from thermocline.engine.duck_types import type_of
 from thermocline.errors import BadInput, Permanent
-from thermocline.lake.draft import Draft, MainMoved, source_head
+from thermocline.lake.draft import Draft, source_head
 from thermocline.lake.faults import crash_point
+from thermocline.lake.outcomes import MainMoved
 from thermocline.lake.schema import shape_of
 from thermocline.lake.tables import pending
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import errno
 import importlib.util
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from thermocline.config import private
+from thermocline.config.scratch import Scratch
 from thermocline.engine.duck_types import quoted
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import EngineUnavailable
@@ -20,14 +23,21 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 
+_SPILLED: dict[Path, Scratch] = {}
+"""This process's folder for what does not fit in memory, of each project."""
+
+
 class DuckEngine:
     """DuckDB for one lake: extensions from wheels, loaded offline; time zone UTC."""
 
     name = "duckdb"
     dialect = "duckdb"
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, roots: Callable[[], Sequence[str]] | None = None
+    ) -> None:
         self._settings = settings
+        self._roots = roots or (lambda: [settings.warehouse.removeprefix("file://")])
         self._connection: duckdb.DuckDBPyConnection | None = None
 
     @property
@@ -44,8 +54,9 @@ class DuckEngine:
         settings = self._settings
         connection = duckdb.connect(config=options(settings))
         prepare(connection, settings)
-        warehouse = settings.warehouse.removeprefix("file://").rstrip("/") + "/"
-        connection.execute(f"SET allowed_directories = [{literal(warehouse)}]")
+        # DuckDB compares spellings, and a link to the warehouse is one more of them.
+        roots = dict.fromkeys(f"{root.rstrip('/')}/" for root in self._roots())
+        connection.execute(f"SET allowed_directories = [{', '.join(map(literal, roots))}]")
         connection.execute("SET enable_external_access = false")
         return connection
 
@@ -53,6 +64,10 @@ class DuckEngine:
         """Make a view of a table at one snapshot."""
         rows = all_rows(self.connection, metadata_location, snapshot)
         self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {rows}")
+
+    def read(self, metadata_location: str, snapshot: int) -> duckdb.DuckDBPyRelation:
+        """A table at one snapshot, as a relation that is read when it is used."""
+        return self.connection.sql(all_rows(self.connection, metadata_location, snapshot))
 
     def query(self, text: str) -> pa.Table:
         """Run a query and give its rows in the canonical Arrow form."""
@@ -90,25 +105,59 @@ def prepare(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
 
 def scan(metadata_location: str, snapshot: int) -> str:
     """The table function that reads an Iceberg table at one snapshot."""
-    path = metadata_location.removeprefix("file://")
-    if path.startswith("file:"):
-        path = path.removeprefix("file:")
-    return f"iceberg_scan({literal(path)}, snapshot_from_id = {int(snapshot)})"
+    return f"iceberg_scan({literal(_path(metadata_location))}, snapshot_from_id = {int(snapshot)})"
 
 
-def all_rows(connection: duckdb.DuckDBPyConnection, metadata_location: str, snapshot: int) -> str:
+def _path(location: str) -> str:
+    return location.removeprefix("file://").removeprefix("file:")
+
+
+def _refuse_missing(
+    connection: duckdb.DuckDBPyConnection, metadata_location: str, snapshot: int
+) -> None:
+    """Raise FileNotFoundError where a manifest is not there: DuckDB 1.5 would end the process.
+
+    Those on S3 are not looked for, which would cost a request for each.
+    """
+    if "://" in _path(metadata_location):
+        return
+    lists = connection.execute(
+        f"SELECT manifest_list FROM iceberg_snapshots({literal(_path(metadata_location))})"
+        f" WHERE snapshot_id = {int(snapshot)}"
+    ).fetchall()
+    for (each,) in lists:
+        manifests = f"SELECT manifest_path FROM read_avro({literal(_path(each))})"
+        for (manifest,) in connection.execute(manifests).fetchall():
+            if not Path(_path(manifest)).exists():
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", _path(manifest))
+
+
+def all_rows(
+    connection: duckdb.DuckDBPyConnection,
+    metadata_location: str,
+    snapshot: int,
+    *,
+    also: str = "",
+    fractions: bool = True,
+) -> str:
     """The query that reads an Iceberg table at one snapshot, with every NaN in it.
+
+    `also` are further columns of the scan, such as the file of each row. Of a table that is known
+    to have no `fractions` DuckDB is not asked for the types, for which it reads all manifests.
 
     Files say their least and greatest value, and by these DuckDB leaves out what a search cannot
     find, and answers min and max. NaN is above all numbers, yet in none of these values. So
     fractions go through an expression that may give NaN as far as the planner can see.
     """
+    _refuse_missing(connection, metadata_location, snapshot)
     source = scan(metadata_location, snapshot)
+    if not fractions:
+        return f"SELECT *{also} FROM {source}"
     found = connection.sql(f"SELECT * FROM {source}")
     columns = {quoted(name): kind for name, kind in zip(found.columns, found.types, strict=True)}
     opaque = {column: _opaque(column, kind) for column, kind in columns.items()}
     replaced = ", ".join(f"{it} AS {column}" for column, it in opaque.items() if it != column)
-    return f"SELECT *{f' REPLACE ({replaced})' if replaced else ''} FROM {source}"
+    return f"SELECT *{f' REPLACE ({replaced})' if replaced else ''}{also} FROM {source}"
 
 
 def _opaque(value: str, kind: Any) -> str:
@@ -148,9 +197,15 @@ def _room(project: Path) -> Path:
     it nor tells its files from those of another connection.
     """
     above = project / private.FOLDER / "duckdb"
-    with suppress(OSError):  # where nothing can be written, memory has to do
+    try:
         private.folder(project)
         above.mkdir(exist_ok=True)
+        if above not in _SPILLED:
+            _SPILLED[above] = Scratch(above, "p-")
+            atexit.register(_SPILLED[above].close)
+        above = _SPILLED[above].path
+    except OSError:  # where nothing can be written, memory has to do
+        pass
     return above / uuid4().hex
 
 

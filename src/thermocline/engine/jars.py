@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
+from thermocline import interrupt
 from thermocline.engine import java
 from thermocline.errors import BadInput, EngineUnavailable
 
@@ -241,7 +242,7 @@ def _run_ivy(
     announce(f"fetching {len(wanted)} {'jar' if len(wanted) == 1 else 'jars'}, this once")
     said = []
     done = 0
-    with subprocess.Popen(
+    with interrupt.start(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

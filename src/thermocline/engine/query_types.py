@@ -222,7 +222,7 @@ def _number(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
 
 def _moved(node: exp.Binary, left: str, right: str) -> Any:
     if isinstance(node, exp.Mul):
-        return T.UNKNOWN
+        return T.INTERVAL if {left, right} == {"interval", "integer"} else T.UNKNOWN
     if left == "date" and right == "integer":
         return T.DATE
     if left == "date" and right == "date" and isinstance(node, exp.Sub):
@@ -311,12 +311,25 @@ def _element(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     return _set(self, node, inner[0] if len(inner) == 1 else T.UNKNOWN)
 
 
+def _list_of(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+    of = node.this.this if isinstance(node.this, exp.Order) else node.this
+    if of.type is None:
+        return _set(self, node, T.UNKNOWN)
+    return _set(self, node, exp.DataType(this=T.ARRAY, expressions=[of.type.copy()], nested=True))
+
+
 def _same(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     return _set(self, node, node.this.type or T.UNKNOWN)
 
 
 def _extracted(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     return _set(self, node, T.DOUBLE if node.name.upper() == "EPOCH" else T.BIGINT)
+
+
+def _named(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+    """What the parser knows no type of keeps the one that it was given."""
+    counts = node.name.lower() == "strlen"
+    return _set(self, node, T.BIGINT if counts else node.type or T.UNKNOWN)
 
 
 def _returns(kind: exp.DType) -> dict[str, Any]:
@@ -337,14 +350,15 @@ _MENDED: dict[type[exp.Expr], dict[str, Any]] = {
     **dict.fromkeys((exp.Div, exp.Avg, exp.Median, exp.Sqrt, exp.Exp, exp.Ln, exp.Pow,
                      exp.TimeToUnix, exp.PercentRank, exp.CumeDist, exp.PercentileCont),
                     _returns(T.DOUBLE)),
-    **dict.fromkeys((exp.Count, exp.CountIf, exp.DateDiff, exp.RowNumber, exp.Rank, exp.DenseRank,
-                     exp.Ntile, exp.Week), _returns(T.BIGINT)),
+    **dict.fromkeys((exp.Count, exp.CountIf, exp.DateDiff, exp.Grouping, exp.RowNumber, exp.Rank,
+                     exp.DenseRank, exp.Ntile, exp.Week), _returns(T.BIGINT)),
     **dict.fromkeys((exp.Substring, exp.Left, exp.Right, exp.Lower, exp.Upper, exp.Trim, exp.MD5,
                      exp.Replace, exp.SplitPart, exp.DPipe, exp.Concat, exp.JSONExtractScalar,
                      exp.RegexpReplace, exp.GroupConcat), _returns(T.TEXT)),
     **dict.fromkeys((exp.Contains, exp.EndsWith), _returns(T.BOOLEAN)),
     **dict.fromkeys((exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least), _by(_common)),
     exp.Nullif: _by(_same),
+    exp.Anonymous: _by(_named),
     exp.Literal: _by(_constant),
     exp.Bracket: _by(_element),
     exp.Round: _by(_rounded),
@@ -374,7 +388,7 @@ def _averaged(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
 
 
 def _trino_moved(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
-    if family(node.left) == "date" and family(node.right) == "interval":
+    if {family(node.left), family(node.right)} == {"date", "interval"}:
         return _set(self, node, T.DATE)
     if family(node.left) in TIMES and family(node.left) == family(node.right):
         return _set(self, node, T.INTERVAL)
@@ -392,4 +406,9 @@ _TRINOS: dict[type[exp.Expr], dict[str, Any]] = {
     exp.Div: _by(_divided),
     exp.Avg: _by(_averaged),
     exp.Date: _returns(T.DATE),
+    exp.ArrayAgg: _by(_list_of),
+    **dict.fromkeys((exp.RegexpExtract, exp.ConcatWs), _returns(T.TEXT)),
+    exp.ApproxDistinct: _returns(T.BIGINT),
+    exp.ApproxQuantile: _by(_same),
+    exp.UnixToTime: _returns(T.TIMESTAMPTZ),
 }

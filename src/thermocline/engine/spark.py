@@ -7,15 +7,16 @@ import os
 import re
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from thermocline.config import private
 from thermocline.engine import jars, java
+from thermocline.engine.gateway import launched
 from thermocline.errors import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ _PREFIX = f"spark.sql.catalog.{CATALOG}"
 # that is longer than 8,000 bytes. The strict reading of ten JSON fields is.
 _JVM_OPTIONS = "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_LOG = "THERMOCLINE_SPARK_LOG"
+"""Where the JVM finds the path of its log: a path in an option would have to be escaped."""
 _LOG4J = Path(__file__).with_name("log4j2.properties")
 _ENFORCED = {
     # Spark replaces ${env:NAME}, ${system:NAME} and ${setting} in the text of a statement before it
@@ -40,6 +43,17 @@ _ENFORCED = {
     "spark.sql.variable.substitute": "false",
 }
 """Settings of every session that a project cannot change."""
+TRANSLATED = {
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+}
+"""Settings that translated SQL relies on: errors instead of wrong values, no digits lost to a wider
+type, and subqueries, times and texts as the standard has them."""
 
 
 class SparkEngine:
@@ -51,6 +65,7 @@ class SparkEngine:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._session: SparkSession | None = None
+        self._translated: SparkEngine | None = None
         self._added: set[str] = set()
 
     @property
@@ -65,9 +80,22 @@ class SparkEngine:
             self._session = _start(self._settings)
         return self._session
 
-    def beside(self) -> SparkSession:
+    def beside(self, conf: Mapping[str, str] | None = None) -> SparkSession:
         """A further session on the same lake, whose temporary views and settings are its own."""
-        return _another(self.session, self._settings)
+        session = _another(self.session, self._settings)
+        apply_conf(session, conf or {})
+        return session
+
+    @property
+    def translated(self) -> SparkEngine:
+        """The same Spark with the settings that translated SQL relies on, whatever the project's.
+
+        It has temporary views of its own.
+        """
+        if self._translated is None:
+            self._translated = SparkEngine(self._settings)
+            self._translated._session = self.beside(TRANSLATED)
+        return self._translated
 
     def add_jars(self, packages: Sequence[str]) -> None:
         """Have the session know further jars, whether it runs already or not."""
@@ -118,7 +146,7 @@ class SparkEngine:
         """End the session and its JVM's work."""
         if self._session is not None:
             self._session.stop()
-            self._session = None
+            self._session = self._translated = None
 
 
 def catalog_conf(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
@@ -273,15 +301,20 @@ def _start(settings: Settings) -> SparkSession:
     conf = {**_base_conf(settings), **catalog, **settings.spark.conf, **_ENFORCED}
     for key, value in conf.items():
         builder = builder.config(key, value)
-    log = private.file(settings.project, "spark.log")
+    log = private.log(settings.project, "spark.log")
+    os.environ[_LOG] = str(log)
     try:
-        with _stderr_to(log), _own_interrupts():
+        with launched(conf, log), _own_interrupts():
             session = builder.getOrCreate()
     except (PySparkRuntimeError, OSError) as error:
         raise EngineUnavailable(
             f"Spark did not start on {settings.spark.master}: {str(error).splitlines()[0]}",
             f"See {log}, or run `thermo doctor`.",
         ) from error
+    # PySpark's server of accumulators prints a traceback when the JVM ends before this process.
+    # That the JVM is gone every call to it says.
+    server: Any = session.sparkContext._accumulatorServer
+    server.handle_error = lambda *_: None
     apply_conf(session, {**catalog, **secret, **_ENFORCED})
     _write_no_checksum_files(session)
     return session
@@ -290,14 +323,14 @@ def _start(settings: Settings) -> SparkSession:
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
     """Keep what Ctrl-C does: PySpark would have it break into whatever call is under way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
+    from pyspark.core import context
+
+    pysparks: Any = context
+    pysparks.signal = SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        pysparks.signal = signal
 
 
 def _another(running: SparkSession, settings: Settings) -> SparkSession:
@@ -330,18 +363,3 @@ def apply_conf(session: SparkSession, conf: Mapping[str, str]) -> None:
             hadoop.set(key.removeprefix("spark.hadoop."), value)
         else:
             session.conf.set(key, value)
-
-
-@contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Send what the JVM prints to a file: it inherits our stderr at the moment it starts."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    with path.open("ab") as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            yield
-        finally:
-            sys.stderr.flush()
-            os.dup2(saved, 2)
-            os.close(saved)

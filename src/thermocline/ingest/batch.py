@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from thermocline.ingest.swift import Reading
     from thermocline.lake import Draft, Lake
+    from thermocline.lake.consumed import Consumed
 
 SHOWN = 3
 MOST_NAMES = 10_000
@@ -94,6 +95,8 @@ class Batch:
     origins: tuple[Provenance, ...]
     read: Read
     bookmark: Mapping[str, Any]
+    consumed: Consumed | None = None
+    """What the commit says beside the table's pointer; None on a catalog without rows of ours."""
     expected: int | None = None
     spans: tuple[tuple[int, int], ...] = ()
     """Of each provenance the first position and the one behind the last, where that is known."""
@@ -147,13 +150,15 @@ def land(batch: Batch) -> Landed:
     Raises Drifted when its records must be treated otherwise, and MainMoved when somebody else
     landed something meanwhile. Nothing of the batch is visible then.
     """
-    draft = batch.lake.draft(batch.run)
+    draft = batch.lake.draft(batch.run, late_branches=True)
     try:
         draft.begin(batch.source.target)
         if batch.base is not None and draft.base(batch.source.target) != batch.base:
             raise MainMoved([batch.source.target], draft.into)
         landed = _write(batch, draft)
         batch.confirm()
+        if batch.consumed is not None:
+            draft.land_with(batch.source.target, landed.snapshot, batch.consumed)
         draft.publish()
     except CommitUnknown:
         raise  # it may have landed: whoever looks it up needs the branches as they are

@@ -135,8 +135,8 @@ def _measure(stream: Readable, meter: _Meter, size: int) -> str | None:
             if meter.size > limit:
                 return f"it unpacks to more than {EXPANSION} times its size"
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
+        if isinstance(error, OSError) and error.errno:
+            raise  # of the disk, not of the file's content
         said = str(error).strip().splitlines()
         return f"truncated or damaged: {said[0] if said else type(error).__name__}"
     meter.close()

@@ -212,7 +212,9 @@ class FeedIntake:
             refuse_unwritable(self._contract)
             self.lake.ensure(drift.with_added(self.lake, self._contract))
         state = self.lake.state(self.source.target)
-        position = self._position(marks.read(state, self.source.name, lost=self._accept_loss))
+        position = self._position(
+            marks.read(self.lake, state, self.source.name, lost=self._accept_loss)
+        )
         pull = self.feed.pull(position, self._bounded())
         if pull is None:
             return None
@@ -262,11 +264,12 @@ class FeedIntake:
 
     def _land(self, pull: Pull, mark: Mark, base: int | None) -> Landed:
         contract = drift.with_added(self.lake, self._contract)
-        grown = False
+        grown, rows = False, self.lake.beside is not None
         while True:
             batch = Batch(
                 self.lake, self.source, contract, new_run_id(), pull.origins, _reader(pull),
-                bookmark=marks.written(self.source.name, mark),
+                bookmark=marks.written(self.source.name, mark, beside=rows),
+                consumed=marks.consumed(self.source.name, mark) if rows else None,
                 expected=pull.records,
                 spans=pull.spans,
                 confirm=pull.confirm,

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.config import private
+from thermocline.config.scratch import Scratch
 from thermocline.contract.definition import Contract, Drift
 from thermocline.contract.types import Primitive, Type
-from thermocline.errors import BadInput, Permanent, Transient
+from thermocline.errors import BadInput, CommitConflict, CommitUnknown, Permanent, Transient
 from thermocline.ingest import drift, ledger
 from thermocline.ingest.arrow.lane import FileLane
 from thermocline.ingest.batch import Batch, Damaged, Drifted, Landed, Provenance, land
-from thermocline.ingest.examine import Examined, examine
+from thermocline.ingest.batches import batches, examined
+from thermocline.ingest.examine import Examined
 from thermocline.ingest.judge import data_only
-from thermocline.ingest.landing import Folder, LandingFile, Refusal, folder_of, list_landing
+from thermocline.ingest.landing import (
+    Away,
+    Folder,
+    LandingFile,
+    Listing,
+    Refusal,
+    folder_of,
+    list_landing,
+)
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.ledger import read_ledger
 from thermocline.ingest.read import read
@@ -37,7 +45,6 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 BATCH_BYTES = 4 << 30
-BATCH_FILES = 500
 ATTEMPTS = 5
 """How often a batch is begun anew when somebody else lands something at the same moment."""
 
@@ -46,7 +53,11 @@ STRING = Primitive("string")
 
 @dataclass(frozen=True)
 class IngestReport:
-    """What one source's ingestion did. `skipped` files had landed before; `growing` ones wait."""
+    """What one source's ingestion did.
+
+    `skipped` files had landed before, `growing` ones wait, and those that are `away` could not be
+    read: they are to be looked at again.
+    """
 
     source: str
     target: str
@@ -57,6 +68,7 @@ class IngestReport:
     growing: int = 0
     snapshot: int | None = None
     refused: tuple[Refusal, ...] = ()
+    away: tuple[LandingFile, ...] = ()
 
     def plus(self, landed: Landed, files: int) -> IngestReport:
         """The report with one more batch."""
@@ -96,11 +108,15 @@ class FileBatch:
 
     def without(self, gone: set[str]) -> FileBatch:
         """The batch without some files, by hash."""
-        kept = tuple(file for file in self.files if file.sha256 not in gone)
-        return replace(self, files=kept)
+        kept, damaged = (
+            tuple(file for file in some if file.sha256 not in gone)
+            for some in (self.files, self.damaged)
+        )
+        return replace(self, files=kept, damaged=damaged)
 
     def land(self) -> Landed:
         """Land the files, or raise as `batch.land` does."""
+        rows = self.lake.beside is not None
         counted = [file.records for file in self.files]
         known = [count for count in counted if count is not None]
         origins = tuple(
@@ -117,7 +133,8 @@ class FileBatch:
         return land(
             Batch(
                 self.lake, self.source, self.contract, self.run, origins, self._read,
-                bookmark=ledger.bookmark_of(self.all_files),
+                bookmark=ledger.bookmark_of(self.all_files, beside=rows),
+                consumed=ledger.consumed(self.all_files) if rows else None,
                 expected=sum(known) if len(known) == len(counted) else None,
                 damaged=tuple(damaged),
                 confirm=self._confirm,
@@ -152,6 +169,7 @@ def ingest(
     run: str,
     progress: Progress = SILENT,
     batch_bytes: int = BATCH_BYTES,
+    listing: Listing | None = None,
 ) -> IngestReport:
     """Land every new file of a source in its bronze table.
 
@@ -159,17 +177,18 @@ def ingest(
     it is new. Rows that break the contract go to quarantine. Files are landed in batches, each in
     one commit that also says which files it holds; a batch is visible whole or not at all. Files
     that the contract's drift policy refuses are named in the report and tried again next time.
+    `listing` is what lies in the folder, where the caller has just looked.
     """
     _refuse_overlap(source, lake)
     contract = data_only(contract)
     refuse_unwritable(contract)
     folder = folder_of(source, lake.settings)
-    listing = list_landing(folder, source)
+    listing = list_landing(folder, source) if listing is None else listing
     crash_point("ingest.listed")
     if not lake.exists(source.target):
         lake.ensure(contract)
     work = _Work(lake, source, contract, folder, run)
-    fresh = [file for file in listing.files if not work.ledger.holds_unread(file)]
+    fresh = work.ledger.unread(listing.files)
     work.report = IngestReport(
         source.name,
         source.target,
@@ -178,11 +197,11 @@ def ingest(
         refused=tuple(listing.refused),
     )
     try:
-        for files in _batches(_examined(folder, fresh, source), batch_bytes):
+        for files in batches(work.readable(examined(folder, fresh, source)), batch_bytes):
             work.take(files)
             progress.advance(len(files), f"{work.report.rows:,} rows")
     finally:
-        shutil.rmtree(work.scratch, ignore_errors=True)
+        work.scratch.close()
     return work.report
 
 
@@ -199,8 +218,27 @@ class _Work:
         self.run = run
         self.report = IngestReport(source.name, source.target)
         self.ledger = read_ledger(lake, source.target, source.quarantine)
-        self.scratch = private.folder(lake.settings.project) / "staging" / run
+        staging = private.folder(lake.settings.project) / "staging"
+        staging.mkdir(exist_ok=True)
+        self.scratch = Scratch(staging, "run-")
         self.lane = FileLane(lake, source, folder)
+
+    def readable(self, found: Iterable[Examined | Away]) -> Iterator[Examined]:
+        """Pass on the files that could be read, and report the others."""
+        for each in found:
+            if isinstance(each, Away):
+                self.pass_over(each)
+            else:
+                yield each
+
+    def pass_over(self, away: Away) -> None:
+        """Report a file that cannot be read now."""
+        refused = (Refusal(away.file.name, f"cannot be read: {away.reason}"),)
+        self.report = replace(
+            self.report,
+            refused=self.report.refused + (refused if away.reason else ()),
+            away=(*self.report.away, away.file),
+        )
 
     def take(self, files: Sequence[Examined]) -> None:
         """Land files, again from the start when somebody else was faster."""
@@ -225,7 +263,7 @@ class _Work:
         batch = FileBatch(
             self.lake, self.source, contract, self.folder, tuple(sound),
             tuple(file for file in new if file.flaw is not None),
-            self.run, self.scratch, self.lane,
+            self.run, self.scratch.path, self.lane,
         )  # fmt: skip
         landed, batch = self._land(batch, refused)
         taken = len(batch.all_files)
@@ -243,9 +281,14 @@ class _Work:
             self.lake.ensure(batch.contract)
             try:
                 return batch.land(), batch
+            except (CommitConflict, CommitUnknown):
+                raise
             except Drifted as found:
                 batch = _after_drift(batch, found.fields, refused)
-            except Permanent as error:
+            except Exception as error:
+                if away := self._away(batch, error):
+                    batch = batch.without(away)
+                    continue
                 if type(error) is not Permanent or isinstance(error.__cause__, OSError):
                     raise  # a rule, a contract or a disk, not a file
                 broken = _unreadable(batch)
@@ -257,34 +300,27 @@ class _Work:
                 )
         return None, batch
 
+    def _away(self, batch: FileBatch, error: Exception) -> set[str]:
+        """The files, by hash, that are not as they were listed, which may be why a batch failed."""
+        found = {
+            file.file: Away(file.file)
+            for file in batch.all_files
+            if not self.folder.unchanged(file.file)
+        }
+        if isinstance(error, Away):
+            found.setdefault(error.file, error)
+        for each in found.values():
+            self.pass_over(each)
+        return {file.sha256 for file in batch.all_files if file.file in found}
+
     def _unknown(self, files: Sequence[Examined]) -> list[Examined]:
         """Files whose content has not landed, each content once."""
         new: dict[str, Examined] = {}
+        landed = self.ledger.landed(files)
         for file in files:
-            if not self.ledger.holds(file):
+            if file.sha256 not in landed:
                 new.setdefault(file.sha256, file)
         return list(new.values())
-
-
-def _examined(folder: Folder, files: Sequence[LandingFile], source: Source) -> Iterator[Examined]:
-    """Files with their hashes. Hashing leaves the interpreter alone, so threads help."""
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        for start in range(0, len(files), BATCH_FILES):
-            part = files[start : start + BATCH_FILES]
-            yield from pool.map(lambda file: examine(folder, file, source), part)
-
-
-def _batches(files: Iterator[Examined], most_bytes: int) -> Iterator[list[Examined]]:
-    batch: list[Examined] = []
-    size = 0
-    for file in files:
-        if batch and (size + file.expanded > most_bytes or len(batch) == BATCH_FILES):
-            yield batch
-            batch, size = [], 0
-        batch.append(file)
-        size += file.expanded
-    if batch:
-        yield batch
 
 
 def _admitted(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from thermocline.errors import BadInput, NotFound
+from thermocline.errors import NotFound, Transient
 from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from thermocline.config import S3Settings, Settings
     from thermocline.ingest.source import Source
 
+_HIDDEN = (".", "_")
 TEMPORARY = (".tmp", ".part", ".partial", ".inprogress", ".crdownload", ".swp")
 
 
@@ -52,11 +54,74 @@ class Listing:
     growing: int = 0
 
 
+class Away(Exception):
+    """A file cannot be read now: it is passed over, and looked at again.
+
+    `reason` is empty when it is no longer what was listed: removed, renamed, or replaced.
+    """
+
+    def __init__(self, file: LandingFile, reason: str = "") -> None:
+        super().__init__(file.name, reason)
+        self.file = file
+        self.reason = reason
+
+
+class Passed:
+    """What one process need not look at again in a folder on local disk, for a while.
+
+    A name is passed over while its inode is the same, and a folder while nothing was added to it
+    or taken away. What is changed in place is only seen by a look that passes over nothing.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[str, int]] = {}
+        self._met: dict[tuple[str, str], int] = {}
+        self._still: dict[str, tuple[int, list[str]]] = {}
+
+    def met(self, folder: str, name: str, inode: int) -> None:
+        """A file was listed."""
+        self._met[folder, name] = inode
+
+    def not_done(self, name: str) -> None:
+        """Have a file that was listed looked at again."""
+        folder, _, last = name.rpartition("/")
+        self._met.pop((f"{folder}/" if folder else "", last), None)
+
+    def done(self) -> None:
+        """Pass over the other files that were listed."""
+        for (folder, name), inode in self._met.items():
+            self._names.setdefault(folder, {})[name] = inode
+        self._met.clear()
+
+    def names(self, folder: str) -> Mapping[str, int]:
+        """The files of a folder that are passed over, with their inodes."""
+        return self._names.get(folder, {})
+
+    def still(self, folder: str, changed_ns: int) -> list[str] | None:
+        """The folders in a folder that did not change since all in it was passed over."""
+        found = self._still.get(folder)
+        return found[1] if found and found[0] == changed_ns else None
+
+    def keep_still(self, folder: str, changed_ns: int, folders: list[str]) -> None:
+        """Pass over a folder while it does not change. One that just did may do so unnoticed."""
+        if time.time_ns() - changed_ns > _CLOCK_NS:
+            self._still[folder] = changed_ns, folders
+
+
+_CLOCK_NS = 2_000_000_000
+"""So much later a change of a folder has another time, whatever the file system's clock."""
+
+
 class Folder(Protocol):
     """Where files are listed, opened, and named for Spark."""
 
-    def entries(self, refused: list[Refusal]) -> Iterator[LandingFile]:
-        """Every file below the folder; what may not be followed goes to `refused`."""
+    def entries(
+        self, refused: list[Refusal], passed: Passed | None = None
+    ) -> Iterator[LandingFile]:
+        """Every file below the folder that is not passed over.
+
+        What may not be followed goes to `refused`.
+        """
 
     def open(self, file: LandingFile) -> BinaryIO:
         """The file's bytes, from the beginning."""
@@ -75,19 +140,21 @@ def folder_of(source: Source, settings: Settings) -> Folder:
     return LocalFolder(Path(source.path))
 
 
-def list_landing(folder: Folder, source: Source) -> Listing:
-    """The files of a source, in the order of their names.
+def list_landing(folder: Folder, source: Source, passed: Passed | None = None) -> Listing:
+    """The files of a source that are not passed over, in the order of their names.
 
     Hidden and temporary files are left out, files that changed within `settle` seconds are only
     counted, and what leads outside the folder is refused.
     """
     found = Listing()
     settled = time.time_ns() - int(source.settle * 1e9)
-    for file in folder.entries(found.refused):
+    for file in folder.entries(found.refused, passed):
         if _is_hidden(file.name) or not source.wants(file.name):
             continue
         if source.settle and file.modified_ns > settled:
             found.growing += 1
+            if passed is not None:
+                passed.not_done(file.name)
             continue
         found.files.append(file)
     found.files.sort(key=lambda file: file.name)
@@ -95,9 +162,9 @@ def list_landing(folder: Folder, source: Source) -> Listing:
 
 
 def _is_hidden(name: str) -> bool:
-    parts = PurePosixPath(name).parts
-    hidden = any(part.startswith((".", "_")) for part in parts)
-    return hidden or parts[-1].lower().endswith(TEMPORARY)
+    if name.lower().endswith(TEMPORARY):
+        return True
+    return name[0] in _HIDDEN or any(f"/{mark}" in name for mark in _HIDDEN)
 
 
 class LocalFolder:
@@ -106,37 +173,96 @@ class LocalFolder:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def entries(self, refused: list[Refusal]) -> Iterator[LandingFile]:
+    def entries(
+        self, refused: list[Refusal], passed: Passed | None = None
+    ) -> Iterator[LandingFile]:
         """Files below the folder. A link counts as the file it leads to, if that is inside."""
         if not self._root.is_dir():
             raise NotFound(
                 f"The landing folder {self._root} is not there.", "Make it, or mend the source."
             )
-        yield from self._below(self._root, self._root.resolve(), refused)
+        yield from self._below("", str(self._root.resolve()), refused, passed or Passed())
 
-    def _below(self, folder: Path, real: Path, refused: list[Refusal]) -> Iterator[LandingFile]:
-        with os.scandir(folder) as entries:
-            ordered = sorted(entries, key=lambda entry: entry.name)
-        for entry in ordered:
-            path = Path(entry.path)
-            name = path.relative_to(self._root).as_posix()
-            if entry.is_symlink() and not _leads_inside(path, real):
+    def _below(
+        self, below: str, real: str, refused: list[Refusal], passed: Passed
+    ) -> Iterator[LandingFile]:
+        """The files of a folder `below` the root, which really is at `real`.
+
+        There may be hundreds of thousands of old ones: a path is only looked up where a link may
+        lead elsewhere.
+        """
+        try:
+            changed_ns = (self._root / below).stat().st_mtime_ns  # before it is listed
+            if passed.still(below, changed_ns) is None:
+                entries = self._listed(below, passed.names(below))
+        except FileNotFoundError:
+            return  # it has just been taken away
+        except OSError as error:
+            name = below.rstrip("/") or str(self._root)
+            refused.append(Refusal(name, f"it cannot be listed: {said_of(error)}"))
+            return
+        if (folders := passed.still(below, changed_ns)) is not None:
+            for name in folders:
+                yield from self._below(f"{below}{name}/", f"{real}/{name}", refused, passed)
+            return
+        folders, others = [], False
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name[0] in _HIDDEN:
+                    continue
+                folders.append(entry.name)
+                deeper = below + entry.name + "/", f"{real}/{entry.name}"
+                yield from self._below(*deeper, refused, passed)
+                continue
+            others = True
+            if (file := self._file(entry, below, real, refused)) is not None:
+                if not entry.is_symlink():
+                    passed.met(below, entry.name, entry.inode())
+                yield file
+        if not others:
+            passed.keep_still(below, changed_ns, folders)
+
+    def _listed(self, below: str, known: Mapping[str, int]) -> list[os.DirEntry[str]]:
+        with os.scandir(self._root / below) as entries:
+            return sorted(
+                (e for e in entries if known.get(e.name) != e.inode()), key=lambda e: e.name
+            )
+
+    def _file(
+        self, entry: os.DirEntry[str], below: str, real: str, refused: list[Refusal]
+    ) -> LandingFile | None:
+        name, place = below + entry.name, f"{real}/{entry.name}"
+        if entry.is_symlink():
+            place = os.path.realpath(entry.path)
+            if not Path(place).is_relative_to(self._root.resolve()):
                 refused.append(Refusal(name, "a link that leads outside the landing folder"))
-            elif entry.is_dir(follow_symlinks=False):
-                yield from self._below(path, real, refused)
-            elif not _is_utf8(name):
-                refused.append(Refusal(ascii(name), "a name that is not UTF-8"))
-            elif entry.is_file():
-                found = entry.stat()
-                place = os.path.realpath(path)
-                yield LandingFile(name, found.st_size, found.st_mtime_ns, place)
+                return None
+        if not _is_utf8(name):
+            refused.append(Refusal(ascii(name), "a name that is not UTF-8"))
+            return None
+        try:
+            if not entry.is_file():
+                return None
+            found = entry.stat()
+        except FileNotFoundError:
+            return None
+        except OSError as error:  # such as a link that leads to itself
+            refused.append(Refusal(name, f"it cannot be looked at: {said_of(error)}"))
+            return None
+        return LandingFile(name, found.st_size, found.st_mtime_ns, place)
 
     def open(self, file: LandingFile) -> BinaryIO:
-        """The file's bytes. What became a link after it was listed is not followed."""
-        handle = os.open(file.location, os.O_RDONLY | os.O_NOFOLLOW)
+        """The file's bytes. What became a link after it was listed is not followed.
+
+        What became a pipe is not waited for.
+        """
+        try:
+            handle = os.open(file.location, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError as error:
+            raise Away(file, "" if error.errno in _GONE else said_of(error)) from error
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            raise BadInput(f"{one_line(file.name)} is no longer a file.", "Deliver it again.")
+            raise Away(file)
         return os.fdopen(handle, "rb", buffering=0)
 
     def uri(self, file: LandingFile) -> str:
@@ -147,7 +273,7 @@ class LocalFolder:
         """Whether size and time of change are as listed."""
         try:
             now = Path(file.location).lstat()
-        except FileNotFoundError:
+        except OSError:
             return False
         return (now.st_size, now.st_mtime_ns) == (file.size, file.modified_ns)
 
@@ -177,8 +303,10 @@ class S3Folder:
             )
         return self._connected
 
-    def entries(self, refused: list[Refusal]) -> Iterator[LandingFile]:
-        """Objects below the prefix. A key with empty or dotted parts is refused."""
+    def entries(
+        self, refused: list[Refusal], passed: Passed | None = None
+    ) -> Iterator[LandingFile]:
+        """Objects below the prefix, all of them. A key with empty or dotted parts is refused."""
         from pyarrow.fs import FileSelector, FileType
 
         try:
@@ -188,7 +316,7 @@ class S3Folder:
                 f"There is nothing at s3://{self._root}.", "Check the bucket and the prefix."
             ) from None
         except OSError as error:
-            raise NotFound(
+            raise Transient(
                 f"s3://{self._root} cannot be listed: {one_line(str(error))[:200]}",
                 "Check lake.s3.endpoint, the keys and the bucket.",
             ) from error
@@ -203,7 +331,12 @@ class S3Folder:
 
     def open(self, file: LandingFile) -> BinaryIO:
         """The object's bytes, streamed."""
-        opened: BinaryIO = self._files.open_input_file(file.location)
+        try:
+            opened: BinaryIO = self._files.open_input_file(file.location)
+        except FileNotFoundError as error:
+            raise Away(file) from error
+        except OSError as error:
+            raise Away(file, said_of(error)) from error
         return opened
 
     def uri(self, file: LandingFile) -> str:
@@ -216,16 +349,22 @@ class S3Folder:
         return (now.size, now.mtime_ns) == (file.size, file.modified_ns)
 
 
+_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO}
+
+
+def said_of(error: OSError) -> str:
+    """What the system says, in one line."""
+    return one_line(error.strerror or str(error))[:200]
+
+
 def glob_escaped(path: str) -> str:
     """A path in which no character is taken for a pattern."""
     return "".join(f"\\{char}" if char in "{}[]*?\\" else char for char in path)
 
 
-def _leads_inside(link: Path, root: Path) -> bool:
-    return Path(os.path.realpath(link)).is_relative_to(root)
-
-
 def _is_utf8(name: str) -> bool:
+    if name.isascii():
+        return True
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:

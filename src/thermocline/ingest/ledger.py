@@ -1,25 +1,29 @@
-"""Which files a table already holds: read from the bookmarks of its own commits.
+"""Which files a table already holds, by the content of each.
 
-Every commit of ingestion says which files it landed, by the hash of their content. So what is
-known is exactly what main holds: after a rollback, files landed since are new again. When old
-snapshots have expired, the rows themselves still name their files; a file of such a name that has
-not changed since then counts as landed.
+Every commit of ingestion says which files it landed: on a SQL catalog in rows beside the table's
+pointer (`lake.beside`), on a REST catalog in the bookmark of its snapshot. Either way what is known
+is exactly what main holds: after a rollback, files landed since are new again. When somebody else
+expired snapshots, the table's own rows still name their files; a file of such a name that has not
+changed since then counts as landed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from thermocline.lake import bookmark as bookmarks
+from thermocline.lake.consumed import Consumed, LandedFile
 
 if TYPE_CHECKING:
     from thermocline.ingest.examine import Examined
     from thermocline.ingest.landing import LandingFile
-    from thermocline.lake import Lake
+    from thermocline.lake import Lake, TableState
+    from thermocline.lake.beside import Beside
 
 FILES, SEEN = "files", "seen"
+COUNT = "landed"
 
 
 @dataclass
@@ -31,55 +35,99 @@ class Ledger:
     before_cut: frozenset[str] = frozenset()
     cut_ns: int = 0
 
-    def holds_unread(self, file: LandingFile) -> bool:
-        """Whether a file is known without reading it: same name, size and time of change."""
-        if (file.name, file.size, file.modified_ns) in self.seen:
-            return True
-        return file.name in self.before_cut and file.modified_ns <= self.cut_ns
+    def unread(self, files: Sequence[LandingFile]) -> list[LandingFile]:
+        """The files that are not known by name, size and time of change, so must be read."""
+        return [file for file in files if not self._holds_unread(file, self.seen)]
 
-    def holds(self, file: Examined) -> bool:
-        """Whether the content has landed, under whatever name."""
-        return file.sha256 in self.contents
+    def landed(self, files: Sequence[Examined]) -> set[str]:
+        """Which of the contents have landed, under whatever name."""
+        return self.contents & {file.sha256 for file in files}
 
     def add(self, files: Iterable[Examined]) -> None:
         """Remember files that have just landed."""
         self.contents.update(file.sha256 for file in files)
 
+    def _holds_unread(self, file: LandingFile, seen: set[tuple[str, int, int]]) -> bool:
+        if (file.name, file.size, file.modified_ns) in seen:
+            return True
+        return file.name in self.before_cut and file.modified_ns <= self.cut_ns
 
-def bookmark_of(files: Iterable[Examined]) -> dict[str, Any]:
-    """What a commit says of the files it lands."""
+
+@dataclass
+class RowLedger(Ledger):
+    """The same from rows: only what is asked for is read."""
+
+    rows: Beside = field(kw_only=True)
+    uuid: str = field(kw_only=True)
+    main: frozenset[int] = field(kw_only=True)
+    """What rows name that count for main: its snapshots, and what was carried on to them."""
+
+    def unread(self, files: Sequence[LandingFile]) -> list[LandingFile]:
+        found = self.rows.files_of_names(self.uuid, (file.name for file in files))
+        seen = {(f.name, f.size, f.modified_ns) for f, snapshot in found if snapshot in self.main}
+        return [file for file in files if not self._holds_unread(file, seen)]
+
+    def landed(self, files: Sequence[Examined]) -> set[str]:
+        contents = {file.sha256 for file in files}
+        found = self.rows.files_of_contents(self.uuid, contents - self.contents)
+        known = {file.content for file, snapshot in found if snapshot in self.main}
+        return known | (self.contents & contents)
+
+
+def bookmark_of(files: Iterable[Examined], *, beside: bool) -> dict[str, Any]:
+    """What a commit's bookmark says of the files it lands: how many, where rows say which."""
     listed = list(files)
+    if beside:
+        return {COUNT: len(listed)}
     return {
         FILES: {file.sha256: file.file.name for file in listed},
         SEEN: {file.sha256: [file.file.size, file.file.modified_ns] for file in listed},
     }
 
 
+def consumed(files: Iterable[Examined]) -> Consumed:
+    """The rows that a commit lands with its files."""
+    return Consumed(
+        tuple(
+            LandedFile(file.sha256, file.file.name, file.file.size, file.file.modified_ns)
+            for file in files
+        )
+    )
+
+
 def read_ledger(lake: Lake, table: str, quarantine: str) -> Ledger:
     """The files that a table's main branch holds."""
-    ledger = Ledger()
     if not lake.exists(table):
-        return ledger
+        return Ledger()
     state = lake.state(table)
-    oldest = None
-    for snapshot in state.ancestry(state.head()):
-        oldest = snapshot
-        _note(ledger, bookmarks.of(snapshot) or {})
-    if oldest is not None and not bookmarks.chain_is_whole(state, state.head()):
-        ledger.cut_ns = oldest.timestamp_ms * 1_000_000
+    chain = list(state.ancestry(state.head()))
+    rows = lake.beside
+    if rows is None:
+        ledger = Ledger()
+        for file, _ in _in_summaries(state, (snapshot.id for snapshot in chain)):
+            ledger.contents.add(file.content)
+            ledger.seen.add((file.name, file.size, file.modified_ns))
+    else:
+        if not rows.is_migrated(state.uuid):
+            rows.migrate(state.uuid, _in_summaries(state, state.snapshots))
+        main = rows.counted(state.uuid, (snapshot.id for snapshot in chain))
+        ledger = RowLedger(rows=rows, uuid=state.uuid, main=main)
+    if chain and not bookmarks.chain_is_whole(lake, state, state.head()):
+        ledger.cut_ns = chain[-1].timestamp_ms * 1_000_000
         ledger.before_cut = _named_in_rows(lake, table, "_source_file")
         if lake.exists(quarantine):
             ledger.contents |= _named_in_rows(lake, quarantine, "file_sha256")
     return ledger
 
 
-def _note(ledger: Ledger, bookmark: Mapping[str, Any]) -> None:
-    seen = bookmark.get(SEEN, {})
-    for sha256, name in bookmark.get(FILES, {}).items():
-        ledger.contents.add(sha256)
-        if sha256 in seen:
-            size, modified_ns = seen[sha256]
-            ledger.seen.add((name, size, modified_ns))
+def _in_summaries(state: TableState, of: Iterable[int]) -> Iterator[tuple[LandedFile, int]]:
+    """The files that the bookmarks of snapshots name: all of them before there were rows."""
+    for snapshot in of:
+        bookmark: Mapping[str, Any] = bookmarks.of(state.snapshot(snapshot)) or {}
+        seen = bookmark.get(SEEN, {})
+        for sha256, name in bookmark.get(FILES, {}).items():
+            size, modified_ns = seen.get(sha256, (-1, -1))
+            yield LandedFile(sha256, name, size, modified_ns), snapshot
 
 
 def _named_in_rows(lake: Lake, table: str, column: str) -> frozenset[str]:

@@ -2,20 +2,25 @@
 
 A mark is written by the commit that holds the rows, so what it says and what the table holds
 cannot differ. Every later commit of ingestion carries it on, whatever source it is of; those of
-maintenance carry none, and the newest one on main's ancestry counts.
+maintenance carry none, and the newest one on main's ancestry counts. On a SQL catalog the mark
+only names its batch; the position itself, which may be large, is a row beside the pointer.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent
 from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import consumed as values
+from thermocline.lake.bookmark import FEEDS
 from thermocline.lake.metadata import TableState
 
-FEEDS = "feeds"
+if TYPE_CHECKING:
+    from thermocline.lake import Lake
 
 Position = Mapping[str, Any]
 """Where a feed is to be read from next. JSON, in words of the feed's own."""
@@ -33,27 +38,49 @@ class Mark:
     position: Position
 
 
-def read(state: TableState, source: str, *, lost: bool = False) -> Mark | None:
+def read(lake: Lake, state: TableState, source: str, *, lost: bool = False) -> Mark | None:
     """A source's mark on main; None when nothing of it has landed yet.
 
     With `lost`, a mark that has expired counts as none.
     """
     head = state.head()
-    found = carried(state, head).get(FEEDS, {}).get(source)
-    if found is not None:
-        return Mark(**found)
-    if not lost and not bookmarks.chain_is_whole(state, head):
+    named = carried(state, head).get(FEEDS, {}).get(source)
+    if named is not None:
+        found = _whole(lake, state, source, named)
+        if found is not None or lost:
+            return found
+    if not lost and (named is not None or not bookmarks.chain_is_whole(lake, state, head)):
         raise Permanent(
-            f"{state.table} no longer says how far {source} was read: its old snapshots expired.",
+            f"{state.table} no longer says how far {source} was read: "
+            + ("its row in the catalog is gone." if named else "its old snapshots expired."),
             f"Tell it with `thermo stream {source} --accept-loss`, which begins where the source "
             "does, or land in a new table.",
         )
     return None
 
 
-def written(source: str, mark: Mark) -> dict[str, Any]:
-    """The part of a bookmark that says a source's mark."""
-    return {FEEDS: {source: asdict(mark)}}
+def _whole(lake: Lake, state: TableState, source: str, named: Mapping[str, Any]) -> Mark | None:
+    """The mark with its position, wherever that is kept."""
+    if "position" in named:
+        return Mark(**named)
+    stream, sequence = named["stream"], named["sequence"]
+    rows = lake.beside
+    text = rows.position(state.uuid, source, stream, sequence) if rows else None
+    return None if text is None else Mark(stream, sequence, json.loads(text))
+
+
+def written(source: str, mark: Mark, *, beside: bool) -> dict[str, Any]:
+    """The part of a bookmark that says a source's mark; without the position where a row has it."""
+    said = asdict(mark)
+    if beside:
+        del said["position"]
+    return {FEEDS: {source: said}}
+
+
+def consumed(source: str, mark: Mark) -> values.Consumed:
+    """The row that a commit lands with a mark."""
+    text = json.dumps(mark.position, separators=(",", ":"))
+    return values.Consumed((), (values.Position(source, mark.stream, mark.sequence, text),))
 
 
 def carried(state: TableState, snapshot: int | None) -> dict[str, Any]:

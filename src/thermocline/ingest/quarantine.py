@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nsmallest
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import MESSAGE_COLUMNS, Column, Contract, Write
 from thermocline.contract.problems import shown
 from thermocline.contract.types import List, Primitive
 from thermocline.errors import BadInput
+from thermocline.ingest.judge import data_only
 from thermocline.ingest.source import Source
 from thermocline.lake.companions import QUARANTINE
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-ID = re.compile(r"[0-9a-f]{64}")
+BEGINNING = re.compile(r"[0-9a-f]{4,64}")
 _STRING = Primitive("string")
 _TIMESTAMPTZ = Primitive("timestamptz")
 
@@ -101,13 +104,41 @@ def rows(
         wanted = [name for name in wanted if name.partition(".")[2] == table.partition(".")[2]]
     condition = ALWAYS_TRUE if replayed else "replayed_at is null"
     fields = tuple(QuarantinedRow.__dataclass_fields__)
-    found: list[QuarantinedRow] = []
-    for name in wanted:
+
+    def kept(name: str) -> Iterator[QuarantinedRow]:
         scan = lake.iceberg(name).scan(row_filter=condition, selected_fields=fields)
-        for row in scan.to_arrow().to_pylist():
-            found.append(QuarantinedRow(**{**row, "reasons": tuple(row["reasons"])}))
-    found.sort(key=lambda row: (row.quarantined_at, row.file, row.position))
-    return found[:limit]
+        for batch in scan.to_arrow_batch_reader():
+            for row in batch.to_pylist():
+                yield QuarantinedRow(**{**row, "reasons": tuple(row["reasons"])})
+
+    # So many are held at a time, however many there are.
+    found = chain.from_iterable(map(kept, wanted))
+    return nsmallest(limit, found, key=lambda row: (row.quarantined_at, row.file, row.position))
+
+
+def export(
+    lake: Lake, source: Source, contract: Contract, ids: Sequence[str] | None = None
+) -> tuple[list[dict[str, Any]], int]:
+    """Rows that wait, ready to be mended and replayed, oldest first; and how many cannot be.
+
+    Each has its fields, and its id, reason, file and position under names that begin with
+    `_quarantine_`. What is left out are whole files that could not be read. No JVM is started.
+    """
+    from thermocline.ingest.mended import exported
+    from thermocline.ingest.replay import resolved
+
+    if not lake.exists(source.quarantine):
+        return [], 0
+    fields = ("id", "file", "position", "reasons", "raw", "layout", "quarantined_at")
+    scan = lake.iceberg(source.quarantine).scan("replayed_at is null", selected_fields=fields)
+    rows = scan.to_arrow().to_pylist()
+    if ids is not None:
+        chosen = set(resolved(ids, (row["id"] for row in rows), source.quarantine).values())
+        rows = [row for row in rows if row["id"] in chosen]
+    rows.sort(key=lambda row: (row["quarantined_at"], row["file"], row["position"]))
+    whole = [row for row in rows if row["raw"] is not None or row["layout"] is not None]
+    contract = data_only(contract)
+    return [exported(row, contract) for row in whole], len(rows) - len(whole)
 
 
 def replay(
@@ -122,23 +153,20 @@ def replay(
     """Put quarantined rows through the contract's checks again, each at most once.
 
     Without a file, the records as they were written are judged by today's contract. With one
-    (JSON lines, each with a quarantine `id` and the corrected fields), its fields replace those
-    of the record. Rows that now pass land in bronze with their old file and position and are
-    marked as replayed in the same publish; the others stay, with the new reason.
+    (as `export` gives it, or JSON lines, each with a quarantine `id` and corrected fields), its
+    fields replace those of the record. Rows that now pass land in bronze with their old file and
+    position and are marked as replayed in the same publish; the others stay, with the new reason.
+    An id may be given by its beginning. Few rows need no JVM.
     """
-    from thermocline.ingest.replay import Replay, read_mended
+    from thermocline.ingest.mended import read
+    from thermocline.ingest.replay import Replay
 
-    chosen = _chosen(ids)
-    if not lake.exists(source.quarantine):
-        return ReplayReport(source.name, source.target)
-    patches = None if mended is None else read_mended(mended)
-    return Replay(lake, source, contract, run, patches, chosen).apply()
-
-
-def _chosen(ids: Sequence[str] | None) -> frozenset[str] | None:
     for each in ids or ():
-        if not ID.fullmatch(each):
+        if not BEGINNING.fullmatch(each):
             raise BadInput(
                 f"{shown(each)} is no id of a quarantined row.", "`thermo quarantine` lists them."
             )
-    return None if ids is None else frozenset(ids)
+    patches = None if mended is None else read(mended)
+    if not lake.exists(source.quarantine):
+        return ReplayReport(source.name, source.target)
+    return Replay(lake, source, contract, run, patches, ids).apply()

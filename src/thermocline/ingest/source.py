@@ -95,9 +95,8 @@ class Source:
 
     def wants(self, name: str) -> bool:
         """Whether the pattern names this file, by its path in the folder or by its last part."""
-        return fnmatchcase(name, self.pattern) or fnmatchcase(
-            PurePosixPath(name).name, self.pattern
-        )
+        last = name.rpartition("/")[2]
+        return fnmatchcase(name, self.pattern) or fnmatchcase(last, self.pattern)
 
 
 def load_sources(folder: Path | str, *, warehouse: str | None = None) -> dict[str, Source]:

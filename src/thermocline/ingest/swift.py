@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +25,7 @@ from thermocline.ingest.judge import (
     RESCUED,
 )
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
-from thermocline.ingest.tally import Tally
+from thermocline.ingest.tally import Tally, utc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -166,8 +166,8 @@ def tally_of(records: pa.Table, spans: Sequence[tuple[int, int]]) -> Tally:
         records.num_rows, 0, frozenset(),
         outside=_outside(records, spans),
         bytes=size or 0,
-        oldest=_utc(times["min"]),
-        newest=_utc(times["max"]),
+        oldest=utc(times["min"]),
+        newest=utc(times["max"]),
     )  # fmt: skip
 
 
@@ -180,7 +180,3 @@ def _outside(records: pa.Table, spans: Sequence[tuple[int, int]]) -> int:
     inside = (positions >= bounds[files, 0]) & (positions < bounds[files, 1])
     again = (np.diff(files) == 0) & (np.diff(positions) <= 0)
     return int((~inside).sum() + again.sum() + (np.diff(files) < 0).sum())
-
-
-def _utc(micros: int | None) -> datetime | None:
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)

@@ -76,8 +76,8 @@ def of_counts(counts: Mapping[str, Any]) -> Tally:
         drifted=bool(counts["drifted"]),
         outside=counts.get("outside") or 0,
         bytes=counts.get("bytes") or 0,
-        oldest=_utc(counts.get("oldest")),
-        newest=_utc(counts.get("newest")),
+        oldest=utc(counts.get("oldest")),
+        newest=utc(counts.get("newest")),
     )  # fmt: skip
 
 
@@ -131,5 +131,14 @@ def _counts(batch: Batch) -> list[Any]:
     return counted
 
 
-def _utc(micros: int | None) -> datetime | None:
-    return None if micros is None else datetime.fromtimestamp(micros / 1e6, UTC)
+def utc(micros: float | None) -> datetime | None:
+    """Return the time so long after 1970; None for one that no calendar has.
+
+    Who writes a message or a file says when, and may say it in another unit.
+    """
+    if micros is None:
+        return None
+    try:
+        return datetime.fromtimestamp(micros / 1e6, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -41,7 +41,7 @@ _SPARK = {
 _DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME = "[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
 _ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
-_PATTERNS = {
+PATTERNS = {
     "float": "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|NaN|[+-]?Infinity",
     # A Z is all the zone that a date or a local time may have: change data capture writes it.
     "date": f"{_DATE}Z?",
@@ -49,7 +49,7 @@ _PATTERNS = {
     "timestamptz": f"{_DATE}({_TIME}{_ZONE})?",
     "uuid": "[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
 }
-_PATTERNS["double"] = _PATTERNS["float"]
+PATTERNS["double"] = PATTERNS["float"]
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def scalar(type_: Type, text: str) -> str:
             return f"case when {_matches(text, name)} and {kept} then {read} end"
         case Primitive("uuid"):
             return f"case when {_matches(text, 'uuid')} then lower({text}) end"
-        case Primitive(name) if name in _PATTERNS:
+        case Primitive(name) if name in PATTERNS:
             plain = f"rtrim('Z', {text})" if name in {"date", "timestamp"} else text
             return f"case when {_matches(text, name)} then try_cast({plain} as {target}) end"
     return f"try_cast({text} as {target})"
@@ -350,7 +350,7 @@ def _keys_clash(key: Type, it: str, x: str) -> str:
 
 
 def _matches(text: str, name: str) -> str:
-    return f"{text} rlike {literal(f'^({_PATTERNS[name]})$')}"
+    return f"{text} rlike {literal(f'^({PATTERNS[name]})$')}"
 
 
 def _has_time(type_: Type) -> bool:

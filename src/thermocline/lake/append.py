@@ -1,22 +1,20 @@
-"""Commits of files that this process has written, by PyIceberg.
-
-Its own append would write the files anew for every attempt to commit.
-"""
+"""Commits of files that this process has written: one snapshot, by one change of the catalog."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.errors import CommitConflict
-from thermocline.lake import writing
-from thermocline.lake.atomic import retrying
+from thermocline.lake import atomic, refs, writing
+from thermocline.lake.atomic import TableChange, retrying
 from thermocline.lake.bookmark import COMMIT
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from thermocline.lake.filechange import FileChange
+    from thermocline.lake.filechange import FileChange, Made
 
 
 class _Overtaken(CommitConflict):
@@ -26,34 +24,64 @@ class _Overtaken(CommitConflict):
 class TableChanged(CommitConflict):
     """Schema, partitioning or order changed after files were written for the table."""
 
-
-def append(
-    load: Callable[[], Table], rows: writing.Rows, branch: str, properties: Mapping[str, str]
-) -> None:
-    """Add rows to a branch in one commit that carries the properties, our commit id among them."""
-    from thermocline.lake.filechange import FileChange
-
-    def added(table: Table) -> FileChange:
-        return FileChange(writing.write_files(table, rows), appends=True)
-
-    commit(load, added, branch, properties)
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"{table} was changed while rows were written for it.",
+            "Nothing of them landed. Run again.",
+            table=table,
+        )
 
 
-def add(
-    load: Callable[[], Table], files: writing.Files, branch: str, properties: Mapping[str, str]
-) -> None:
-    """Add files that are written. TableChanged is raised when they no longer fit the table."""
-    from thermocline.lake.filechange import FileChange
+@dataclass(frozen=True)
+class Pending:
+    """A commit whose data files are written. It becomes a snapshot when it is published."""
 
-    def added(table: Table) -> FileChange:
+    change: FileChange
+    properties: Mapping[str, str]
+    shape: tuple[int, int, int]
+    """What the files were written by."""
+    id: int
+    """The snapshot's id, given in advance."""
+
+    def on(self, table: Table, parent: int) -> Made:
+        """Write the snapshot's manifests on top of another snapshot of the table."""
+        from thermocline.lake.filechange import snapshot_of
+
+        if writing.shape(table) != self.shape:
+            raise TableChanged(".".join(table.name()))
+        return snapshot_of(table, self.change, parent, self.properties, self.id)
+
+
+def added(files: writing.Files) -> Callable[[Table], FileChange]:
+    """The change that adds files that are written, where they still fit the table."""
+
+    def change(table: Table) -> FileChange:
+        from thermocline.lake.filechange import FileChange
+
         if writing.shape(table) != files.shape:
-            raise TableChanged(
-                f"{'.'.join(table.name())} was changed while rows were written for it.",
-                "Nothing of them landed. Run again.",
-            )
+            raise TableChanged(".".join(table.name()))
         return FileChange(files.done, appends=True)
 
-    commit(load, added, branch, properties)
+    return change
+
+
+def appended(rows: writing.Rows) -> Callable[[Table], FileChange]:
+    """The change that adds rows, which are written when it is made."""
+
+    def change(table: Table) -> FileChange:
+        from thermocline.lake.filechange import FileChange
+
+        return FileChange(writing.write_files(table, rows), appends=True)
+
+    return change
+
+
+def prepare(
+    table: Table, make: Callable[[Table], FileChange], properties: Mapping[str, str]
+) -> Pending:
+    """Write what a change writes, for a commit that comes later."""
+    number = table.metadata.new_snapshot_id()
+    return Pending(make(table), properties, writing.shape(table), number)
 
 
 def commit(
@@ -61,50 +89,66 @@ def commit(
     make: Callable[[Table], FileChange],
     branch: str,
     properties: Mapping[str, str],
-) -> None:
-    """Change a branch's files in one commit that carries the properties.
+) -> int:
+    """Change a branch's files in one commit that carries the properties; says which snapshot.
 
     `make` writes the files and says what to do with them. Others who commit to the table
     meanwhile, to whatever other branch, are waited out; the files are written once all the same,
     unless the table's schema or layout changed.
     """
-    shape: object = None
-    change: FileChange | None = None
+    pending: Pending | None = None
     for again in retrying(_Overtaken):
         with again:
             table = load()
-            if change is None or shape != writing.shape(table):
-                shape, change = writing.shape(table), make(table)
-            _commit(load, table, change, branch, properties)
+            if pending is None or pending.shape != writing.shape(table):
+                pending = prepare(table, make, properties)
+            _commit(load, table, pending, branch)
+            return pending.id
+    raise AssertionError("retrying either returns or raises")
 
 
-def _commit(
-    load: Callable[[], Table],
-    table: Table,
-    change: FileChange,
-    branch: str,
-    properties: Mapping[str, str],
-) -> None:
-    from pyiceberg.exceptions import CommitFailedException
-
-    from thermocline.lake import filechange
-
-    seen = table.metadata_location
+def _commit(load: Callable[[], Table], table: Table, pending: Pending, branch: str) -> None:
+    name, ref = ".".join(table.name()), table.metadata.refs.get(branch)
+    if ref is None:
+        raise CommitConflict(f"The branch {branch} of {name} is gone.", "Run again.")
+    made = pending.on(table, ref.snapshot_id)
     try:
-        with table.transaction() as transaction:
-            filechange.apply(table, transaction, change, branch, properties)
-    except (CommitFailedException, ValueError) as error:
-        # PyIceberg tries again when it lost a race for the same branch. Who commits to another
-        # one takes the number that our snapshot was to have, and that is a ValueError. But so is
-        # an answer of the catalog that cannot be read, and then ours may have landed.
+        atomic.commit_all(table.catalog, changes_of(table, made, branch, ref.snapshot_id))
+    except CommitConflict as error:
+        # Somebody took the branch, or the number that our snapshot was to have. Or an earlier
+        # attempt of ours did land, and its answer was lost.
         now = load()
-        if _landed(now, properties):
+        if _landed(now, pending.properties):
             return
-        if now.metadata_location == seen:
+        made.discard()
+        if now.metadata_location == table.metadata_location:
             raise
-        raise _Overtaken(
-            f"{'.'.join(table.name())} was changed by somebody else: {error}", "Run again."
-        ) from error
+        raise _Overtaken(f"{name} was changed by somebody else: {error}", "Run again.") from error
+
+
+def changes_of(table: Table, made: Made, branch: str, was: int | None) -> list[TableChange]:
+    """Add a snapshot and move a branch to it.
+
+    The branch must be where it was, and the table the one that the files were written for.
+    """
+    from pyiceberg.table.update import (
+        AddSnapshotUpdate,
+        AssertCurrentSchemaId,
+        AssertDefaultSortOrderId,
+        AssertDefaultSpecId,
+        AssertTableUUID,
+    )
+
+    schema, spec, order = writing.shape(table)
+    same = (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        AssertCurrentSchemaId(current_schema_id=schema),
+        AssertDefaultSpecId(default_spec_id=spec),
+        AssertDefaultSortOrderId(default_sort_order_id=order),
+    )
+    name = ".".join(table.name())
+    add = TableChange(name, same, (AddSnapshotUpdate(snapshot=made.snapshot),))
+    return refs.together(add, refs.set_ref(name, branch, made.snapshot.snapshot_id, was=was))
 
 
 def _landed(table: Table, properties: Mapping[str, str]) -> bool:

@@ -1,9 +1,9 @@
 """Change several tables in one catalog transaction: all of them, or none.
 
-PyIceberg commits one table at a time. A SQL catalog keeps one row a table, so we stage each
-table's new metadata file and then swap all rows by compare-and-set in one SQL transaction. A REST
-catalog has an endpoint for it. The few private calls of PyIceberg that this needs are all in this
-module, and `tests/contract/test_catalog.py` notices when they change.
+A SQL catalog keeps one row a table, so we write each table's new metadata file (`next_metadata`)
+and then swap all rows by compare-and-set in one SQL transaction. A REST catalog has an endpoint for
+it. The few private calls of PyIceberg that this needs are all in this module, and
+`tests/contract/test_catalog.py` notices when they change.
 
 A transaction has three outcomes. Landed: return. Not landed: CommitConflict, and the staged files
 are removed. Unknown (the connection broke while committing): the pointers are looked up, and the
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
@@ -26,18 +26,23 @@ from thermocline.errors import (
     Permanent,
     ThermoclineError,
 )
+from thermocline.lake import next_metadata, unreferenced
 from thermocline.lake.catalog import catalog_errors, no_such_table
 from thermocline.lake.faults import crash_point
+from thermocline.lake.metadata_files import Raw, keep_json, raw_metadata, read_metadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
     from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.table import StagedTable, Table
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from sqlalchemy.orm import Session
 
-    Alongside = Callable[[Session], None]
+Alongside: TypeAlias = "Callable[[Session], None]"
+"""Writes to the catalog's database in the transaction that moves the pointers."""
 
 PATIENCE = 60.0
 """Seconds that a commit keeps trying while others win."""
@@ -66,23 +71,28 @@ def retrying(kind: type[Exception], patience: float | None = None) -> Retrying:
     )
 
 
-def commit_all(catalog: Catalog, changes: Sequence[TableChange]) -> None:
-    """Apply all changes at once, or raise and have applied none."""
+def commit_all(
+    catalog: Catalog, changes: Sequence[TableChange], alongside: Alongside | None = None
+) -> None:
+    """Apply all changes at once, or raise and have applied none.
+
+    On a SQL catalog what `alongside` writes is in the same transaction: both land, or neither.
+    """
     from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.catalog.sql import SqlCatalog
 
-    if isinstance(catalog, SqlCatalog):
-        attempt: Any = _swap_rows
-    elif isinstance(catalog, RestCatalog):
-        attempt = _require_and_post
-    else:
+    if not isinstance(catalog, SqlCatalog | RestCatalog):
         raise Permanent(
             f"A {type(catalog).__name__} cannot change several tables at once.",
             "Use a SQLite, PostgreSQL or REST catalog.",
         )
     for again in retrying(PointerMoved):
         with again:
-            attempt(catalog, changes)
+            if isinstance(catalog, SqlCatalog):
+                _land(catalog, _stage_all(catalog, changes), alongside)
+            else:
+                assert alongside is None, "a REST catalog has no database of ours"
+                _require_and_post(catalog, changes)
 
 
 def swap_loaded(
@@ -93,7 +103,7 @@ def swap_loaded(
     What `alongside` writes is in the same SQL transaction: both land, or neither. It may refuse by
     raising CommitConflict.
     """
-    _land(catalog, [_stage(catalog, table, change)], alongside)
+    _land(catalog, [_stage(catalog, change, table.metadata_location)], alongside)
 
 
 def post_loaded(catalog: RestCatalog, change: TableChange) -> None:
@@ -107,26 +117,30 @@ def replace_metadata(catalog: Catalog, table: Table, raw: dict[str, Any]) -> Non
     Raises PointerMoved when somebody committed meanwhile.
     """
     from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.table.metadata import TableMetadataUtil
 
     if not isinstance(catalog, SqlCatalog):
         raise Permanent(
             f"A {type(catalog).__name__} keeps the metadata of its tables itself.",
             "Mend the table with the tools of that catalog.",
         )
-    staged = catalog._update_and_stage_table(table, table.name(), (), ())
-    staged.metadata = TableMetadataUtil.parse_obj(raw)
-    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
-    _land(catalog, [_Swap(".".join(table.name()), table.metadata_location, staged)])
+    name, pointer = ".".join(table.name()), table.metadata_location
+    _land(catalog, [_written(catalog, name, pointer, table.io, raw, raw)])
 
 
 def load(catalog: Catalog, table: str) -> Table:
-    """A table as it is now."""
+    """A table as it is now. Its snapshots are parsed as they are asked for."""
+    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.table import Table
 
     try:
         with catalog_errors(_kind(catalog)):
-            return catalog.load_table(table)
+            if not isinstance(catalog, SqlCatalog):
+                return catalog.load_table(table)
+            pointer = _pointer(catalog, table)
+            metadata = read_metadata(catalog._load_file_io(location=pointer), pointer)
+            io = catalog._load_file_io(metadata.properties, pointer)
+            return Table(tuple(table.split(".", 1)), metadata, pointer, io, catalog)
     except NoSuchTableError as error:
         raise no_such_table(table) from error
 
@@ -141,13 +155,14 @@ def _kind(catalog: Catalog) -> str:
 
 @dataclass(frozen=True)
 class _Swap:
+    """A table's pointer, where it is to point next, and the metadata of both."""
+
     table: str
     old: str
-    staged: StagedTable
-
-
-def _swap_rows(catalog: SqlCatalog, changes: Sequence[TableChange]) -> None:
-    _land(catalog, _stage_all(catalog, changes))
+    new: str
+    io: FileIO
+    before: Raw
+    after: Raw
 
 
 def _land(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongside | None = None) -> None:
@@ -161,6 +176,8 @@ def _land(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongside | No
     except CatalogUnavailable as error:
         _after_unknown(catalog, swaps, error)
     crash_point("publish.swapped")
+    for swap in swaps:
+        unreferenced.delete(swap.io, swap.before, swap.after)
 
 
 def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swap]:
@@ -168,7 +185,9 @@ def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swa
     swaps: list[_Swap] = []
     try:
         for change in changes:
-            swaps.append(_stage(catalog, load(catalog, change.table), change))
+            with catalog_errors(_kind(catalog)):
+                pointer = _pointer(catalog, change.table)
+            swaps.append(_stage(catalog, change, pointer))
             crash_point("publish.staging")
     except ThermoclineError:
         _unstage(swaps)
@@ -176,21 +195,71 @@ def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swa
     return swaps
 
 
-def _stage(catalog: SqlCatalog, current: Table, change: TableChange) -> _Swap:
-    _require(current, change)
-    staged = catalog._update_and_stage_table(
-        current, current.name(), change.requirements, change.updates
+def _stage(catalog: SqlCatalog, change: TableChange, pointer: str) -> _Swap:
+    """Write the next metadata file of a table whose pointer is at a metadata file."""
+    with catalog_errors(_kind(catalog)):
+        io = catalog._load_file_io(location=pointer)
+        raw = raw_metadata(io, pointer)
+        _require(read_metadata(io, pointer), change)
+        new = next_metadata.updated(change.table, raw, pointer, change.updates)
+        return _written(catalog, change.table, pointer, io, raw, new)
+
+
+def _written(
+    catalog: SqlCatalog,
+    table: str,
+    pointer: str,
+    io: FileIO,
+    before: Raw,
+    after: dict[str, Any],
+) -> _Swap:
+    from pyiceberg.table.locations import load_location_provider
+
+    places = load_location_provider(after["location"], after.get("properties") or {})
+    number = catalog._parse_metadata_version(pointer) + 1
+    location = places.new_table_metadata_file_location(number)
+    content = next_metadata.dumped(after)
+    with io.new_output(location).create() as stream:
+        stream.write(content)
+    keep_json(location, after, len(content))
+    return _Swap(table, pointer, location, io, before, after)
+
+
+def _pointer(catalog: SqlCatalog, table: str) -> str:
+    """Where a table's metadata is now."""
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+    from sqlalchemy.orm import Session
+
+    with Session(catalog.engine) as session:
+        found = session.scalar(
+            select(IcebergTables.metadata_location).where(*_row_of(catalog, table))
+        )
+    if found is None:
+        raise no_such_table(table)
+    return str(found)
+
+
+def _row_of(catalog: SqlCatalog, table: str) -> tuple[Any, ...]:
+    from pyiceberg.catalog.sql import IcebergTables
+
+    namespace, name = table.split(".", 1)
+    return (
+        IcebergTables.catalog_name == catalog.name,
+        IcebergTables.table_namespace == namespace,
+        IcebergTables.table_name == name,
     )
-    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
-    return _Swap(change.table, current.metadata_location, staged)
 
 
-def _require(current: Table, change: TableChange) -> None:
+def _require(current: TableMetadata, change: TableChange) -> None:
     from pyiceberg.exceptions import CommitFailedException
 
     try:
         for requirement in change.requirements:
-            requirement.validate(current.metadata)
+            requirement.validate(current)
+        for update in change.updates:
+            if update.action == "add-snapshot":
+                next_metadata.require_next(change.table, update.snapshot, current)
     except CommitFailedException as error:
         raise CommitConflict(
             f"{change.table} was changed by somebody else: {error}",
@@ -209,19 +278,10 @@ def _update_rows(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongsi
             alongside(session)
         # One order for everybody, so that two transactions never wait for each other.
         for swap in sorted(swaps, key=lambda swap: swap.table):
-            namespace, name = swap.table.split(".", 1)
             result: Any = session.execute(
                 update(IcebergTables)
-                .where(
-                    IcebergTables.catalog_name == catalog.name,
-                    IcebergTables.table_namespace == namespace,
-                    IcebergTables.table_name == name,
-                    IcebergTables.metadata_location == swap.old,
-                )
-                .values(
-                    metadata_location=swap.staged.metadata_location,
-                    previous_metadata_location=swap.old,
-                )
+                .where(*_row_of(catalog, swap.table), IcebergTables.metadata_location == swap.old)
+                .values(metadata_location=swap.new, previous_metadata_location=swap.old)
             )
             if result.rowcount != 1:
                 raise PointerMoved(
@@ -235,13 +295,14 @@ def _update_rows(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongsi
 
 def _unstage(swaps: Sequence[_Swap]) -> None:
     for swap in swaps:
-        swap.staged.io.delete(swap.staged.metadata_location)
+        swap.io.delete(swap.new)
 
 
-def _after_unknown(catalog: Catalog, swaps: Sequence[_Swap], error: CatalogUnavailable) -> None:
+def _after_unknown(catalog: SqlCatalog, swaps: Sequence[_Swap], error: CatalogUnavailable) -> None:
     """The commit broke off. Look where the pointers are before deciding anything."""
     try:
-        landed = [_took(load(catalog, swap.table), swap) for swap in swaps]
+        with catalog_errors(_kind(catalog)):
+            landed = [_took(_pointer(catalog, swap.table), swap) for swap in swaps]
     except CatalogUnavailable:
         raise CommitUnknown(
             f"It is not known whether the commit landed. {error.cause}",
@@ -253,15 +314,15 @@ def _after_unknown(catalog: Catalog, swaps: Sequence[_Swap], error: CatalogUnava
         raise error
 
 
-def _took(current: Table, swap: _Swap) -> bool:
+def _took(pointer: str, swap: _Swap) -> bool:
     """Whether a table went through our metadata file; others may have committed on top since."""
-    passed = {entry.metadata_file for entry in current.metadata.metadata_log}
-    return swap.staged.metadata_location in {current.metadata_location, *passed}
+    log = raw_metadata(swap.io, pointer).get("metadata-log") or ()
+    return swap.new in {pointer, *(entry["metadata-file"] for entry in log)}
 
 
 def _require_and_post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
     for change in changes:
-        _require(load(catalog, change.table), change)
+        _require(load(catalog, change.table).metadata, change)
     _post(catalog, changes)
 
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
+
+if TYPE_CHECKING:
+    from thermocline.lake.lake import Lake
 
 PREFIX = "thermocline."
 BOOKMARK = PREFIX + "bookmark"
@@ -26,7 +29,17 @@ MORE_KEYS = PREFIX + "more-keys"
 
 _KEYS_ROOM = 4000
 
+FEEDS = "feeds"
+
 Bookmark = Mapping[str, Any]
+Batch = tuple[str, str, int]
+"""A batch of a feed: its source, its stream, and which of the stream's batches it is."""
+
+
+def feeds(bookmark: Bookmark) -> frozenset[Batch]:
+    """The last batch of each feed, as an ingested table's bookmark names them."""
+    named = bookmark.get(FEEDS, {}).items()
+    return frozenset((source, mark["stream"], mark["sequence"]) for source, mark in named)
 
 
 def of(snapshot: Snapshot) -> dict[str, Any] | None:
@@ -48,10 +61,17 @@ def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot,
             yield snapshot, found
 
 
-def chain_is_whole(state: TableState, snapshot_id: int | None) -> bool:
-    """Whether the ancestry reaches the table's first snapshot, so that no bookmark has expired."""
+def chain_is_whole(lake: Lake, state: TableState, snapshot_id: int | None) -> bool:
+    """Whether nothing that was consumed can have been forgotten with a snapshot that expired.
+
+    Either the ancestry reaches the table's first snapshot, or what was before its oldest one was
+    carried on in rows beside the pointer. A first snapshot has the number one: other tools than
+    ours take the parent away from a snapshot whose parent they expire.
+    """
     chain = list(state.ancestry(snapshot_id))
-    return not chain or chain[-1].parent is None
+    if not chain or (chain[-1].parent is None and chain[-1].sequence <= 1):
+        return True
+    return lake.beside is not None and chain[-1].id in lake.beside.carried(state.uuid)
 
 
 def properties(
@@ -65,9 +85,9 @@ def properties(
 
 
 def find_commit(state: TableState, commit: str) -> Snapshot | None:
-    """The snapshot that a commit made, if it landed."""
-    found = (s for s in state.snapshots.values() if s.summary.get(COMMIT) == commit)
-    return next(found, None)
+    """The snapshot that a commit made, if it landed. The newest are looked at first."""
+    newest_first = (state.snapshots[each] for each in reversed(state.snapshots))
+    return next((s for s in newest_first if s.summary.get(COMMIT) == commit), None)
 
 
 def keys_properties(keys: Iterable[str]) -> dict[str, str]:

@@ -6,22 +6,22 @@ library; writing goes through PyIceberg. Both are made from the same settings.
 
 from __future__ import annotations
 
-import errno
-import json
 import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-from urllib.error import HTTPError, URLError
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
-from urllib.request import Request, urlopen
 
 from thermocline.engine.spark import CATALOG, uses_s3, warehouse_uri
-from thermocline.errors import CatalogUnavailable, NotFound, Transient
+from thermocline.errors import CatalogUnavailable, NotFound
 from thermocline.lake import metadata
 from thermocline.lake.metadata import TableState
+from thermocline.lake.metadata_files import local_path
+from thermocline.lake.outcomes import of_disk
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
     from thermocline.config import Settings
 
-_TIMEOUT, _ROUNDS = 60.0, 5
+TIMEOUT = 60.0
+PARALLEL = 8
+"""So many requests to one store or catalog are under way at once, at most."""
 _DRIVER = {"OperationalError", "InterfaceError", "TimeoutError", "DatabaseError"}
 _CANNOT_USE = {
     "psycopg2": _DRIVER,
@@ -40,7 +42,6 @@ _CANNOT_USE = {
         "ServiceUnavailableError", "CommitStateUnknownException",
     },
 }  # fmt: skip
-_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES}
 
 
 class CatalogReader(Protocol):
@@ -52,18 +53,31 @@ class CatalogReader(Protocol):
     def state(self, table: str) -> TableState:
         """A table's metadata as it is now; NotFound when there is no such table."""
 
-    def pointers(self) -> dict[str, str]:
-        """The metadata file of every table, all as they are at one moment."""
+    def pointers(self, among: Collection[str] | None = None) -> dict[str, str]:
+        """The metadata file of every table, or of those `among` some, all at one moment."""
 
     def state_at(self, table: str, pointer: str) -> TableState:
         """A table's metadata as the file that a pointer names has it."""
 
+    def states_at(self, pointers: Mapping[str, str]) -> dict[str, TableState]:
+        """The same for several tables, some at a time where files are far away."""
+
+    def require_here(self) -> None:
+        """Raise TablesElsewhere unless all tables lie in the warehouse, where we decide that."""
+
+    def roots(self) -> list[str]:
+        """Every spelling of the warehouse that locations of tables begin with."""
+
+    def close(self) -> None:
+        """Close connections that are kept open."""
+
 
 def reader(settings: Settings) -> CatalogReader:
     """The reader for the catalog the settings name."""
-    if settings.catalog.type == "rest":
-        return RestReader(settings)
-    return SqlReader(settings)
+    from thermocline.lake.rest_reader import RestReader
+    from thermocline.lake.sql_reader import SqlReader
+
+    return RestReader(settings) if settings.catalog.type == "rest" else SqlReader(settings)
 
 
 def no_such_table(table: str) -> NotFound:
@@ -71,169 +85,35 @@ def no_such_table(table: str) -> NotFound:
     return NotFound(f"There is no table {table}.", "`thermo tables` lists the ones there are.")
 
 
-class _FileReader:
-    """What the readers have in common: metadata files are read where they lie."""
+class FileReader:
+    """What the readers have in common: metadata files are read where they lie, each once."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._io: FileIO | None = None
+
+    @cached_property
+    def _io(self) -> FileIO:
+        return file_io(self._settings)
 
     def state_at(self, table: str, pointer: str) -> TableState:
-        if pointer.startswith("file:") or "://" not in pointer:
-            return metadata.read(table, pointer)
-        self._io = self._io or file_io(self._settings)
-        with self._io.new_input(pointer).open() as stream:
-            return metadata.parse(table, pointer, stream.read())
+        """A table's metadata as the file that a pointer names has it."""
+        return metadata.read(table, pointer, None if local_path(pointer) else self._far(pointer))
 
+    def states_at(self, pointers: Mapping[str, str]) -> dict[str, TableState]:
+        """The same for several tables, some at a time where files are far away."""
+        if all(map(local_path, pointers.values())):
+            return {table: self.state_at(table, pointer) for table, pointer in pointers.items()}
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            return dict(
+                zip(pointers, pool.map(self.state_at, pointers, pointers.values()), strict=True)
+            )
 
-class SqlReader(_FileReader):
-    """A SQLite or PostgreSQL catalog, read with one query."""
+    def _far(self, pointer: str) -> Callable[[], bytes]:
+        def content() -> bytes:
+            with self._io.new_input(pointer).open() as stream:
+                return stream.read()
 
-    def tables(self) -> list[str]:
-        rows = self._rows("SELECT table_namespace, table_name FROM iceberg_tables", ())
-        return sorted(f"{namespace}.{name}" for namespace, name in rows)
-
-    def state(self, table: str) -> TableState:
-        namespace, name = table.split(".", 1)
-        rows = self._rows(
-            "SELECT metadata_location, '' FROM iceberg_tables",
-            (("table_namespace", namespace), ("table_name", name)),
-        )
-        if not rows:
-            raise no_such_table(table)
-        return self.state_at(table, rows[0][0])
-
-    def pointers(self) -> dict[str, str]:
-        name = "table_namespace || '.' || table_name"
-        return dict(self._rows(f"SELECT {name}, metadata_location FROM iceberg_tables", ()))
-
-    def _rows(self, select: str, equal: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-        conditions = (("catalog_name", CATALOG), *equal)
-        values = tuple(value for _, value in conditions)
-        if self._settings.catalog.type == "sqlite":
-            where = " AND ".join(f"{column} = ?" for column, _ in conditions)
-            return _sqlite_rows(Path(self._settings.catalog.uri), f"{select} WHERE {where}", values)
-        where = " AND ".join(f"{column} = %s" for column, _ in conditions)
-        return _postgres_rows(self._settings, f"{select} WHERE {where}", values)
-
-
-def _sqlite_rows(path: Path, query: str, values: tuple[str, ...]) -> list[tuple[str, str]]:
-    if not path.exists():
-        return []
-    with (
-        catalog_errors("sqlite"),
-        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=_TIMEOUT)) as db,
-    ):
-        try:
-            return db.execute(query, values).fetchall()
-        except sqlite3.OperationalError as error:
-            if "no such table" in str(error):
-                return []  # the database is there, the catalog's tables are not made yet
-            raise
-
-
-def _postgres_rows(
-    settings: Settings, query: str, values: tuple[str, ...]
-) -> list[tuple[str, str]]:
-    import psycopg2
-    import psycopg2.errors
-
-    with (
-        catalog_errors("postgres"),
-        closing(psycopg2.connect(**_dsn(settings))) as db,
-        db.cursor() as cursor,
-    ):
-        try:
-            cursor.execute(query, values)
-        except psycopg2.errors.UndefinedTable:
-            return []
-        return list(cursor.fetchall())
-
-
-def _dsn(settings: Settings) -> dict[str, Any]:
-    catalog = settings.catalog
-    parameters: dict[str, Any] = {"dsn": catalog.uri, "connect_timeout": 10}
-    if catalog.user:
-        parameters["user"] = catalog.user
-    if catalog.password is not None:
-        parameters["password"] = catalog.password.reveal()
-    return parameters
-
-
-class RestReader(_FileReader):
-    """Any Iceberg REST catalog, read over HTTP."""
-
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self._prefix: str | None = None
-        self._seen: dict[str, str] = {}
-
-    def tables(self) -> list[str]:
-        found = []
-        for (namespace,) in self._pages("namespaces", "namespaces"):
-            for entry in self._pages(
-                f"namespaces/{quote(namespace, safe='')}/tables", "identifiers"
-            ):
-                found.append(f"{namespace}.{entry['name']}")
-        return sorted(found)
-
-    def state(self, table: str) -> TableState:
-        if (answer := self._table(table, "all")) is None:
-            raise no_such_table(table)
-        return TableState(table, answer["metadata-location"], answer["metadata"])
-
-    def pointers(self) -> dict[str, str]:
-        # Asked table by table. Two rounds that saw the same saw one moment, as no metadata file
-        # comes twice; in a catalog that never stands still the last round must do.
-        for _ in range(_ROUNDS):
-            before, self._seen = self._seen, self._round()
-            if self._seen == before:
-                break
-        return self._seen
-
-    def _round(self) -> dict[str, str]:
-        answers = {table: self._table(table, "refs") for table in self.tables()}
-        return {table: a["metadata-location"] for table, a in answers.items() if a is not None}
-
-    def _table(self, table: str, shown: str) -> Any:
-        namespace, name = (quote(part, safe="") for part in table.split(".", 1))
-        return self._get(f"namespaces/{namespace}/tables/{name}?snapshots={shown}")
-
-    def _pages(self, path: str, key: str) -> Iterator[Any]:
-        token = ""
-        while True:
-            answer = self._get(f"{path}?pageToken={quote(token, safe='')}") or {}
-            yield from answer.get(key) or ()
-            token = answer.get("next-page-token") or ""
-            if not token:
-                return
-
-    def _get(self, path: str) -> Any:
-        if self._prefix is None:
-            warehouse = quote(self._settings.warehouse, safe="")
-            config = self._fetch(f"config?warehouse={warehouse}")
-            if config is None:
-                raise _unreachable("rest", NotFound("there is no catalog at its address"))
-            merged = {**config.get("defaults", {}), **config.get("overrides", {})}
-            self._prefix = f"{merged['prefix']}/" if merged.get("prefix") else ""
-        return self._fetch(self._prefix + path)
-
-    def _fetch(self, path: str) -> Any:
-        catalog = self._settings.catalog
-        request = Request(f"{catalog.uri.rstrip('/')}/v1/{path}")  # noqa: S310 (config allows http only)
-        if catalog.token is not None:
-            request.add_header("Authorization", f"Bearer {catalog.token.reveal()}")
-        try:
-            with urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
-                return json.load(answer)
-        except HTTPError as error:
-            if error.code == 404:
-                return None
-            raise _unreachable("rest", error) from error
-        except (URLError, TimeoutError, ConnectionError) as error:
-            raise _unreachable("rest", error) from error
-        except ValueError as error:
-            raise _unreachable("rest", NotFound("its answer is no JSON")) from error
+        return content
 
 
 def connect(settings: Settings) -> Catalog:
@@ -247,7 +127,7 @@ def connect(settings: Settings) -> Catalog:
     # once one wins; for the others the tables are there when they look again.
     lost: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError)
     if settings.catalog.type == "sqlite":
-        _prepare_sqlite(Path(settings.catalog.uri))
+        _prepare_sqlite(settings)
         lost = (*lost, OperationalError)
     attempts = Retrying(
         retry=retry_if_exception_type(lost),
@@ -297,7 +177,10 @@ def _io_properties(settings: Settings) -> dict[str, str]:
 def _sqlalchemy_uri(settings: Settings) -> str:
     catalog = settings.catalog
     if catalog.type == "sqlite":
-        return f"sqlite:///{catalog.uri}?timeout={_TIMEOUT:.0f}"
+        path = Path(catalog.uri)
+        if path.exists() and not _writable(path):
+            return f"sqlite:///{read_uri(path)}&uri=true"
+        return f"sqlite:///{catalog.uri}?timeout={TIMEOUT:.0f}"
     parts = urlsplit(catalog.uri)
     user = quote(catalog.user or "", safe="")
     if catalog.password is not None:
@@ -307,13 +190,52 @@ def _sqlalchemy_uri(settings: Settings) -> str:
     return urlunsplit(("postgresql+psycopg2", netloc, parts.path, parts.query, ""))
 
 
-def _prepare_sqlite(path: Path) -> None:
+def read_uri(path: Path) -> str:
+    """SQLite's URI of a database that is only read.
+
+    Where its folder cannot be written, nobody can begin a journal there: it is taken as it is.
+    """
+    journal = path.with_name(f"{path.name}-wal")
+    with suppress(OSError):
+        if not _writable(path) and not (journal.exists() and journal.stat().st_size):
+            return f"{path.as_uri()}?mode=ro&immutable=1"
+    return f"{path.as_uri()}?mode=ro"
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def refuse_lost(settings: Settings) -> None:
+    """Raise NotFound when a SQLite catalog has no tables, though its warehouse holds some.
+
+    A new catalog in its place would be taken for the lake, and hide what was lost.
+    """
+    if "://" in settings.warehouse:
+        return
+    folders = Path(settings.warehouse).glob("*/*/metadata")
+    held = sorted(each.parent for each in folders if any(each.glob("*.metadata.json")))
+    if held:
+        names = ", ".join(f"{each.parent.name}.{each.name}" for each in held[:3])
+        more = f" and {len(held) - 3:,} more" if len(held) > 3 else ""
+        raise NotFound(
+            f"The catalog {settings.catalog.uri} is gone, but the warehouse holds {names}{more}.",
+            "Restore it from a backup; or move the warehouse "
+            f"{settings.warehouse} away, and begin with an empty lake.",
+            file=settings.catalog.uri,
+        )
+
+
+def _prepare_sqlite(settings: Settings) -> None:
     """Make the database, once, with a journal that lets readers and a writer work side by side."""
+    path = Path(settings.catalog.uri)
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with catalog_errors("sqlite"), closing(sqlite3.connect(path, timeout=_TIMEOUT)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
+    refuse_lost(settings)
+    with catalog_errors("sqlite"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path, timeout=TIMEOUT)) as db:
+            db.execute("PRAGMA journal_mode = WAL")
 
 
 @contextmanager
@@ -321,27 +243,21 @@ def catalog_errors(kind: str) -> Iterator[None]:
     """Turn a driver's "cannot reach" and "locked" into CatalogUnavailable."""
     try:
         yield
-    except (sqlite3.OperationalError, sqlite3.DatabaseError) as error:
-        raise _unreachable(kind, error) from error
-    except OSError as error:
-        if error.errno in _DISK:
-            raise Transient(
-                f"A file of the lake cannot be written: {os.strerror(error.errno)}.",
-                "Nothing was committed. Make room, or mend the rights, and run again.",
-            ) from error
-        raise _unreachable(kind, error) from error
+    except (sqlite3.OperationalError, sqlite3.DatabaseError, OSError) as error:
+        raise of_disk(error) or unreachable(kind, error) from error
     except Exception as error:
         # The libraries' errors share no base class; importing them here would make every reader
         # pay for the writers' libraries.
         library = type(error).__module__.split(".")[0]
         if type(error).__name__ in _CANNOT_USE.get(library, ()):
-            raise _unreachable(kind, error) from error
+            raise of_disk(error) or unreachable(kind, error) from error
         raise
 
 
-def _unreachable(kind: str, error: BaseException) -> CatalogUnavailable:
-    # What the driver said, without what SQLAlchemy and urllib wrap around it.
-    inner = getattr(error, "orig", None) or (error.reason if type(error) is URLError else None)
+def unreachable(kind: str, error: BaseException) -> CatalogUnavailable:
+    """The error for a catalog that cannot be used, with what its driver says."""
+    # What the driver said, without what SQLAlchemy wraps around it.
+    inner = getattr(error, "orig", None)
     text = str(inner or error)
     reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
     hint = {

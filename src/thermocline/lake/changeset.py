@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from thermocline.engine import arrow
+from thermocline.engine.frames import Frames
 from thermocline.lake import rowdiff
 
 _SHOWN = 10
@@ -26,7 +27,7 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChangeSet:
+class ChangeSet(Frames):
     """The net row changes from one snapshot of a table to another.
 
     `inserts` and `deletes` are rows; `before` and `after` are the two sides of the updates, row by
@@ -90,6 +91,16 @@ class ChangeSet:
             "deletes": list(arrow.json_rows(self.deletes, limit)),
         }
 
+    def to_arrow(self) -> pa.Table:
+        """As one Arrow table: the column `change` says insert, delete, before or after."""
+        parts = {
+            "insert": self.inserts, "delete": self.deletes,
+            "before": self.before, "after": self.after,
+        }  # fmt: skip
+        names = [pa.repeat(name, rows.num_rows) for name, rows in parts.items()]
+        rows = pa.concat_tables(parts.values())
+        return rows.add_column(0, _change_name(rows), pa.chunked_array(names))
+
     def __repr__(self) -> str:
         counts = ", ".join(f"{number:,} {kind}" for kind, number in self.counts.items())
         return f"<ChangeSet {self.table} {self.start or 'empty'}→{self.end}: {counts}>"
@@ -109,6 +120,14 @@ class ChangeSet:
         )
         title = html.escape(repr(self)[1:-1])
         return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>"
+
+
+def _change_name(rows: pa.Table) -> str:
+    """`change`, with as many underscores before it as a column of that name needs."""
+    name = "change"
+    while name in rows.column_names:
+        name = f"_{name}"
+    return name
 
 
 def _updates(changes: ChangeSet) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:

@@ -28,6 +28,11 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def from_ms(millis: int) -> datetime:
+    """A time in milliseconds since 1970, in UTC."""
+    return datetime.fromtimestamp(millis / 1000, tz=UTC)
+
+
 def last_ms(raw: Mapping[str, Any]) -> int:
     """The latest time that a table's metadata has."""
     logged = [int(entry["timestamp-ms"]) for log in _LOGS for entry in raw.get(log) or ()]

@@ -13,7 +13,7 @@ has one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,9 +71,9 @@ class Unit:
         heads = {each.table: each.head() for each in (self.table, *self.companions)}
         return {table: (heads[table], at) for table, at in self.at(to).items()}
 
-    def rollback(self, to: int) -> list[TableChange]:
+    def rollback(self, to: int, been: Collection[int] = ()) -> list[TableChange]:
         """Point main of all tables to where they were when the table was at a snapshot."""
-        changes = [refs.rollback(self.table, to)]
+        changes = [refs.rollback(self.table, to, been)]
         for each in self.companions:
             was, at = self.moves(to)[each.table]
             if was != at:
@@ -112,7 +112,8 @@ def owner_of(lake: Lake, companion: TableState) -> str | None:
     """The table that a companion belongs to, if the lake still has it."""
     there = [name for name in lake.tables() if not is_companion(name)]
     same = [name for name in there if unit_name(name) == unit_name(companion.table)]
-    return next((name for name in same if _serves(companion, lake.state(name))), None)
+    states = lake.states(same)
+    return next((name for name, state in states.items() if _serves(companion, state)), None)
 
 
 def _serves(companion: TableState, table: TableState) -> bool:
@@ -135,18 +136,24 @@ def beside_snapshot(table: TableState, snapshot: int, companion: TableState) -> 
         found = commits.beside(each, table)
         if found is not None:
             return _maintained(companion, found)
+    named = table.names.get(snapshot, ())
+    tagged = [ref for ref in (companion.refs.get(n) for n in named) if ref and ref.type == "tag"]
+    if tagged:  # all tables of a unit are tagged together
+        return tagged[0].snapshot
+    first = [s for s in companion.snapshots.values() if s.parent is None]
+    empty = [s for s in first if s.summary.get("total-records", "0") == "0"]
     if chain[-1].parent is None:
-        first = [s for s in companion.snapshots.values() if s.parent is None]
-        empty = [s.id for s in first if s.summary.get("total-records", "0") == "0"]
         if empty:
-            return empty[0]
+            return empty[0].id
     else:
         # The snapshots that would tell have expired: nothing was written to the companion since
         # the oldest one that is left, so what it was then is what it was at this snapshot.
+        at = table.published_at(snapshot)
         try:
-            return moments.as_of(companion, table.published_at(snapshot))
+            return moments.as_of(companion, at)
         except NotFound:
-            pass
+            if empty and empty[0].committed_at > at:
+                return empty[0].id  # it came later
     raise BadInput(
         f"{table.table}: the state of {companion.table} beside snapshot {snapshot} has expired.",
         f"Choose a later snapshot: thermo history {table.table}.",

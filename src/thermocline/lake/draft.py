@@ -6,41 +6,34 @@ main in all tables by one catalog transaction, or never, when the run fails or d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from thermocline.engine.bridge import jvm_ended
 from thermocline.engine.spark import CATALOG
-from thermocline.errors import (
-    CatalogUnavailable,
-    CommitConflict,
-    CommitUnknown,
-    Permanent,
-    ThermoclineError,
-    Transient,
-)
+from thermocline.errors import BadInput, CommitConflict, Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import companions, refs
-from thermocline.lake.commit_times import refuse_ahead
-from thermocline.lake.faults import crash_point, crash_when_written
+from thermocline.lake import companions, leftovers, refs
+from thermocline.lake.atomic import Alongside, TableChange, retrying
+from thermocline.lake.consumed import Consumed, Rows
+from thermocline.lake.draft_writes import DraftWrites
+from thermocline.lake.faults import crash_point
+from thermocline.lake.liveness import RunLock
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.names import RUN_PREFIX
+from thermocline.lake.next_metadata import SequenceTaken
+from thermocline.lake.outcomes import MainMoved
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
-    from thermocline.lake.datafile import Positions
-    from thermocline.lake.filechange import FileChange
+    from thermocline.lake.append import Pending
+    from thermocline.lake.filechange import Made
     from thermocline.lake.lake import Lake
-    from thermocline.lake.metadata import Snapshot, TableState
-    from thermocline.lake.rewrite import Partitions
-    from thermocline.lake.writing import Files, Rows
-
-_PROPERTY = "spark.sql.iceberg.snapshot-property."
+    from thermocline.lake.metadata import TableState
+    from thermocline.lake.retention import Expiry
+    from thermocline.lake.writing import Files
 
 
 @dataclass(frozen=True)
@@ -52,30 +45,31 @@ class Published:
     tables: dict[str, tuple[int | None, int]]
 
 
-class MainMoved(CommitConflict):
-    """The branch to publish into has commits that the draft does not contain."""
+class Draft(DraftWrites):
+    """One run's branches. `into` is the branch that publish moves: main, or an environment.
 
-    code = "main-moved"
+    With `late_branches` a table gets its branch only when something must see what was written
+    before it is published: Spark, or who asks for the head. What this process writes itself is
+    kept as files until then, and its snapshot is added by the very commit that moves `into`.
+    """
 
-    def __init__(self, tables: list[str], into: str) -> None:
-        super().__init__(
-            f"{into} moved in {', '.join(tables)} while the run was working.",
-            "Nothing was published. Run again to work from the new state.",
-            tables=tables,
-        )
-        self.tables = tables
-
-
-class Draft:
-    """One run's branches. `into` is the branch that publish moves: main, or an environment."""
-
-    def __init__(self, lake: Lake, run: str, into: str = MAIN) -> None:
+    def __init__(
+        self, lake: Lake, run: str, into: str = MAIN, *, late_branches: bool = False
+    ) -> None:
         self.lake = lake
         self.run = run
         self.into = into
         self.branch = RUN_PREFIX + run
+        self._late = late_branches
         self._bases: dict[str, int] = {}
+        self._branched: set[str] = set()
+        self._pending: dict[str, Pending] = {}
+        self._files: list[Files] = []
+        """Files of pending commits: removed when it is certain that nobody will ever need them."""
         self._marks: dict[str, str] = {}
+        self._consumed: list[tuple[str, int, Consumed]] = []
+        self._lock: RunLock | None = None
+        """Held while there are branches, so that nobody takes them for what a dead run left."""
 
     @property
     def tables(self) -> list[str]:
@@ -84,16 +78,34 @@ class Draft:
 
     def begin(self, *tables: str) -> None:
         """Branch tables from where they are now, in one transaction. Begun ones are left alone."""
-        changes = []
-        for table in tables:
-            if table in self._bases:
-                continue
-            base = self.start(self.lake.state(table))
-            changes.append(refs.set_ref(table, self.branch, base, was=None))
-            self._bases[table] = base
+        new = [table for table in dict.fromkeys(tables) if table not in self._bases]
+        self._bases |= {table: self.start(self.lake.state(table)) for table in new}
+        if not self._late:
+            self._branch(*new)
+
+    def _branch(self, *tables: str) -> None:
+        """Make the branches of tables that have none yet, with what is pending for them."""
+        new = [table for table in tables if table not in self._branched]
+        if not new:
+            return
+        self._hold()
+        self._branched.update(new)
+        pending = {table: self._pending.pop(table) for table in new if table in self._pending}
+        without = [table for table in new if table not in pending]
+        changes = [refs.set_ref(t, self.branch, self._bases[t], was=None) for t in without]
         if changes:
             self.lake.commit(changes)
             crash_point("draft.begun")
+        for table, each in pending.items():
+            self._branch_with(table, each)
+
+    def _branch_with(self, table: str, pending: Pending) -> None:
+        from thermocline.lake.append import changes_of
+
+        for again in retrying(SequenceTaken):
+            with again:
+                made = pending.on(self.lake.iceberg(table), self._bases[table])
+                self.lake.commit(changes_of(made.table, made, self.branch, None))
 
     def start(self, state: TableState) -> int:
         """Where `into` is, or begins: a companion begins beside the `into` of its table."""
@@ -111,7 +123,19 @@ class Draft:
 
     def resume(self, table: str, base: int) -> None:
         """Go on with a table's branch that an earlier process made from a snapshot."""
+        self._hold()
         self._bases[table] = base
+        self._branched.add(table)
+
+    def _hold(self) -> None:
+        if self._lock is None:
+            self._lock = RunLock(self.lake.settings.project, self.run)
+
+    def release(self, *, done: bool = False) -> None:
+        """Have the run count as ended. Without `done` it leaves its branches behind."""
+        if self._lock is not None:
+            self._lock.release(done=done)
+            self._lock = None
 
     def base(self, table: str) -> int:
         """The snapshot that the draft's branch was made from."""
@@ -123,6 +147,7 @@ class Draft:
 
     def head(self, table: str) -> int:
         """The newest snapshot on the draft's branch."""
+        self._branch(table)
         return self._head(self.lake.state(table))
 
     def _head(self, state: TableState) -> int:
@@ -134,205 +159,9 @@ class Draft:
             )
         return head
 
-    def commit(
-        self,
-        table: str,
-        write: Callable[[str], None],
-        *,
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-    ) -> int:
-        """Write one commit to the draft, with its bookmark, and say which snapshot it made.
-
-        `write` gets the Spark identifier and makes exactly one Iceberg commit. If it fails, the
-        commit is looked for by its id before the failure is believed.
-        """
-
-        def by_spark(properties: dict[str, str]) -> None:
-            state = self.lake.state(table)
-            refuse_ahead(state)
-            location = state.location
-            with self._properties(properties), crash_when_written("commit.files-written", location):
-                write(self.target(table))
-
-        return self._commit(table, by_spark, bookmark, operation)
-
-    def append(
-        self,
-        table: str,
-        rows: Rows,
-        *,
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-        notes: Mapping[str, str] | None = None,
-    ) -> int:
-        """The same for rows of this process, which are added without Spark; see `lake.append`.
-
-        `notes` are further properties of the snapshot.
-        """
-        from thermocline.lake.append import append
-
-        def by_iceberg(properties: dict[str, str]) -> None:
-            every = {**properties, **(notes or {})}
-            append(lambda: self.lake.iceberg(table), rows, self.branch, every)
-
-        return self._commit(table, by_iceberg, bookmark, operation)
-
-    def replace(
-        self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
-    ) -> int:
-        """Put rows of this process in the place of everything there is on the branch."""
-        from thermocline.lake import rewrite
-
-        return self._rewrite(table, partial(rewrite.everything, rows=rows), bookmark, operation)
-
-    def replace_partitions(
-        self,
-        table: str,
-        rows: Rows,
-        partitions: Partitions | None,
-        *,
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-    ) -> int:
-        """Put rows of this process in the place of these partitions, or of those they lie in."""
-        from thermocline.lake import rewrite
-
-        make = partial(rewrite.partitions, rows=rows, wanted=partitions)
-        return self._rewrite(table, make, bookmark, operation)
-
-    def replace_rows(
-        self,
-        table: str,
-        rows: Rows,
-        gone: Mapping[str, Positions],
-        *,
-        on_read: bool,
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-    ) -> int:
-        """Add rows of this process and take out those at positions in files, by their paths."""
-        from thermocline.lake import rewrite
-
-        make = partial(rewrite.rows_at, rows=rows, gone=gone, on_read=on_read)
-        return self._rewrite(table, make, bookmark, operation)
-
-    def replace_files(
-        self,
-        table: str,
-        rows: Rows,
-        paths: Collection[str],
-        *,
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-    ) -> int:
-        """Put rows of this process in the place of the data files at some paths, or of none."""
-        from thermocline.lake import rewrite
-
-        make = partial(rewrite.files_at, rows=rows, paths=paths)
-        return self._rewrite(table, make, bookmark, operation)
-
-    def change_files(
-        self,
-        table: str,
-        change: FileChange,
-        *,
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-    ) -> int:
-        """Add and remove files that are written already, in one commit."""
-        return self._rewrite(table, lambda *_: change, bookmark, operation)
-
-    def _rewrite(
-        self,
-        table: str,
-        make: Callable[[Table, int], FileChange],
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-    ) -> int:
-        from thermocline.lake.append import commit
-
-        def by_iceberg(properties: dict[str, str]) -> None:
-            def change(iceberg: Table) -> FileChange:
-                return make(iceberg, self.head(table))
-
-            commit(lambda: self.lake.iceberg(table), change, self.branch, properties)
-
-        return self._commit(table, by_iceberg, bookmark, operation)
-
-    @contextmanager
-    def writing(self, table: str) -> Iterator[Files]:
-        """Data files for `add`, which take rows of this process piece by piece.
-
-        They are whole when the block ends, and removed when it fails.
-        """
-        from thermocline.lake.writing import Files
-
-        files = Files(self.lake.iceberg(table))
-        try:
-            yield files
-            files.close()
-        except BaseException as error:
-            files.abandon()
-            if isinstance(error, OSError | ValueError):  # of the disk, the store, or Arrow
-                raise _not_landed(table, error) from error
-            raise
-
-    def add(
-        self, table: str, files: Files, *, bookmark: bookmarks.Bookmark | None, operation: str
-    ) -> int:
-        """The same as `append` for files that are written; raises MainMoved and removes them when
-        they no longer fit the table."""
-        from thermocline.lake.append import TableChanged, add
-
-        def by_iceberg(properties: dict[str, str]) -> None:
-            add(lambda: self.lake.iceberg(table), files, self.branch, properties)
-
-        try:
-            return self._commit(table, by_iceberg, bookmark, operation)
-        except TableChanged as error:
-            files.abandon()
-            raise MainMoved([table], self.into) from error
-
-    def _commit(
-        self,
-        table: str,
-        write: Callable[[dict[str, str]], None],
-        bookmark: bookmarks.Bookmark | None,
-        operation: str,
-    ) -> int:
-        self.begin(table)
-        commit = uuid4().hex
-        unit = self.unit_mark(table)
-        properties = bookmarks.properties(self.run, commit, operation, bookmark, unit)
-        crash_point("commit.before")
-        failure: Exception | None = None
-        try:
-            write(properties)
-        except ThermoclineError:
-            raise
-        except Exception as error:  # noqa: BLE001  judged below: it may have landed all the same
-            failure = error
-        landed = self._look_for(table, commit)
-        if landed is None:
-            raise _not_landed(table, failure) from failure
-        crash_point("commit.after")
-        return landed.id
-
-    def _look_for(self, table: str, commit: str) -> Snapshot | None:
-        """The snapshot that a commit of ours made, if it landed."""
-        try:
-            return bookmarks.find_commit(self.lake.state(table), commit)
-        except CatalogUnavailable as error:
-            raise CommitUnknown(
-                f"It is not known whether the commit to {table} landed. {error.cause}",
-                "Nothing was published. When the catalog is back, run again.",
-                tables=[table],
-                commit=commit,
-            ) from error
-
     def rebase(self, table: str) -> None:
         """Forget what the draft wrote to a table and branch it anew from where `into` is now."""
+        self._branch(table)
         state = self.lake.state(table)
         base = self.start(state)
         change = refs.set_ref(table, self.branch, base, was=state.head(self.branch))
@@ -341,57 +170,164 @@ class Draft:
         if companions.is_companion(table):
             self._marks.pop(companions.unit_name(table), None)  # what it was given to is forgotten
 
+    def land_with(self, table: str, snapshot: int, consumed: Consumed) -> None:
+        """Have publish write what a commit consumed beside the table's pointer."""
+        self._consumed.append((table, snapshot, consumed))
+
     def publish(self) -> Published:
         """Make everything in the draft visible at once, or raise MainMoved and change nothing."""
         crash_point("publish.before")
-        changes, published, moved = [], {}, []
-        for table, base in self._bases.items():
-            # One look a table: what is compared with the base is also what the commit requires.
-            state = self.lake.state(table)
-            if self.start(state) != base:
-                moved.append(table)
-                continue
-            head = self._head(state)
-            before = state.head(self.into)
-            if head != before:
-                # Of an environment also what nothing was written to: main may move on without it.
-                changes.append(refs.set_ref(table, self.into, head, was=before))
-            if head != base:
-                published[table] = (before, head)
-            changes.append(refs.drop_ref(table, self.branch, was=head))
+        for again in retrying(SequenceTaken):
+            with again:
+                published = self._publish()
+        crash_point("publish.after")
+        self.release(done=True)
+        leftovers.expire_when_due(self.lake)
+        return published
+
+    def _publish(self) -> Published:
+        from thermocline.lake.append import changes_of
+
+        # One look a table: what is compared with the base is also what the commit requires.
+        states = {table: self.lake.state(table) for table in self._bases}
+        moved = [t for t, base in self._bases.items() if self.start(states[t]) != base]
         if moved:
             raise MainMoved(moved, self.into)
+        changes, published, made = [], {}, []
+        for table, base in self._bases.items():
+            before = states[table].head(self.into)
+            if table in self._pending:
+                made.append(self._made(table))
+                head = made[-1].snapshot.snapshot_id
+                changes += changes_of(made[-1].table, made[-1], self.into, before)
+            elif table in self._branched:
+                head = self._head(states[table])
+                if head != before:
+                    # Of an environment also what nothing was written to: main may move without it.
+                    changes.append(refs.set_ref(table, self.into, head, was=before))
+                changes.append(refs.drop_ref(table, self.branch, was=head))
+            else:
+                continue
+            if head != base:
+                published[table] = (before, head)
         if changes:
-            try:
-                self.lake.commit(refs.together(*changes))
-            except CommitConflict as error:
-                raise MainMoved([str(error.details.get("table", ""))], self.into) from error
-        crash_point("publish.after")
+            rows = Rows(tuple((states[t].uuid, number, each) for t, number, each in self._consumed))
+            heads = {table: head for table, (_, head) in published.items()}
+            rows = rows.plus(consumers=self._consumers(states, heads))
+            expired = self._expired(states, heads)
+            changes += [change for each in expired for change in each.changes]
+            self._swap(changes, made, rows.plus(moves=[each.moves for each in expired]))
         return Published(self.run, self.into, published)
+
+    def _bookmark(self, state: TableState) -> Mapping[str, Any]:
+        """What the table's newest commit of the draft that has a bookmark consumed."""
+        if (pending := self._pending.get(state.table)) is not None:
+            return dict(json.loads(pending.properties.get(bookmarks.BOOKMARK, "{}")))
+        return bookmarks.read(state, self.branch)
+
+    def _consumers(
+        self, states: Mapping[str, TableState], heads: Mapping[str, int]
+    ) -> list[tuple[str, str, int]]:
+        from thermocline.lake.retention import consumers
+
+        return [
+            each
+            for table in heads
+            for each in consumers(table, self.into, self._bookmark(states[table]))
+        ]
+
+    def _expired(self, states: Mapping[str, TableState], heads: Mapping[str, int]) -> list[Expiry]:
+        """What the tables let go. A companion goes no further than the snapshots of its table."""
+        from thermocline.lake import retention
+
+        if self.into != MAIN:
+            return []
+        found: dict[str, Expiry] = {}
+        for table in sorted(heads, key=companions.is_companion):
+            state, held, tagged, unit = states[table], [], [], None
+            if companions.is_companion(table):
+                owner = _owner(table, heads)
+                oldest = owner and _oldest(states[owner], found.get(owner))
+                if not owner or not oldest:
+                    continue
+                try:
+                    held = [companions.beside_snapshot(states[owner], oldest, state)]
+                except BadInput:
+                    continue  # it is not known how far back it is needed
+                if owner in found:
+                    tagged = list(found[owner].companions.get(table, {}).values())
+            else:
+                unit = partial(self._companions, table, states)
+            each = retention.expiry(
+                self.lake, state, heads[table], held=held, tagged=tagged, ours=[self.branch],
+                bookmark=self._bookmark(state), unit=unit,
+            )  # fmt: skip
+            if each is not None:
+                found[table] = each
+        return list(found.values())
+
+    def _companions(self, table: str, states: Mapping[str, TableState]) -> list[TableState]:
+        """The companions of a table, as this publish sees them where it has looked at them."""
+        unit = companions.load_unit(self.lake, table)
+        return [states.get(each.table, each) for each in unit.companions]
+
+    def _made(self, table: str) -> Made:
+        """The snapshot of a pending commit."""
+        from thermocline.lake.append import TableChanged
+
+        try:
+            return self._pending[table].on(self.lake.iceberg(table), self._bases[table])
+        except TableChanged as error:
+            raise MainMoved([table], self.into) from error
+
+    def _swap(self, changes: Sequence[TableChange], made: Sequence[Made], rows: Rows) -> None:
+        files, self._files = self._files, []  # from here on they may be needed
+        try:
+            self.lake.commit(refs.together(*changes), self._alongside(rows))
+        except CommitConflict as error:
+            self._files = files
+            for each in made:
+                each.discard()
+            if isinstance(error, SequenceTaken):
+                raise
+            raise MainMoved([str(error.details.get("table", ""))], self.into) from error
+
+    def _alongside(self, rows: Rows) -> Alongside | None:
+        beside = self.lake.beside
+        if beside is None or rows == Rows():
+            return None
+        beside.make()
+        return lambda session: beside.write(session, rows)
 
     def drop(self) -> None:
         """Remove the draft's branches. Their snapshots go when snapshots expire."""
         changes = []
-        for table in self._bases:
+        for table in self._branched:
             head = self.lake.state(table).head(self.branch)
             if head is not None:
                 changes.append(refs.drop_ref(table, self.branch, was=head))
         if changes:
             self.lake.commit(changes)
-        self._bases.clear()
-        self._marks.clear()
+        for files in self._files if self._pending else ():
+            files.abandon()
+        for each in (self._bases, self._branched, self._pending, self._files, self._marks,
+                     self._consumed):  # fmt: skip
+            each.clear()
+        self.release(done=True)
 
-    @contextmanager
-    def _properties(self, properties: dict[str, str]) -> Iterator[None]:
-        """Have Spark put these properties into the snapshots it commits meanwhile."""
-        conf = self.lake.spark.session.conf
-        for key, value in properties.items():
-            conf.set(_PROPERTY + key, value)
-        try:
-            yield
-        finally:
-            for key in properties:
-                conf.unset(_PROPERTY + key)
+
+def _owner(companion: str, tables: Iterable[str]) -> str | None:
+    """The table of a companion, among those of the same publish."""
+    unit = companions.unit_name(companion)
+    same = (each for each in tables if companions.unit_name(each) == unit)
+    return next((each for each in same if not companions.is_companion(each)), None)
+
+
+def _oldest(state: TableState, expiry: Expiry | None) -> int | None:
+    """The oldest snapshot of main that a table keeps; None where it is not there yet."""
+    if expiry is not None:
+        return expiry.oldest if expiry.oldest in state.snapshots else None
+    return next((s.id for s in reversed(list(state.ancestry(state.head())))), None)
 
 
 def source_head(state: TableState, branch: str) -> int:
@@ -405,36 +341,3 @@ def source_head(state: TableState, branch: str) -> int:
             f"Create it from its contract: thermo run --select {state.table}.",
         )
     return head
-
-
-def drop_branch_everywhere(lake: Lake, branch: str, tables: Iterable[str]) -> list[str]:
-    """Remove a branch from all tables that have it, in one transaction."""
-    changes, dropped = [], []
-    for table in tables:
-        head = lake.state(table).head(branch)
-        if head is not None:
-            changes.append(refs.drop_ref(table, branch, was=head))
-            dropped.append(table)
-    if changes:
-        lake.commit(changes)
-    return dropped
-
-
-def _not_landed(table: str, failure: Exception | None) -> ThermoclineError:
-    if failure is None:
-        return Permanent(
-            f"The write to {table} ended without a commit.", "This is a bug; please report it."
-        )
-    if (ended := jvm_ended(failure)) is not None:
-        return ended
-    text = str(failure)
-    first = next((line for line in text.splitlines() if line.strip()), type(failure).__name__)
-    if (
-        type(failure).__name__ == "CommitFailedException"
-        or "CommitFailedException" in text
-        or "CommitStateUnknownException" in text
-    ):
-        return CommitConflict(f"The commit to {table} did not land: {first}", "Run again.")
-    if any(sign in text for sign in ("SQLITE_BUSY", "Connection refused", "database is locked")):
-        return Transient(f"The write to {table} did not land: {first}", "Run again.")
-    return Permanent(f"The write to {table} failed: {first}", "Nothing of it was published.")

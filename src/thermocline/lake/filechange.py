@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from pyiceberg.manifest import (
     DataFile,
@@ -22,11 +24,14 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
 )
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table import Table, Transaction
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
 
 from thermocline.errors import CommitConflict
+from thermocline.lake.manifests import Manifests, lists_data, places
+from thermocline.lake.timed_catalog import next_time
 
 
 @dataclass(frozen=True)
@@ -41,27 +46,64 @@ class FileChange:
     appends: bool = False
 
 
-def apply(
+@dataclass(frozen=True)
+class Made:
+    """A snapshot whose manifests are written, and which nobody sees before it is committed."""
+
+    snapshot: Snapshot
+    table: Table
+    _written: tuple[str, ...]
+
+    def discard(self) -> None:
+        """Remove the manifests. Only for a snapshot that certainly was not committed."""
+        for path in self._written:
+            with suppress(OSError):
+                self.table.io.delete(path)
+
+
+def snapshot_of(
     table: Table,
-    transaction: Transaction,
     change: FileChange,
-    branch: str,
+    parent: int | None,
     properties: Mapping[str, str],
-) -> None:
-    """Stage one snapshot on a branch that makes the change and carries the properties."""
-    operation = Operation.APPEND if change.appends else Operation.OVERWRITE
+    number: int | None = None,
+) -> Made:
+    """Write the manifests of a snapshot that makes the change on top of another.
+
+    `number` is the snapshot's id, where it is known already.
+    """
     producer = _ChangeFiles(
-        operation=operation,
-        transaction=transaction,
+        operation=Operation.APPEND if change.appends else Operation.OVERWRITE,
+        transaction=_Standing(table, parent),  # type: ignore[arg-type]
         io=table.io,
-        branch=branch,
         snapshot_properties=dict(properties),
     )
+    if number is not None:
+        producer._snapshot_id = number
     for file in change.added:
         producer.append_data_file(file)
     for file in change.removed:
         producer.delete_data_file(file)
-    producer.commit()
+    added: Any = producer._commit()[0][0]
+    snapshot = added.snapshot.model_copy(update={"timestamp_ms": next_time(table.metadata)})
+    written = (*producer._written_manifests, *producer._written_manifest_lists)
+    return Made(snapshot, table, tuple(written))
+
+
+class _Standing:
+    """What PyIceberg's producer asks of a transaction: a table whose main is at one snapshot.
+
+    PyIceberg's own copies all of the metadata each time that it is asked for it.
+    """
+
+    def __init__(self, table: Table, parent: int | None) -> None:
+        refs = {} if parent is None else {MAIN_BRANCH: _branch_at(parent)}
+        self._table = table
+        self.table_metadata = table.metadata.model_copy(update={"refs": refs})
+
+
+def _branch_at(snapshot: int) -> SnapshotRef:
+    return SnapshotRef.model_validate({"snapshot-id": snapshot, "type": SnapshotRefType.BRANCH})
 
 
 class _DeleteManifestWriter(ManifestWriterV2):
@@ -92,16 +134,26 @@ class _ChangeFiles(_MergeAppendFiles):
             return existing, []
         kept: list[ManifestFile] = []
         gone: list[ManifestEntry] = []
+        removed = self._deleted_data_files
+        judged = Manifests(self._transaction._table)
+        wanted = {
+            is_data: places(file for file in removed if _is_data(file) == is_data)
+            for is_data in (True, False)
+        }
         for manifest in existing:
+            found = len(gone) == len(removed)
+            if found or not judged.may_list(manifest, wanted[lists_data(manifest)]):
+                kept.append(manifest)
+                continue
             entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
-            left = [e for e in entries if e.data_file not in self._deleted_data_files]
+            left = [e for e in entries if e.data_file not in removed]
             if len(left) == len(entries):
                 kept.append(manifest)
                 continue
             kept += self._written([_again(e, ManifestEntryStatus.EXISTING) for e in left])
-            out = [e for e in entries if e.data_file in self._deleted_data_files]
+            out = [e for e in entries if e.data_file in removed]
             gone += [_again(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in out]
-        if len(gone) != len(self._deleted_data_files):
+        if len(gone) != len(removed):
             raise CommitConflict(
                 "Files that were to be replaced are not in the table any more.", "Run again."
             )
@@ -111,8 +163,7 @@ class _ChangeFiles(_MergeAppendFiles):
         """Manifests of the entries: one for each partitioning and kind of file."""
         groups: dict[tuple[int, bool], list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
-            is_data = entry.data_file.content == DataFileContent.DATA
-            groups[entry.data_file.spec_id, is_data].append(entry)
+            groups[entry.data_file.spec_id, _is_data(entry.data_file)].append(entry)
         made = []
         for (spec_id, is_data), some in groups.items():
             self._writes = ManifestWriterV2 if is_data else _DeleteManifestWriter
@@ -124,7 +175,7 @@ class _ChangeFiles(_MergeAppendFiles):
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
         self._writes = ManifestWriterV2
-        merged = super()._process_manifests([m for m in manifests if _lists_data(m)])
+        merged = super()._process_manifests([m for m in manifests if lists_data(m)])
         self._writes = _DeleteManifestWriter
         manager = _ManifestMergeManager(
             target_size_bytes=self._target_size_bytes,
@@ -132,15 +183,15 @@ class _ChangeFiles(_MergeAppendFiles):
             merge_enabled=self._merge_enabled,
             snapshot_producer=self,
         )
-        return merged + manager.merge_manifests([m for m in manifests if not _lists_data(m)])
+        return merged + manager.merge_manifests([m for m in manifests if not lists_data(m)])
 
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
         output = self.new_manifest_output()
         return self._writes(spec, self.schema(), output, self._snapshot_id, self._compression)
 
 
-def _lists_data(manifest: ManifestFile) -> bool:
-    return bool(manifest.content == ManifestContent.DATA)
+def _is_data(file: DataFile) -> bool:
+    return bool(file.content == DataFileContent.DATA)
 
 
 def _entry(file: DataFile, snapshot: int) -> ManifestEntry:

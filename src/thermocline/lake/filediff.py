@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,10 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
-from pyiceberg.table.delete_file_index import DeleteFileIndex
+from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
 
 from thermocline.errors import NotFound, Permanent
+from thermocline.lake.manifests import Manifests, is_live, lists_data, places
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -95,32 +96,45 @@ class FileDiff:
 def compare(table: Table, start: int | None, end: int) -> FileDiff:
     """Compare the files of two snapshots; `start` None is the empty table.
 
-    Data manifests that both snapshots share are opened only when the delete files differ, so that
-    the work follows the change and not the table.
+    Manifests that both snapshots have list the same files. They are opened only where they can
+    list a data file that a delete file of one snapshot alone applies to, or a delete file of such
+    data files, so that the work follows the change and not the table.
     """
-    before = _Side(table.io, None if start is None else snapshot_of(table, start))
-    after = _Side(table.io, snapshot_of(table, end))
-    shared = before.data_manifests & after.data_manifests
-    old = _entries(table.io, before.data_manifests - shared)
-    new = _entries(table.io, after.data_manifests - shared)
+    before = _Side(table, None if start is None else snapshot_of(table, start))
+    after = _Side(table, snapshot_of(table, end))
+    shared = before.data & after.data
+    old = _entries(table.io, before.data - shared)
+    new = _entries(table.io, after.data - shared)
     removed = [entry for path, entry in old.items() if path not in new]
     added = [entry for path, entry in new.items() if path not in old]
+    both = before.deletes & after.deletes
+    mine = _entries(table.io, before.deletes - both)
+    theirs = _entries(table.io, after.deletes - both)
+    differing = [mine[path] for path in mine.keys() - theirs.keys()]
+    differing += [theirs[path] for path in theirs.keys() - mine.keys()]
+    for entry in differing:
+        _refuse_equality(entry.data_file)
+    kept = [entry for path, entry in new.items() if path in old]
+    kept += _reached(table, shared, differing, elsewhere=old.keys() | new.keys())
+    index = _index(differing)
+    kept = [entry for entry in kept if _applying(index, entry)]
+    before.look_for_deletes([*removed, *kept])
+    after.look_for_deletes([*added, *kept])
     found = [FileChange(e.data_file, before.deletes_of(e), None) for e in removed]
     found += [FileChange(e.data_file, None, after.deletes_of(e)) for e in added]
-    if before.deletes.keys() != after.deletes.keys():
-        kept = [entry for path, entry in new.items() if path in old]
-        kept += _entries(table.io, shared).values()
-        differing = _index(
-            entry
-            for path, entry in (before.deletes | after.deletes).items()
-            if path not in before.deletes or path not in after.deletes
-        )
-        found += [
-            FileChange(e.data_file, before.deletes_of(e), after.deletes_of(e))
-            for e in kept
-            if _applying(differing, e)
-        ]
+    found += [FileChange(e.data_file, before.deletes_of(e), after.deletes_of(e)) for e in kept]
     return FileDiff(tuple(found))
+
+
+def files_at_paths(table: Table, snapshot: int, paths: Collection[str]) -> list[FileChange]:
+    """Those data files of a snapshot that are at some paths, with their deletes, as if added.
+
+    The newest manifests are looked at first, and no more when all files are found.
+    """
+    side = _Side(table, snapshot_of(table, snapshot))
+    found = _at_paths(table, side.data, paths)
+    side.look_for_deletes(found)
+    return [FileChange(entry.data_file, None, side.deletes_of(entry)) for entry in found]
 
 
 def snapshot_of(table: Table, snapshot_id: int) -> Snapshot:
@@ -150,18 +164,74 @@ def added_files(table: Table, snapshots: Iterable[int]) -> list[DataFile]:
 
 
 class _Side:
-    """One snapshot's data manifests, and its delete files by path."""
+    """One snapshot's manifests, and the delete files among them that are asked for."""
 
-    def __init__(self, io: FileIO, snapshot: Snapshot | None) -> None:
-        manifests = set(snapshot.manifests(io)) if snapshot else set()
-        self.data_manifests = {m for m in manifests if m.content == ManifestContent.DATA}
-        self.deletes = _entries(io, manifests - self.data_manifests)
-        for entry in self.deletes.values():
+    def __init__(self, table: Table, snapshot: Snapshot | None) -> None:
+        manifests = {m for m in snapshot.manifests(table.io) if is_live(m)} if snapshot else set()
+        self._table = table
+        self.data = {m for m in manifests if lists_data(m)}
+        self.deletes = manifests - self.data
+        self._index = DeleteFileIndex()
+
+    def look_for_deletes(self, files: Sequence[ManifestEntry]) -> None:
+        """Read the delete files that can apply to some data files."""
+        wanted, judged = places(entry.data_file for entry in files), Manifests(self._table)
+        # One of another partition spec may name a data file, or be for all partitions.
+        asked = {
+            each
+            for each in self.deletes
+            if judged.may_list(each, wanted) or wanted.keys() - {each.partition_spec_id}
+        }
+        found = _entries(self._table.io, asked)
+        for entry in found.values():
             _refuse_equality(entry.data_file)
-        self._index = _index(self.deletes.values())
+        self._index = _index(found.values())
 
     def deletes_of(self, entry: ManifestEntry) -> Deletes:
         return _applying(self._index, entry)
+
+
+def _reached(
+    table: Table,
+    shared: set[ManifestFile],
+    deletes: Sequence[ManifestEntry],
+    elsewhere: Set[str],
+) -> list[ManifestEntry]:
+    """The files in some manifests that delete files can apply to, and others beside them.
+
+    `elsewhere` are the paths of files that are in other manifests.
+    """
+    if not deletes:
+        return []
+    wanted, judged = places(entry.data_file for entry in deletes), Manifests(table)
+    near = {each for each in shared if judged.may_list(each, wanted)}
+    found = _entries(table.io, near)
+    named = {only_path(entry.data_file) for entry in deletes} - {None} - found.keys() - elsewhere
+    # One that names its data file applies whatever the partitioning of the two is.
+    rest = _at_paths(table, shared - near, named) if named else []
+    return [*found.values(), *rest]
+
+
+def _at_paths(
+    table: Table, manifests: set[ManifestFile], paths: Collection[str | None]
+) -> list[ManifestEntry]:
+    """The live entries of some paths, from the newest manifests on until all are found."""
+    left, found = set(paths), []
+    for manifest in sorted(manifests, key=lambda each: -(each.sequence_number or 0)):
+        if not left:
+            break
+        for entry in manifest.fetch_manifest_entry(table.io):
+            if entry.data_file.file_path in left:
+                left.discard(entry.data_file.file_path)
+                found.append(entry)
+    return found
+
+
+def only_path(delete: DataFile) -> str | None:
+    """The one data file that a delete file names, as far as its bounds tell."""
+    low, high = (dict(bounds or {}) for bounds in (delete.lower_bounds, delete.upper_bounds))
+    path = low.get(PATH_FIELD_ID)
+    return path.decode() if path is not None and path == high.get(PATH_FIELD_ID) else None
 
 
 def _entries(io: FileIO, manifests: set[ManifestFile]) -> dict[str, ManifestEntry]:

@@ -26,7 +26,7 @@ def reachable(table: Table) -> set[str]:
     for manifest in manifests.values():
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             found.add(entry.data_file.file_path)
-    return {_path(location) for location in found}
+    return {path_of(location) for location in found}
 
 
 def present(table: Table) -> Iterator[tuple[str, int]]:
@@ -43,7 +43,7 @@ def present(table: Table) -> Iterator[tuple[str, int]]:
 
     parts = urlsplit(location)
     filesystem = table.io.fs_by_scheme(parts.scheme, parts.netloc)  # type: ignore[attr-defined]
-    for entry in filesystem.get_file_info(FileSelector(_path(location), recursive=True)):
+    for entry in filesystem.get_file_info(FileSelector(path_of(location), recursive=True)):
         if entry.type == FileType.File:
             yield entry.path, entry.size
 
@@ -57,7 +57,7 @@ def orphans(table: Table) -> list[tuple[str, int]]:
     return sorted((path, size) for path, size in present(table) if path not in needed)
 
 
-def _path(location: str) -> str:
+def path_of(location: str) -> str:
     """One spelling of a path, whichever engine wrote it: s3, s3a and s3n are one store."""
     if location.startswith("file:"):
         return str(local_path(location))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from thermocline.engine.duck import DuckEngine
 from thermocline.engine.spark import SparkEngine
-from thermocline.errors import NotFound
-from thermocline.lake import atomic, catalog, commit_times
+from thermocline.lake import atomic, catalog, commit_times, home, metadata
 from thermocline.lake.draft import Draft
-from thermocline.lake.metadata import MAIN, TableState
+from thermocline.lake.metadata import MAIN, FileGone, TableState
 from thermocline.lake.names import table_name
 
 if TYPE_CHECKING:
@@ -20,8 +20,14 @@ if TYPE_CHECKING:
 
     from thermocline.config import Settings
     from thermocline.contract import Contract
-    from thermocline.lake.atomic import TableChange
+    from thermocline.lake.atomic import Alongside, TableChange
+    from thermocline.lake.beside import Beside
     from thermocline.lake.groupcommit import Commits
+    from thermocline.lake.retention import Keep
+
+T = TypeVar("T")
+
+_AT_A_TIME = 64
 
 
 class Lake:
@@ -29,14 +35,28 @@ class Lake:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.spark = SparkEngine(settings)
-        self.duck = DuckEngine(settings)
         self._reader = catalog.reader(settings)
+        self._spark = SparkEngine(settings)
+        self.duck = DuckEngine(settings, self._reader.roots)
 
     @cached_property
     def catalog(self) -> Catalog:
         """PyIceberg's catalog, for writing."""
-        return catalog.connect(self.settings)
+        self._reader.require_here()
+        made = catalog.connect(self.settings)
+        if self.settings.catalog.type == "sqlite":
+            home.note(Path(self.settings.catalog.uri), catalog.TIMEOUT)
+        return made
+
+    @cached_property
+    def spark(self) -> SparkEngine:
+        """Spark, which reads and writes the same catalog."""
+        self._reader.require_here()
+        return self._spark
+
+    def require_here(self) -> None:
+        """Raise TablesElsewhere unless all tables lie in the warehouse."""
+        self._reader.require_here()
 
     def tables(self) -> list[str]:
         """All tables as "layer.name"."""
@@ -44,20 +64,63 @@ class Lake:
 
     def exists(self, table: str) -> bool:
         """Whether the catalog has the table."""
-        try:
-            self._reader.state(table_name(table))
-        except NotFound:
-            return False
-        return True
+        return table_name(table) in self._reader.pointers([table])
 
     def state(self, table: str) -> TableState:
         """A table's metadata as it is now, read cheaply."""
         return self._reader.state(table_name(table))
 
-    def states(self, tables: Collection[str]) -> dict[str, TableState]:
-        """The metadata of those of the tables that are there, all as they are at one moment."""
-        pointers = self._reader.pointers()
-        return {t: self._reader.state_at(t, pointers[t]) for t in tables if t in pointers}
+    def states(self, tables: Collection[str] | None = None) -> dict[str, TableState]:
+        """The metadata of those of the tables that are there, or of all, sorted by their names.
+
+        All are as they are at one moment. Of a table that has not moved nothing is read again.
+        """
+        wanted = None if tables is None else [table for table in tables if "." in table]
+        seen: dict[str, str] = {}
+        while True:
+            pointers = dict(sorted(self._reader.pointers(wanted).items()))
+            try:
+                return self._reader.states_at(pointers)
+            except FileGone:
+                # Others may commit and remove old metadata before it is read here.
+                if pointers == seen:
+                    raise
+                seen = pointers
+
+    def summarize(
+        self, make: Callable[[TableState], T], known: dict[str, tuple[Hashable, T]]
+    ) -> dict[str, T]:
+        """What is made of each table's metadata, in the order of their names.
+
+        `known` keeps it with the version that it was made of. Metadata is read of those tables
+        alone that have moved, a few at a time, so a large lake need not fit into memory.
+        """
+        while True:
+            pointers = dict(sorted(self._reader.pointers().items()))
+            try:
+                for table in known.keys() - pointers.keys():
+                    del known[table]
+                self._summarize_moved(pointers, make, known)
+            except FileGone:
+                if self._reader.pointers() == pointers:
+                    raise
+            else:
+                return {table: known[table][1] for table in pointers}
+
+    def _summarize_moved(
+        self,
+        pointers: Mapping[str, str],
+        make: Callable[[TableState], T],
+        known: dict[str, tuple[Hashable, T]],
+    ) -> None:
+        moved = [
+            (table, at, version) for table, at in pointers.items()
+            if (version := metadata.version_of(at)) != known.get(table, (None,))[0]
+        ]  # fmt: skip
+        for start in range(0, len(moved), _AT_A_TIME):
+            some = moved[start : start + _AT_A_TIME]
+            states = self._reader.states_at({table: at for table, at, _ in some})
+            known.update((table, (version, make(states[table]))) for table, _, version in some)
 
     def iceberg(self, table: str) -> Table:
         """A table as it is now, as PyIceberg's object."""
@@ -82,22 +145,55 @@ class Lake:
 
         return tables.ensure(self, contract)
 
-    def commit(self, changes: Sequence[TableChange]) -> None:
-        """Change refs and metadata of several tables in one catalog transaction."""
-        atomic.commit_all(self.catalog, changes)
+    def commit(self, changes: Sequence[TableChange], alongside: Alongside | None = None) -> None:
+        """Change refs and metadata of several tables in one catalog transaction.
+
+        What `alongside` writes to a SQL catalog's database is in the same transaction.
+        """
+        atomic.commit_all(self.catalog, changes, alongside)
+
+    @cached_property
+    def beside(self) -> Beside | None:
+        """The rows beside the tables' pointers; None on a catalog that has no database for us."""
+        if self.settings.catalog.type == "rest":
+            return None
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        from thermocline.lake.beside import Beside
+
+        assert isinstance(self.catalog, SqlCatalog)
+        return Beside(self.catalog)
+
+    @property
+    def keep(self) -> Keep:
+        """How much history the lake's tables keep, unless they say otherwise themselves."""
+        from thermocline.lake.retention import Keep
+
+        said = self.settings.retention
+        return Keep(
+            said.snapshots, int(said.age_seconds * 1000), int(said.dead_seconds * 1000),
+            points={"hourly": said.hourly, "daily": said.daily},
+        )  # fmt: skip
 
     @cached_property
     def commits(self) -> Commits:
         """Commits that many processes make to one table, without getting in each other's way."""
         from thermocline.lake.groupcommit import Commits
 
-        return Commits(self.catalog)
+        return Commits(self.catalog, self)
 
-    def draft(self, run: str, into: str = MAIN) -> Draft:
+    def draft(self, run: str, into: str = MAIN, *, late_branches: bool = False) -> Draft:
         """A private branch over the tables that a run will touch."""
-        return Draft(self, run, into)
+        return Draft(self, run, into, late_branches=late_branches)
+
+    def disconnect(self) -> None:
+        """Close DuckDB and the catalog's connections; the Spark session of the process stays."""
+        self._reader.close()
+        if "catalog" in self.__dict__:
+            self.catalog.close()
+        self.duck.stop()
 
     def close(self) -> None:
-        """Close the engines."""
-        self.duck.stop()
-        self.spark.stop()
+        """Close the engines and connections."""
+        self.disconnect()
+        self._spark.stop()

@@ -8,17 +8,16 @@ Spark.
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from thermocline.errors import NotFound
+from thermocline.lake import metadata_files
+from thermocline.lake.metadata_files import FileCache
 
 MAIN = "main"
 
@@ -43,6 +42,36 @@ class Snapshot:
     def count(self, key: str) -> int:
         """One of the summary's numbers; 0 where the writer left it out."""
         return int(self.summary.get(key, 0))
+
+
+class FileGone(NotFound):
+    """A metadata file is not there, or not any more: commits remove old ones."""
+
+
+class Snapshots(Mapping[int, Snapshot]):
+    """Snapshots by id, in the order of the metadata file. Only those asked for are parsed."""
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        self._entries = {entry["snapshot-id"]: entry for entry in entries}
+        self._parsed: dict[int, Snapshot] = {}
+
+    def __getitem__(self, snapshot_id: int) -> Snapshot:
+        found = self._parsed.get(snapshot_id)
+        if found is None:
+            found = self._parsed[snapshot_id] = _snapshot(self._entries[snapshot_id])
+        return found
+
+    def __contains__(self, snapshot_id: object) -> bool:
+        return snapshot_id in self._entries
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._entries)
+
+    def __reversed__(self) -> Iterator[int]:
+        return reversed(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 @dataclass(frozen=True)
@@ -78,9 +107,9 @@ class TableState:
         return self.raw.get("properties") or {}
 
     @cached_property
-    def snapshots(self) -> dict[int, Snapshot]:
+    def snapshots(self) -> Snapshots:
         """All snapshots that have not expired, by id."""
-        return {entry["snapshot-id"]: _snapshot(entry) for entry in self.raw.get("snapshots") or ()}
+        return Snapshots(self.raw.get("snapshots") or ())
 
     @cached_property
     def refs(self) -> dict[str, Ref]:
@@ -91,6 +120,14 @@ class TableState:
         }
 
     @cached_property
+    def names(self) -> dict[int, tuple[str, ...]]:
+        """The branches and tags that lead to a snapshot, sorted."""
+        found: dict[int, list[str]] = {}
+        for name in sorted(self.refs):
+            found.setdefault(self.refs[name].snapshot, []).append(name)
+        return {snapshot: tuple(names) for snapshot, names in found.items()}
+
+    @cached_property
     def schema(self) -> Mapping[str, Any]:
         """The current schema, as in the specification's JSON."""
         return self.schema_of(self.raw["current-schema-id"])
@@ -98,6 +135,11 @@ class TableState:
     def schema_of(self, schema_id: int) -> Mapping[str, Any]:
         """A schema by its id."""
         return next(s for s in self.raw["schemas"] if s["schema-id"] == schema_id)
+
+    @cached_property
+    def may_hold_nan(self) -> bool:
+        """Whether a column that the table ever had holds fractions, at whatever depth."""
+        return any(map(_has_fractions, self.raw["schemas"]))
 
     @property
     def partition_fields(self) -> list[Mapping[str, Any]]:
@@ -129,10 +171,22 @@ class TableState:
 
     def published_at(self, snapshot_id: int) -> datetime:
         """When a snapshot became visible on main, which is later than when it was committed."""
-        for entry in self.raw.get("snapshot-log") or ():
-            if entry["snapshot-id"] == snapshot_id:
-                return datetime.fromtimestamp(entry["timestamp-ms"] / 1000, tz=UTC)
+        published = self._published_ms.get(snapshot_id)
+        if published is not None:
+            return datetime.fromtimestamp(published / 1000, tz=UTC)
         return self.snapshot(snapshot_id).committed_at
+
+    def was_published(self, snapshot_id: int) -> bool:
+        """Whether main is known to have pointed to a snapshot, however briefly."""
+        return snapshot_id in self._published_ms
+
+    @cached_property
+    def _published_ms(self) -> dict[int, int]:
+        """When main first came to each snapshot."""
+        first: dict[int, int] = {}
+        for entry in self.raw.get("snapshot-log") or ():
+            first.setdefault(entry["snapshot-id"], entry["timestamp-ms"])
+        return first
 
     def ancestry(self, snapshot_id: int | None) -> Iterator[Snapshot]:
         """A snapshot and its ancestors, newest first, as far as they have not expired."""
@@ -140,6 +194,15 @@ class TableState:
             snapshot = self.snapshots[snapshot_id]
             yield snapshot
             snapshot_id = snapshot.parent
+
+    @cached_property
+    def only_tagged(self) -> list[Snapshot]:
+        """The snapshots that tags keep and no branch leads to, newest first."""
+        heads = (ref.snapshot for ref in self.refs.values() if ref.type == "branch")
+        led_to = {snapshot.id for head in heads for snapshot in self.ancestry(head)}
+        tags = {ref.snapshot for ref in self.refs.values() if ref.type == "tag"}
+        found = [self.snapshots[each] for each in tags - led_to if each in self.snapshots]
+        return sorted(found, key=lambda each: each.sequence, reverse=True)
 
     def is_ancestor(self, ancestor: int, of: int | None) -> bool:
         """Whether one snapshot leads to another."""
@@ -156,37 +219,70 @@ class TableState:
         return found if start is None and complete else None
 
 
-def read(table: str, metadata_location: str) -> TableState:
-    """Read a metadata file from local disk."""
-    path = local_path(metadata_location)
+_STATES: FileCache[TableState] = FileCache()
+
+
+def read(table: str, location: str, content: Callable[[], bytes] | None = None) -> TableState:
+    """A metadata file as it was written, from `content` or else from local disk.
+
+    Each file is parsed once in a process, so the state is shared and must not be changed.
+    """
+
+    def load() -> tuple[TableState, int]:
+        bytes_of = local_path(location).read_bytes if content is None else content
+        file = metadata_files.metadata_file(location, bytes_of)
+        return TableState(table, location, file.raw), file.size
+
     try:
-        content = path.read_bytes()
+        found = _STATES.get(metadata_files.version(location), load)
     except FileNotFoundError as error:
-        raise NotFound(
-            f"{table}: the catalog points to {path.name}, which is not there.",
-            "Restore the file from a backup; `thermo doctor` says what else is missing.",
+        path = str(local_path(location) or location)
+        raise FileGone(
+            f"{table}: the catalog points to its metadata file {path}, which is not there.",
+            "Restore the file from a backup; `thermo doctor` lists what else is missing.",
+            table=table,
+            file=path,
         ) from error
-    return parse(table, metadata_location, content)
-
-
-def parse(table: str, metadata_location: str, content: bytes) -> TableState:
-    """Make a state from the bytes of a metadata file, compressed or not."""
-    if content[:2] == b"\x1f\x8b":
-        content = gzip.decompress(content)
-    try:
-        return TableState(table, metadata_location, json.loads(content))
     except ValueError as error:
         raise NotFound(
-            f"{table}: its metadata file {metadata_location.rsplit('/', 1)[-1]} is damaged.",
+            f"{table}: its metadata file {location.rsplit('/', 1)[-1]} is damaged.",
             "Restore the file from a backup, or register an older metadata file.",
         ) from error
+    return found if found.table == table else replace(found, table=table)
+
+
+def known(table: str, location: str) -> TableState | None:
+    """A state that this process has parsed and still keeps."""
+    found = _STATES.peek(version_of(location))
+    return found if found is not None and found.table == table else None
+
+
+def keep(state: TableState, size: int) -> TableState:
+    """Keep a state that came from somewhere else than its file, with its size in bytes."""
+    return _STATES.get(version_of(state.metadata_location), lambda: (state, size))
+
+
+def version_of(location: str) -> Hashable:
+    """What a file is cached by, also where only the catalog's server can reach it."""
+    try:
+        return metadata_files.version(location)
+    except OSError:
+        return location
 
 
 def local_path(location: str) -> Path:
     """The path of a file: URI in any of its spellings, or of a plain path."""
-    if not location.startswith("file:"):
-        return Path(location)
-    return Path(unquote(urlsplit(location).path))
+    return metadata_files.local_path(location) or Path(location)
+
+
+def _has_fractions(of: Any) -> bool:
+    """Whether a schema or a type in the specification's JSON has a float or double in it."""
+    if isinstance(of, str):
+        return of in {"float", "double"}
+    if of["type"] == "struct":
+        return any(_has_fractions(field["type"]) for field in of["fields"])
+    inner = (of.get(name) for name in ("element", "key", "value"))
+    return any(_has_fractions(each) for each in inner if each is not None)
 
 
 def _snapshot(entry: Mapping[str, Any]) -> Snapshot:

@@ -51,9 +51,20 @@ def as_of(state: TableState, moment: datetime) -> int:
         since = datetime.fromtimestamp(first / 1000, tz=UTC).isoformat() if first else "never"
         raise NotFound(
             f"{state.table} has nothing from {moment.isoformat()}: its history begins {since}.",
-            f"`thermo history {state.table}` lists what there is.",
+            _nearest_tag(state, millis) or f"`thermo history {state.table}` lists what there is.",
         )
     return int(live[-1])
+
+
+def _nearest_tag(state: TableState, millis: float) -> str | None:
+    """The next step of a reader who asked for a moment that has expired."""
+    kept = state.only_tagged
+    before = [snapshot for snapshot in kept if snapshot.timestamp_ms <= millis]
+    if not kept:
+        return None
+    near = before[0] if before else kept[-1]
+    name, when = state.names[near.id][0], near.committed_at.isoformat(timespec="seconds")
+    return f"Ask for the tag {name}, which is from {when}; `thermo history {state.table}` has all."
 
 
 def parse_time(at: str | datetime | date, *, now: datetime | None = None) -> datetime:

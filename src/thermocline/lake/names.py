@@ -48,5 +48,15 @@ def new_run_id() -> str:
     return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
+def run_began_ms(run: str) -> int | None:
+    """When a run began, in milliseconds since 1970; None for a name that is no run id."""
+    if len(run) != 26 or any(char not in _ALPHABET for char in run):
+        return None
+    number = 0
+    for char in run[:10]:
+        number = number << 5 | _ALPHABET.index(char)
+    return number
+
+
 def _shown(text: str) -> str:
     return repr(text if len(text) <= 60 else text[:57] + "…")

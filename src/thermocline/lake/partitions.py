@@ -1,15 +1,15 @@
-"""How a table's partitioning splits its rows, counted from its manifests."""
+"""How a table's partitioning splits its rows, from its manifest list where that tells enough."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from thermocline.contract.cardinality import CardinalityWarning, FieldStatistics, warn
 from thermocline.contract.definition import Contract
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
+    from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import Table
 
     from thermocline.lake.lake import Lake
@@ -20,10 +20,13 @@ def too_fine(lake: Lake, contract: Contract, snapshot: int) -> tuple[Cardinality
     if not contract.partition:
         return ()
     table = lake.iceberg(contract.table)
+    manifests = _manifests(table, snapshot)
+    if not _may_be_too_fine(table, contract, snapshot, manifests):
+        return ()
     spec = table.spec()
     values: list[set[object]] = [set() for _ in spec.fields]
     rows = files = 0
-    for file in _data_files(table, snapshot):
+    for file in _data_files(table, manifests):
         rows += file.record_count
         files += 1
         for position, seen in enumerate(values):
@@ -35,22 +38,67 @@ def too_fine(lake: Lake, contract: Contract, snapshot: int) -> tuple[Cardinality
     return warn(rows, fields, files)
 
 
-def partition_count(lake: Lake, table: str, snapshot: int) -> int:
-    """How many partitions of a table have rows."""
+def most_partitions(lake: Lake, table: str, snapshot: int) -> int:
+    """How many partitions of a table have rows, or how many there can be at most.
+
+    It is counted only where the manifest list does not bound it.
+    """
+    from thermocline.lake.manifests import Manifests
+
     iceberg = lake.iceberg(table)
+    manifests = _manifests(iceberg, snapshot)
+    bound = Manifests(iceberg).most_partitions(manifests)
+    files = sum(_listed(each) for each in manifests)
+    if bound is not None and bound <= files:
+        return bound
     fields = range(len(iceberg.spec().fields))
-    files = _data_files(iceberg, snapshot)
-    return len({tuple(file.partition[position] for position in fields) for file in files})
+    found = _data_files(iceberg, manifests)
+    return len({tuple(file.partition[position] for position in fields) for file in found})
 
 
-def _data_files(table: Table, snapshot: int) -> Iterator[DataFile]:
-    """The files of today's partitioning; those of an older one say nothing about it."""
-    from pyiceberg.manifest import DataFileContent
+def _may_be_too_fine(
+    table: Table, contract: Contract, snapshot: int, manifests: Iterable[ManifestFile]
+) -> bool:
+    """Whether some field can have so many values that a warning is due.
+
+    The more partitions, the sooner it is: what holds for the most that there can be holds for
+    those that there are. With files of an older partitioning nothing is known of the rows.
+    """
+    from thermocline.lake.filediff import snapshot_of
+    from thermocline.lake.manifests import Manifests, is_live
+
+    everything = [m for m in snapshot_of(table, snapshot).manifests(table.io) if is_live(m)]
+    summary = snapshot_of(table, snapshot).summary
+    rows = summary["total-records"] if summary is not None else None
+    if rows is None or any(m.partition_spec_id != table.spec().spec_id for m in everything):
+        return True
+    most = sum(_listed(each) for each in manifests)
+    bound = Manifests(table).most_partitions(manifests)
+    if bound is not None:
+        most = min(most, bound)
+    return bool(warn(int(rows), [FieldStatistics(field, most) for field in contract.partition]))
+
+
+def _listed(manifest: ManifestFile) -> int:
+    """At most how many live files a manifest lists; very many where it does not say."""
+    counts = (manifest.added_files_count, manifest.existing_files_count)
+    return sum(1 << 40 if count is None else count for count in counts)
+
+
+def _manifests(table: Table, snapshot: int) -> list[ManifestFile]:
+    """The manifests of data files of today's partitioning; an older one says nothing about it."""
+    from thermocline.lake.manifests import is_live, lists_data
 
     found = table.snapshot_by_id(snapshot)
-    for manifest in found.manifests(table.io) if found else []:
-        if manifest.partition_spec_id != table.spec().spec_id:
-            continue
+    today = table.spec().spec_id
+    return [
+        manifest
+        for manifest in (found.manifests(table.io) if found else ())
+        if manifest.partition_spec_id == today and lists_data(manifest) and is_live(manifest)
+    ]
+
+
+def _data_files(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
+    for manifest in manifests:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
-            if entry.data_file.content is DataFileContent.DATA:
-                yield entry.data_file
+            yield entry.data_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from thermocline.errors import BadInput, NotFound
@@ -64,7 +65,7 @@ def new_ref(state: TableState, name: str, snapshot: int | None, *, tag: bool) ->
     if ref_name(name) in state.refs:
         raise BadInput(
             f"{state.table} has a {state.refs[name].type} {name} already.",
-            f"Choose another name, or drop it first: thermo {kind} drop {state.table} {name}.",
+            f"Choose another name, or drop it first: thermo {kind} {state.table} {name} --drop.",
         )
     target = snapshot if snapshot is not None else state.head()
     if target is None:
@@ -85,15 +86,16 @@ def remove_ref(state: TableState, name: str) -> TableChange:
     return drop_ref(state.table, name, was=ref.snapshot)
 
 
-def rollback(state: TableState, to: int) -> TableChange:
+def rollback(state: TableState, to: int, been: Collection[int] = ()) -> TableChange:
     """Point main to a snapshot that it pointed to before.
 
-    What came after stays until it expires, so that a rollback can itself be taken back.
+    `been` are snapshots that were on main and do not lead to it any more, since those between
+    have expired. What came after stays until it expires, so that a rollback can be taken back.
     """
     head = state.head()
-    been = {entry["snapshot-id"] for entry in state.raw.get("snapshot-log") or ()}
     target = state.snapshot(to).id
-    if head is None or not (target in been or state.is_ancestor(target, of=head)):
+    known = target in been or state.was_published(target)
+    if head is None or not (known or state.is_ancestor(target, of=head)):
         raise BadInput(
             f"{state.table}: snapshot {to} was never on main.",
             f"`thermo history {state.table}` lists what main can go back to.",

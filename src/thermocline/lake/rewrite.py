@@ -11,7 +11,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
 from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
 from pyiceberg.table import Table
 from pyiceberg.table.locations import load_location_provider
@@ -21,7 +21,8 @@ from thermocline.errors import CheckFailed, Permanent
 from thermocline.lake.datafile import DataFileReader, Positions, deleted_positions
 from thermocline.lake.filechange import FileChange
 from thermocline.lake.filediff import FileChange as Difference
-from thermocline.lake.filediff import compare, snapshot_of
+from thermocline.lake.filediff import files_at_paths, only_path, snapshot_of
+from thermocline.lake.manifests import Manifests, is_live
 from thermocline.lake.writing import Rows, write_files
 
 Partitions = Sequence[Mapping[str, Any]]
@@ -42,7 +43,7 @@ class OlderPartitioning(Permanent):
 
 def everything(table: Table, head: int, rows: Rows) -> FileChange:
     """The rows in the place of all there are at a snapshot."""
-    return FileChange(write_files(table, rows), _live(table, head))
+    return FileChange(write_files(table, rows), _files(table, _live(table, head)))
 
 
 def partitions(table: Table, head: int, rows: Rows, wanted: Partitions | None) -> FileChange:
@@ -52,8 +53,7 @@ def partitions(table: Table, head: int, rows: Rows, wanted: Partitions | None) -
     """
     added, named = of_partitions(table, rows, wanted)
     replaced = {file.partition for file in added} if named is None else named
-    standing = _of_today(table, head).values()
-    return FileChange(added, [file for file in standing if file.partition in replaced])
+    return FileChange(added, _of_today(table, head, replaced))
 
 
 def of_partitions(
@@ -78,43 +78,60 @@ def partitions_again(
     The very files are used again. Partitions that are not the same in `onto` as in `start` either
     are left out of the change, and named.
     """
-    base, ours, theirs = (_of_today(table, snapshot) for snapshot in (start, end, onto))
-    changed, moved = _differing(base, ours), _differing(base, theirs)
+    changed = changed_partitions(table, start, end)
+    moved = changed_partitions(table, start, onto)
     free = changed - moved
-    change = FileChange(
-        [file for file in ours.values() if file.partition in free],
-        [file for file in theirs.values() if file.partition in free],
-    )
-    return change, changed & moved
+    return FileChange(_of_today(table, end, free), _of_today(table, onto, free)), changed & moved
 
 
 def changed_partitions(table: Table, start: int, end: int) -> set[Record]:
-    """The partitions that have other files in one snapshot than in another."""
-    return _differing(_of_today(table, start), _of_today(table, end))
+    """The partitions that have other files in one snapshot than in another.
+
+    Manifests that both snapshots have list the same files, so they are not opened.
+    """
+    before, after = (set(_manifests_of_today(table, snapshot)) for snapshot in (start, end))
+    old, new = (
+        {f.file_path: f for f in _files(table, m)} for m in (before - after, after - before)
+    )
+    both = {**old, **new}
+    return {both[path].partition for path in old.keys() ^ new.keys()}
 
 
 def standing_partitions(table: Table, snapshot: int) -> dict[Record, list[DataFile]]:
     """The partitions that have files, with these."""
     found: dict[Record, list[DataFile]] = defaultdict(list)
-    for file in _of_today(table, snapshot).values():
+    for file in _of_today(table, snapshot):
         found[file.partition].append(file)
     return found
 
 
-def _of_today(table: Table, snapshot: int) -> dict[str, DataFile]:
-    """The files of a snapshot by path; none may be of an older partitioning."""
-    files = _live(table, snapshot)
-    if any(file.spec_id != table.spec().spec_id for file in files):
+def _of_today(
+    table: Table, snapshot: int, among: Collection[Record] | None = None
+) -> list[DataFile]:
+    """The files of a snapshot, or of some partitions of it; delete files are among them.
+
+    None of the snapshot's files may be of an older partitioning. Manifests that cannot list a
+    file of the partitions are not opened.
+    """
+    manifests: Iterable[ManifestFile] = _manifests_of_today(table, snapshot)
+    if among is not None:
+        judged = Manifests(table)
+        manifests = [each for each in manifests if judged.may_hold(each, among)]
+    files = _files(table, manifests)
+    return [file for file in files if among is None or file.partition in among]
+
+
+def _manifests_of_today(table: Table, snapshot: int) -> list[ManifestFile]:
+    """The manifests that list live files of a snapshot; none may be of an older partitioning."""
+    manifests = _live(table, snapshot)
+    today = table.spec().spec_id
+    # Counts may be missing: whether such a manifest lists anything is then looked up.
+    if any(m.partition_spec_id != today and _files(table, [m]) for m in manifests):
         raise OlderPartitioning(
             f"{'.'.join(table.name())} has files of an older partitioning.",
             "Compute it anew: thermo run --full-refresh.",
         )
-    return {file.file_path: file for file in files}
-
-
-def _differing(before: Mapping[str, DataFile], after: Mapping[str, DataFile]) -> set[Record]:
-    both = {**before, **after}
-    return {both[path].partition for path in before.keys() ^ after.keys()}
+    return [m for m in manifests if m.partition_spec_id == today]
 
 
 def files_at(table: Table, head: int, rows: Rows, paths: Collection[str]) -> FileChange:
@@ -148,7 +165,7 @@ def rows_at(
 
 def _standing(table: Table, head: int, paths: Collection[str]) -> list[Difference]:
     """The data files at these paths, with their deletes; all of them must be there."""
-    found = [each for each in compare(table, None, head).files if each.file.file_path in paths]
+    found = files_at_paths(table, head, paths)
     if len(found) < len(paths):
         raise Permanent(
             f"Files of {'.'.join(table.name())} that were read are not in it.",
@@ -157,11 +174,16 @@ def _standing(table: Table, head: int, paths: Collection[str]) -> list[Differenc
     return found
 
 
-def _live(table: Table, snapshot: int) -> list[DataFile]:
-    """All files of a snapshot, delete files among them."""
+def _live(table: Table, snapshot: int) -> list[ManifestFile]:
+    """The manifests of a snapshot that may list live files, delete files among them."""
+    return [m for m in snapshot_of(table, snapshot).manifests(table.io) if is_live(m)]
+
+
+def _files(table: Table, manifests: Iterable[ManifestFile]) -> list[DataFile]:
+    """The live files that some manifests list."""
     return [
         entry.data_file
-        for manifest in snapshot_of(table, snapshot).manifests(table.io)
+        for manifest in manifests
         for entry in manifest.fetch_manifest_entry(table.io)
     ]
 
@@ -197,14 +219,7 @@ def _own_deletes(files: Sequence[Difference]) -> list[DataFile]:
     """The delete files that speak of nothing but files which are written anew."""
     paths = {each.file.file_path for each in files}
     found = {delete for each in files for delete in each.end or ()}
-    return [delete for delete in found if _only_path(delete) in paths]
-
-
-def _only_path(delete: DataFile) -> str | None:
-    """The one data file that a delete file speaks of, as far as its bounds tell."""
-    low, high = (dict(bounds or {}) for bounds in (delete.lower_bounds, delete.upper_bounds))
-    path = low.get(2147483546)
-    return path.decode() if path is not None and path == high.get(2147483546) else None
+    return [delete for delete in found if only_path(delete) in paths]
 
 
 def _delete_files(

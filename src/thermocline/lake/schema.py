@@ -41,6 +41,17 @@ def shape_of(state: TableState) -> Shape:
     return Shape(columns, _ordered_key(columns, key), partition, sort)
 
 
+def columns_at(state: TableState, snapshot: int) -> dict[str, str]:
+    """Return the columns as a snapshot has them, with their types in the words of contracts.
+
+    A change of schema makes no snapshot, so the newest one may have older columns than the table.
+    """
+    schema_id = state.snapshot(snapshot).schema_id
+    if schema_id is not None and schema_id != state.raw["current-schema-id"]:
+        state = TableState(state.table, "", {**state.raw, "current-schema-id": schema_id})
+    return {column.name: str(column.type) for column in shape_of(state).columns}
+
+
 def _ordered_key(columns: tuple[Column, ...], key: tuple[str, ...]) -> tuple[str, ...]:
     # Identifier fields are a set in Iceberg; in column order they compare equal to a contract's.
     return tuple(column.name for column in columns if column.name in key)

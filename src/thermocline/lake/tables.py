@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from thermocline.lake.atomic import retrying
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.faults import crash_point
 from thermocline.lake.names import table_name
+from thermocline.lake.retention import AGE
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from thermocline.lake.lake import Lake
 
 REFUSED = "Nothing was written. docs/contracts.md says which changes a table can take."
+
+
+CHOSEN = ("write.metadata.delete-after-commit.enabled", True)
+"""A property that stays as somebody set it."""
 
 
 def ensure(lake: Lake, contract: Contract) -> list[str]:
@@ -66,10 +72,16 @@ def properties(contract: Contract) -> dict[str, str]:
         "write.update.mode": mode,
         "write.merge.mode": mode,
         **spread,
+        **({AGE: str(round(contract.history.total_seconds() * 1000))} if contract.history else {}),
         "commit.retry.num-retries": "20",
+        # Each commit leaves a metadata file; those that the log no longer names are removed.
+        "write.metadata.delete-after-commit.enabled": "true",
         # Iceberg's own default, which PyIceberg's appends do not share: without it a stream's
         # commits would leave a manifest each.
         "commit.manifest-merge.enabled": "true",
+        # A change rewrites the manifests that list its files. Of Iceberg's 8 MiB each has a
+        # hundred thousand files, whichever few of them the change is about.
+        "commit.manifest.target-size-bytes": str(512 << 10),
         "thermocline.contract": f"{contract.id or contract.table} {contract.version}",
         **({companions.PROPERTY: contract.companion_of} if contract.companion_of else {}),
     }
@@ -80,8 +92,11 @@ def _create(lake: Lake, contract: Contract) -> None:
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
     _ensure_namespace(lake.catalog, contract.layer)
+    owner = lake.states([contract.companion_of]) if contract.companion_of else {}
+    # A companion that comes later was empty at every tag of its table.
+    tags = [ref.name for each in owner.values() for ref in each.refs.values() if ref.type == "tag"]
     try:
-        _create_table(lake.catalog, contract)
+        _create_table(lake.catalog, contract, tags)
     except TableAlreadyExistsError as error:
         raise CommitFailedException(str(error)) from error
 
@@ -95,7 +110,9 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
         catalog.create_namespace(namespace)
 
 
-def _create_table(catalog: Catalog, contract: Contract) -> None:
+def _create_table(catalog: Catalog, contract: Contract, tags: Iterable[str]) -> None:
+    from pyiceberg.table.update.snapshot import ManageSnapshots
+
     shape = contract.shape
     schema = schemas.iceberg_schema(shape)
     with catalog.create_table_transaction(
@@ -110,6 +127,10 @@ def _create_table(catalog: Catalog, contract: Contract) -> None:
         created = {bookmarks.OPERATION: "create"}
         with transaction.update_snapshot(snapshot_properties=created).fast_append():
             pass
+        if (first := transaction.table_metadata.current_snapshot_id) is not None:
+            with ManageSnapshots(transaction) as manage:
+                for tag in tags:
+                    manage.create_tag(first, tag)
 
 
 def _compare(lake: Lake, contract: Contract) -> compare.Evolution:
@@ -126,7 +147,8 @@ def _evolve(lake: Lake, contract: Contract) -> list[str]:
     changes = _compare(lake, contract).changes
     state = lake.state(contract.table)
     wanted = {k: v for k, v in properties(contract).items() if k != "format-version"}
-    outdated = {k: v for k, v in wanted.items() if state.properties.get(k) != v}
+    said = state.properties
+    outdated = {k: v for k, v in wanted.items() if said.get(k) != v and (k, k in said) != CHOSEN}
     if not changes and not outdated:
         return []
     table = lake.iceberg(contract.table)

@@ -13,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from thermocline.lake.commit_times import next_ms
+from thermocline.lake.lazy_metadata import times_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import CommitTableResponse, StagedTable, Table
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
 def next_time(metadata: TableMetadata) -> int:
     """The time of a table's next commit, in milliseconds since 1970."""
-    snapshots = [entry.timestamp_ms for entry in metadata.snapshot_log]
-    files = [entry.timestamp_ms for entry in metadata.metadata_log]
-    return next_ms(max([metadata.last_updated_ms, *snapshots, *files]))
+    logs = (metadata.snapshot_log, metadata.metadata_log)
+    return next_ms(max([metadata.last_updated_ms, *(at for log in logs for at in times_of(log))]))
 
 
 def forward(base: TableMetadata, new: TableMetadata) -> TableMetadata:

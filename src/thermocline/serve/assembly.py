@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.config import Settings
+from thermocline.errors import CatalogUnavailable
+from thermocline.lake.catalog import reader
 from thermocline.serve import readers, trino
 from thermocline.serve.fleet.fleet import Elsewhere, Fleet, Plan
 from thermocline.serve.http.app import create_app
 from thermocline.serve.http.metrics import Metrics
 from thermocline.serve.identity.identity import Identity, identity
-from thermocline.serve.question.guard import guard
 from thermocline.serve.router import Limits, Router
+from thermocline.sql.guard import guard
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -28,7 +31,9 @@ class Assembled:
 
 
 def assemble(settings: Settings) -> Assembled:
-    """Put a server together; nothing is started. Raises ConfigError."""
+    """Put a server together; nothing is started. Raises ConfigError and TablesElsewhere."""
+    with closing(reader(settings)) as catalog, suppress(CatalogUnavailable):
+        catalog.require_here()  # a server waits for a catalog that is away
     serve = settings.serve
     who = identity(settings)
     plan = Plan(

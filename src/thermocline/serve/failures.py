@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from thermocline.errors import BadInput, Permanent, Transient
+from thermocline.sql.guard import DIVISION_BY_ZERO
 
 
 class TooMuch(BadInput):
@@ -23,10 +24,6 @@ class Busy(Transient):
     """
 
     code = "busy"
-
-
-DIVISION_BY_ZERO = "Division by zero"
-"""The text by which an engine fails a query that divides by zero, where that is to be an error."""
 
 
 class DivisionByZero(BadInput):
@@ -57,6 +54,12 @@ class Unavailable(BothFailed):
 
     def __init__(self, cause: str, next_step: str = "", **details: Any) -> None:
         super().__init__(cause, next_step or "Ask again in a moment.", retry_after=1, **details)
+
+
+class FilesMissing(Transient):
+    """A file that the query reads is not there: removed by hand, or since the last poll."""
+
+    code = "file-missing"
 
 
 class Unauthenticated(Permanent):

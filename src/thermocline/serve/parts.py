@@ -9,25 +9,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from thermocline.errors import ThermoclineError
 from thermocline.serve.failures import TooMuch
+from thermocline.serve.filesums import day_after, day_of
 from thermocline.serve.fleet.messages import Allowance, Moved
-from thermocline.serve.prepare import Prepared
+from thermocline.serve.phrasing import Phrasable
+from thermocline.serve.prepare import NODE_BYTES, Prepared
 from thermocline.serve.provenance import Given
 from thermocline.serve.question.split import Split, split
 from thermocline.serve.route import Way
-from thermocline.serve.terms import Ask, Caller, Head, Held, Lookout
+from thermocline.serve.terms import Ask, Caller, Head, Held, Lookout, Rows
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
     from thermocline.serve.fleet.messages import Reading
-    from thermocline.serve.question.guard import Question
     from thermocline.serve.question.span import Span
     from thermocline.serve.results import Results
+    from thermocline.sql.guard import Question
 
 MOST_ROWS = 500
 """So many rows of an older part are sent along with the question; with more it is not split."""
@@ -51,12 +53,11 @@ class Boundary:
     def version(self) -> Hashable:
         """Two looks at a table with the same have the same rows before the boundary.
 
-        Files never change: they come and go. A file whose times all lie behind the boundary has no
+        Files never change: they come and go. A file that begins on a day after the boundary has no
         row before it; nor does a row without a time count as one.
         """
-        at = self.at.replace(tzinfo=UTC)
-        files = frozenset(f.id for f in self.head.files if f.low is None or f.low < at)
-        return self.head.uuid, self.head.deletes, files, tuple(self.head.columns.items())
+        older = self.head.files.begun_before(day_after(self.at))
+        return self.head.uuid, self.head.deletes, older, self.head.shape
 
 
 def boundary(
@@ -88,6 +89,25 @@ def boundary(
 
 
 @dataclass
+class Together:
+    """The question that is left once its older part was answered, in the words of engines.
+
+    An older part is hundreds of constants: the texts that they make are kept, and no tree.
+    """
+
+    split: Split
+    older: Rows
+    sql: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    @property
+    def question(self) -> Question:
+        """The question as a tree, made whenever somebody needs it."""
+        found = self.split.together(self.older)
+        assert found is not None, "an older part that could not be put together was taken"
+        return found
+
+
+@dataclass
 class Parted:
     """A question split at a boundary, and both parts of it ready to be asked."""
 
@@ -97,16 +117,23 @@ class Parted:
     older: Prepared
     wasted: int = 0
     """How often in a row the older part had to be read again."""
-    _together: tuple[Given, Prepared] | None = None
+    _together: Together | None = None
 
-    def together(self, prepared: Prepared, older: Given) -> Prepared | None:
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes: the older part, the newer, and the whole of both."""
+        size = self.older.bytes + (2 * NODE_BYTES * self.older.nodes if self.split else 0)
+        if (both := self._together) is None:
+            return size
+        return size + len(both.older.body) + sum(map(len, both.sql.values()))
+
+    def together(self, older: Given) -> Together | None:
         """The question that is left once the older part was answered, worked out once."""
-        if self._together is None or self._together[0] is not older:
-            question = self.split.together(older.rows) if self.split else None
-            if question is None:
+        if self._together is None or self._together.older is not older.rows:
+            if self.split is None or self.split.together(older.rows) is None:
                 return None
-            self._together = older, _ready(prepared, question)
-        return self._together[1]
+            self._together = Together(self.split, older.rows)
+        return self._together
 
 
 class Parts:
@@ -117,7 +144,7 @@ class Parts:
         fleet: Fleet,
         results: Results[Given],
         first: Callable[[Prepared, Ask, int, float], Awaitable[Given]],
-        reading: Callable[[Prepared, Way], tuple[str, Mapping[str, Reading]]],
+        reading: Callable[[Phrasable, Way], tuple[str, Mapping[str, Reading]]],
     ) -> None:
         self._fleet = fleet
         self._results = results
@@ -135,9 +162,9 @@ class Parts:
         try:
             older, kept = await self._older(split_.older, where, caller, deadline)
             split_.wasted = 0 if kept else split_.wasted + 1
-            together = split_.together(prepared, older)
+            together = split_.together(older)
             if together is None or split_.wasted > MOST_WASTED:
-                prepared.parted = replace(split_, split=None)
+                prepared.parted = replace(split_, split=None, _together=None)
                 return None
             told = "kept" if kept else f"read by {older.way.engine}"
             because = (
@@ -152,7 +179,7 @@ class Parts:
         except Moved:
             raise
         except TooMuch:
-            prepared.parted = replace(split_, split=None)
+            prepared.parted = replace(split_, split=None, _together=None)
             return None
         except (ThermoclineError, TimeoutError):
             return None  # whoever answers it whole may have more to say of it
@@ -173,7 +200,7 @@ class Parts:
 
 def parted(prepared: Prepared, where: Boundary) -> Parted | None:
     """The question split there, worked out once; None where it cannot be."""
-    key = (where.at, tuple(where.head.columns.items()))
+    key = (where.at, where.head.shape)
     known = prepared.parted
     if known is None or known.key != key:
         assert where.head.time is not None
@@ -205,9 +232,4 @@ def _divides(at: datetime, span: Span) -> bool:
 def _rows_before(at: datetime, span: Span, head: Head) -> int:
     """About how many rows of a question lie before a moment."""
     assert span.start is not None
-    low, high = at.replace(tzinfo=UTC), span.start.replace(tzinfo=UTC)
-    return sum(
-        file.rows
-        for file in head.files
-        if (file.low is None or file.low < low) and (file.high is None or file.high >= high)
-    )
+    return head.files.within(day_of(span.start), day_after(at) - 1).rows

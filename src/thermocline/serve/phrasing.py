@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from thermocline.engine.query_types import no_rows
 from thermocline.engine.relations import private
 from thermocline.serve.fleet.messages import Reading
-from thermocline.serve.question.translate import Engine, translate
 from thermocline.serve.terms import NO_SNAPSHOT, EngineName, Lookout
+from thermocline.sql.translate import Engine, translate
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from thermocline.serve.prepare import Prepared
     from thermocline.serve.route import Way
+    from thermocline.sql.guard import Question
 
 DIALECTS: dict[EngineName, Engine] = {
     "hot": "duckdb", "direct": "duckdb", "spark": "spark", "trino": "trino",
 }  # fmt: skip
 
 
+class Phrasable(Protocol):
+    """A question, and its translations by engine as far as they were asked for."""
+
+    @property
+    def question(self) -> Question: ...
+    @property
+    def sql(self) -> dict[tuple[str, ...], str]: ...
+
+
 def phrased(
-    prepared: Prepared, way: Way, lookout: Lookout, catalog: str
+    prepared: Phrasable, way: Way, lookout: Lookout, catalog: str
 ) -> tuple[str, Mapping[str, Reading]]:
     """Return the query in an engine's words, and what its table names stand for.
 
@@ -49,7 +58,8 @@ def phrased(
     columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
     if len(columns) < len(way.snapshots):
         columns = None  # it was another table then, and nothing is concluded of it
-    key = (dialect, *map(str, names.values()), repr(columns))
+    shapes = [] if columns is None else [heads[table].shape for table in columns]
+    key = (dialect, *map(str, names.values()), *shapes)
     if key not in prepared.sql:
         prepared.sql.clear()
         prepared.sql[key] = translate(prepared.question, dialect, names, columns)

@@ -7,16 +7,18 @@ date, not at all when it asks for the time.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from thermocline.serve.question.bare import names_functions, refuse_functions
 from thermocline.serve.question.clock import Clock, pin
-from thermocline.serve.question.guard import Bounds, Question, Refused, guard
 from thermocline.serve.question.span import EVERYTHING, Span, Timed, spans
 from thermocline.serve.terms import Ask, Head
+from thermocline.sql.guard import Bounds, Question, Refused, guard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +27,13 @@ if TYPE_CHECKING:
     from thermocline.serve.routed import Routed
 
 KEPT = 2_000
+KEPT_BYTES = 24 << 20
 LONGEST_KEPT = 10_000
 """Texts and their trees take memory: of longer ones, which nobody types again, none is kept."""
+NODE_BYTES = 450
+"""About how much memory a node of a tree takes."""
+TEXT_BYTES = 3_000
+"""About how much a text takes beside its trees: its route, its times, its place among others."""
 
 
 @dataclass
@@ -35,7 +42,8 @@ class Prepared:
 
     `text` is its canonical spelling: two spellings of one question have the same. `sql` keeps its
     translations by engine, `routed` is where it went last, `repeated` whether it was answered
-    before, and `parted` what `parts` has made of it.
+    before, and `parted` what `parts` has made of it. None of it holds on to what was once known of
+    the lake.
     """
 
     question: Question
@@ -48,7 +56,19 @@ class Prepared:
     repeated: bool = False
     parted: Parted | None = None
     _bare: bool | None = None
-    _spans: dict[tuple[tuple[str, str], ...], dict[str, Span]] = field(default_factory=dict)
+    _spans: dict[tuple[str, ...], dict[str, Span]] = field(default_factory=dict)
+
+    @cached_property
+    def nodes(self) -> int:
+        """How many nodes the question's tree has."""
+        return sum(1 for _ in self.question.tree.walk())
+
+    @property
+    def bytes(self) -> int:
+        """About how much memory it takes."""
+        texts = 4 * len(self.text) + sum(map(len, self.sql.values()))
+        parted = 0 if self.parted is None else self.parted.bytes
+        return TEXT_BYTES + self.nodes * NODE_BYTES + texts + parted
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -64,15 +84,10 @@ class Prepared:
 
     def spans(self, heads: Mapping[str, Head]) -> dict[str, Span]:
         """Which time of each table the question can see, all its mentions together."""
-        timed = {
-            table: Timed(head.time and head.time.lower(), frozenset(map(str.lower, head.columns)))
-            for table in self.tables
-            if (head := heads[table])
-        }
-        key = tuple((table, ",".join(sorted(each.columns))) for table, each in timed.items())
+        key = tuple(heads[table].shape for table in self.tables)
         if key not in self._spans:
             self._spans.clear()  # columns changed; what they were does not come back
-            self._spans[key] = self._found(timed)
+            self._spans[key] = self._found({t: _timed(heads[t]) for t in self.tables})
         return self._spans[key]
 
     def _found(self, timed: Mapping[str, Timed]) -> dict[str, Span]:
@@ -95,28 +110,42 @@ class Prepared:
         return hulls
 
 
+def _timed(head: Head) -> Timed:
+    return Timed(head.time and head.time.lower(), frozenset(map(str.lower, head.columns)))
+
+
 class Preparing:
-    """Makes questions ready, and keeps the most recent ones."""
+    """Makes questions ready, and keeps the most recent ones, up to a number of bytes."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self._bounds = bounds
-        self._kept: OrderedDict[tuple[object, ...], Prepared] = OrderedDict()
+        self._kept: OrderedDict[tuple[object, ...], tuple[Prepared, int]] = OrderedDict()
+        self.bytes = 0
+        self._lock = threading.Lock()  # long texts are prepared beside the loop
 
     def __call__(self, ask: Ask, heads: Mapping[str, Head], now: datetime) -> Prepared:
         """The prepared question. Raises Refused; asks nobody."""
         key = (ask.sql, ask.dialect, ask.table_id, ask.start_time)
-        found = self._kept.get(key)
+        found, _ = self._kept.get(key, (None, 0))
         if found is not None and (found.clock is Clock.NEVER or found.day == now.date()):
-            self._kept.move_to_end(key)
+            self._keep(key, found)
             return found
         prepared = _prepared(ask, heads, now, self._bounds)
         # What `start_time` leaves out depends on the tables' columns, which may change.
         lasting = prepared.clock is not Clock.INSTANT and ask.start_time is None
         if lasting and len(ask.sql) <= LONGEST_KEPT:
-            self._kept[key] = prepared
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self._keep(key, prepared)
         return prepared
+
+    def _keep(self, key: tuple[object, ...], prepared: Prepared) -> None:
+        """Keep a question as the most recent one. It may have grown since it was kept before."""
+        with self._lock:
+            _, before = self._kept.pop(key, (None, 0))
+            self._kept[key] = prepared, prepared.bytes
+            self.bytes += self._kept[key][1] - before
+            while len(self._kept) > KEPT or (self.bytes > KEPT_BYTES and len(self._kept) > 1):
+                _, (_, gone) = self._kept.popitem(last=False)
+                self.bytes -= gone
 
 
 def _prepared(

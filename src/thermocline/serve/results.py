@@ -10,6 +10,7 @@ too much to do, answers get older rather than fail.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable
@@ -34,7 +35,8 @@ def _never(_: object) -> bool:
 class Results(Generic[T]):
     """The most recently used answers, up to a number of bytes; one execution a key at a time."""
 
-    def __init__(self, most_bytes: int, size: Callable[[T], int]) -> None:
+    def __init__(self, most_bytes: int, size: Callable[[Hashable, Hashable, T], int]) -> None:
+        """`size` says how much memory an answer takes with its question and version."""
         self._most = most_bytes
         self._size = size
         self._kept: OrderedDict[_Key, tuple[T, int]] = OrderedDict()
@@ -140,7 +142,7 @@ class Results(Generic[T]):
             return
         for each in before:
             each.leave()
-        size = self._size(task.result())
+        size = self._size(*key, task.result())
         if size > self._most // 8:
             return  # one large answer would push out many small ones
         self._kept[key] = (task.result(), size)
@@ -152,6 +154,12 @@ class Results(Generic[T]):
             self.bytes -= gone
             if self._newest.get(question) == version:
                 del self._newest[question], self._took[question]
+
+
+def key_bytes(key: Hashable) -> int:
+    """How much memory a question or a version takes."""
+    size = sys.getsizeof(key)
+    return size + sum(map(key_bytes, key)) if isinstance(key, tuple | frozenset) else size
 
 
 class _Shared(Generic[T]):

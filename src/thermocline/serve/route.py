@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
 
+from thermocline.serve.filesums import day_of
 from thermocline.serve.question.span import EVERYTHING, Span
-from thermocline.serve.terms import EngineName, FileStat, Head, Held, Lookout
+from thermocline.serve.terms import EngineName, Head, Held, Lookout
 
 SOON_SECONDS = 10.0
 """A copy that has been behind for longer is not waited for: something keeps it from following."""
@@ -184,20 +185,17 @@ def _asked(table: str, span: Span, head: Head) -> str | None:
 
 
 def _scan(tables: Mapping[str, Span], heads: Mapping[str, Head], wanted: Wanted) -> tuple[int, int]:
-    """Files and bytes that a cold engine would read, as far as the files' own bounds tell."""
+    """Files and bytes that a cold engine would read at most: all of the days that are asked."""
     found = [
-        file
+        heads[table].files.total
+        if table in wanted.exactly
+        else heads[table].files.within(
+            None if span.start is None else day_of(span.start),
+            None if span.end is None else day_of(span.end),
+        )
         for table, span in tables.items()
-        for file in heads[table].files
-        if table in wanted.exactly or _overlaps(file, span)
     ]
-    return len(found), sum(file.bytes for file in found)
-
-
-def _overlaps(file: FileStat, span: Span) -> bool:
-    if file.high is not None and span.start is not None and _naive(file.high) < span.start:
-        return False
-    return not (file.low is not None and span.end is not None and _naive(file.low) > span.end)
+    return sum(each.files for each in found), sum(each.bytes for each in found)
 
 
 def _naive(at: datetime) -> datetime:

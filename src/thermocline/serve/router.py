@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from thermocline.errors import BadInput, NotFound
 from thermocline.serve import parts
 from thermocline.serve.attempts import Failure, failed, failure_of, have_spent_enough, late
 from thermocline.serve.failures import TooLate, Unavailable
@@ -27,19 +26,19 @@ from thermocline.serve.fleet.messages import (
     Reading,
 )
 from thermocline.serve.freshness import Freshness
-from thermocline.serve.phrasing import phrased
+from thermocline.serve.phrasing import Phrasable, phrased
 from thermocline.serve.prepare import Prepared, Preparing
 from thermocline.serve.provenance import Given, milliseconds, provenance
 from thermocline.serve.question.clock import Clock
-from thermocline.serve.question.guard import Bounds
-from thermocline.serve.question.span import EVERYTHING
-from thermocline.serve.question.translate import Unfaithful
 from thermocline.serve.readers import Readers
-from thermocline.serve.results import Results
-from thermocline.serve.route import Engines, Route, Wanted, Way, decide
-from thermocline.serve.routed import Routed, in_order, is_newest
+from thermocline.serve.results import Results, key_bytes
+from thermocline.serve.route import Route, Way
+from thermocline.serve.routed import in_order
+from thermocline.serve.routing import Routing
 from thermocline.serve.terms import Answer, Ask, Caller, Lookout, Rows
 from thermocline.serve.verify import Verifier
+from thermocline.sql.guard import Bounds
+from thermocline.sql.translate import Unfaithful
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -47,9 +46,10 @@ if TYPE_CHECKING:
 LONG_TEXT = 2_000
 """From how many characters on a text is read beside the loop, so that nobody waits for it."""
 ROUNDS = 3
+ANSWER_BYTES, COLUMN_BYTES = 1_000, 300
+"""About how much memory an answer takes beside its rows, and each of its columns."""
 CATCH_UP = 0.3
 MOVED_SECONDS = 0.1
-LOOK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,10 @@ class Router:
         self.readers = readers or Readers()
         self.limits = limits or Limits()
         self._preparing = Preparing(self.limits.bounds)
-        self._results = Results[Given](self.limits.cache_bytes, lambda it: len(it.rows.body) + 500)
+        self._results = Results[Given](self.limits.cache_bytes, _kept_bytes)
         self._freshness = Freshness(fleet, self.limits.tolerance, self.limits.overdue)
         self.verifier = Verifier(fleet, self._results.clear)
+        self._routing = Routing(fleet, self.readers, self._freshness, self.verifier)
         self._parts = parts.Parts(fleet, self._results, self._older_part, self.question_for)
         self._chance = random.Random()  # noqa: S311  (which answers are looked at twice)
 
@@ -126,6 +127,10 @@ class Router:
             for node in self.fleet.nodes.values()
         ]
 
+    def node_memory(self) -> dict[str, int]:
+        """How many bytes of memory each hot node has."""
+        return {name: self.fleet.memory.get(name, 0) for name in self.fleet.nodes}
+
     # Asking --------------------------------------------------------------------------------------
 
     async def answer(self, ask: Ask, caller: Caller) -> Answer:
@@ -136,7 +141,7 @@ class Router:
 
     async def answer_tree(self, tree: exp.Query, ask: Ask, caller: Caller) -> Answer:
         """The answer to a query of our own making, without stored tables, in DuckDB's dialect."""
-        from thermocline.serve.question.guard import Question
+        from thermocline.sql.guard import Question
 
         now = datetime.now(UTC)
         question = Question(tree, "duckdb", {})
@@ -146,9 +151,9 @@ class Router:
     async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
         """Where a question would go and why, without asking anybody."""
         prepared = await self._prepared(ask)
-        lookout = await self._fresh(prepared, ask, caller)
+        lookout = await self._routing.fresh(prepared, ask, caller)
         prepared.check_names(lookout.heads)
-        _, route = self._route(prepared, ask, lookout)
+        _, route = self._routing.route(prepared, ask, lookout)
         spans = prepared.spans(lookout.heads)
         where = self._boundary(prepared, ask, lookout)
         return {
@@ -179,13 +184,13 @@ class Router:
         seconds = min(ask.timeout or self.limits.seconds, self.limits.seconds)
         deadline = began + seconds
         parsed = time.perf_counter()
-        lookout = await self._fresh(prepared, ask, caller)
+        lookout = await self._routing.fresh(prepared, ask, caller)
         prepared.check_names(lookout.heads)
         self.fleet.asked(prepared.tables)
-        wanted, route = self._route(prepared, ask, lookout)
+        wanted, route = self._routing.route(prepared, ask, lookout)
         if wanted.at_least and route.ways and route.ways[0].engine != "hot":
             await self.fleet.change(CATCH_UP)  # a node may just be about to have it
-            wanted, route = self._route(prepared, ask, self.fleet.lookout)
+            wanted, route = self._routing.route(prepared, ask, self.fleet.lookout)
         routed = time.perf_counter()
         given, cached = await self._given(prepared, ask, caller, route, deadline)
         done = time.perf_counter()
@@ -202,84 +207,6 @@ class Router:
             10,
         )
         return Answer(given.rows, ask.format, told)
-
-    async def _fresh(self, prepared: Prepared, ask: Ask, caller: Caller) -> Lookout:
-        """A lookout that is new enough for the request and has all its tables.
-
-        A table that the caller may not read is looked for as long as one that is not there.
-        """
-        tables = prepared.tables
-        hidden = {table for table in tables if not self.readers.may(caller, table)}
-        lookout = self.fleet.lookout
-        age = (datetime.now(UTC) - lookout.looked_at).total_seconds()
-        unknown = [table for table in tables if table in hidden or table not in lookout.heads]
-        asked = [each for each in (ask.snapshot, ask.min_snapshot) if each is not None]
-        table = self._pinned(prepared, ask) if asked else None
-        head = lookout.heads.get(table) if table else None
-        unseen = head is not None and any(each not in head.snapshots for each in asked)
-        too_old = ask.max_staleness is not None and age > ask.max_staleness
-        if unknown or unseen or too_old:
-            lookout = await self.fleet.look(LOOK_SECONDS)
-        for table in tables:
-            if table in hidden or table not in lookout.heads:
-                raise _no_table(table)
-        return lookout
-
-    def _pinned(self, prepared: Prepared, ask: Ask) -> str:
-        """The table that a snapshot in the request is of."""
-        if ask.table_id is not None:
-            return ask.table_id.lower()
-        if len(prepared.tables) != 1:
-            raise BadInput("A snapshot is of one table.", "Name it with table_id.")
-        return prepared.tables[0]
-
-    def _route(self, prepared: Prepared, ask: Ask, lookout: Lookout) -> tuple[Wanted, Route]:
-        for table in prepared.tables:
-            if table not in lookout.heads:  # dropped since the last look
-                raise _no_table(table)
-        exactly: dict[str, int] = {}
-        at_least: dict[str, int] = {}
-        for snapshot, into in ((ask.snapshot, exactly), (ask.min_snapshot, at_least)):
-            if snapshot is not None:
-                table = self._pinned(prepared, ask)
-                if snapshot not in lookout.heads[table].snapshots:
-                    raise NotFound(
-                        f"{table} has no snapshot {snapshot}.",
-                        f"`thermo history {table}` lists them.",
-                    )
-                into[table] = snapshot
-        wanted = Wanted(exactly, at_least, self._freshness.tolerated(ask), self.fleet.left)
-        distrusted = self.verifier.distrusted(lookout)
-        engines = self.fleet.engines()
-        if ask.format == "arrow":  # Trino gives JSON, and nobody here could turn it into Arrow
-            cold = tuple(name for name in engines.cold if name != "trino")
-            engines = replace(engines, cold=cold)
-        if exactly or at_least:
-            return wanted, self._decided(prepared, lookout, wanted, engines, distrusted)
-        who = (*engines.nodes, engines.direct, engines.cold, wanted.tolerance, distrusted)
-        known = prepared.routed
-        if known is not None and known.holds(lookout, who):
-            return wanted, known.route
-        route = self._decided(prepared, lookout, wanted, engines, distrusted)
-        prepared.routed = Routed(lookout.heads, lookout.held, who, route) if (
-            is_newest(route, lookout) and not route.soon
-        ) else None  # fmt: skip
-        return wanted, route
-
-    def _decided(
-        self,
-        prepared: Prepared,
-        lookout: Lookout,
-        wanted: Wanted,
-        engines: Engines,
-        distrusted: frozenset[str],
-    ) -> Route:
-        # An older snapshot may have had other columns: nothing is concluded from today's.
-        found = prepared.spans(lookout.heads)
-        spans = {t: EVERYTHING if t in wanted.exactly else span for t, span in found.items()}
-        now = datetime.now(UTC)
-        route = decide(spans, lookout, wanted, engines, now=now, distrusted=distrusted)
-        return replace(route, ways=in_order(route.ways, lookout.heads, self.fleet.busy))
 
     async def _given(
         self, prepared: Prepared, ask: Ask, caller: Caller, route: Route, deadline: float
@@ -323,7 +250,7 @@ class Router:
             except Moved as error:
                 if self.fleet.lookout is known:
                     await self.fleet.change(MOVED_SECONDS)
-                _, route = self._route(prepared, ask, self.fleet.lookout)
+                _, route = self._routing.route(prepared, ask, self.fleet.lookout)
                 if left == 1:  # copies that keep moving: the files stand still
                     failures.append(Failure("hot", error.cause))
                     cold = tuple(way for way in route.ways if way.engine != "hot")
@@ -347,7 +274,7 @@ class Router:
             if left <= 0:
                 break
             await self.fleet.change(min(left, CATCH_UP))
-            _, route = self._route(prepared, ask, self.fleet.lookout)
+            _, route = self._routing.route(prepared, ask, self.fleet.lookout)
         return route
 
     def _rather_waits(self, route: Route, way: Way) -> bool:
@@ -381,7 +308,7 @@ class Router:
     ) -> Given:
         """The older part of a question, at exactly this snapshot of its table."""
         failures: list[Failure] = []
-        _, route = self._route(prepared, ask, self.fleet.lookout)
+        _, route = self._routing.route(prepared, ask, self.fleet.lookout)
         ways = tuple(way for way in route.ways if snapshot in way.snapshots.values())
         route = replace(route, ways=ways)
         way, rows = await self._first(prepared, ask, route, deadline, failures)
@@ -450,7 +377,7 @@ class Router:
         allowed = Allowance(self.limits.rows, self.limits.bytes, seconds, patience, caller)
         return await self.fleet.ask(way, sql, views, ask.format, allowed)
 
-    def question_for(self, prepared: Prepared, way: Way) -> tuple[str, Mapping[str, Reading]]:
+    def question_for(self, prepared: Phrasable, way: Way) -> tuple[str, Mapping[str, Reading]]:
         """The query in the words of an engine, and what its table names stand for."""
         return phrased(prepared, way, self.fleet.lookout, self.fleet.catalog)
 
@@ -466,5 +393,7 @@ def _scanned(way: Way, route: Route) -> tuple[int, int]:
     return (0, 0) if way.engine == "hot" else (route.files, route.bytes)
 
 
-def _no_table(table: str) -> NotFound:
-    return NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
+def _kept_bytes(question: Hashable, version: Hashable, given: Given) -> int:
+    """How much memory an answer takes that is kept, and what it is kept under."""
+    told = sum(map(len, given.way.because)) + COLUMN_BYTES * len(given.rows.columns)
+    return len(given.rows.body) + told + key_bytes(question) + key_bytes(version) + ANSWER_BYTES

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
+from hashlib import blake2b
 from typing import Any, Literal
+
+from thermocline.serve.filesums import FileSums
 
 Format = Literal["json", "arrow", "csv", "trino"]
 EngineName = Literal["hot", "direct", "trino", "spark", "cache"]
@@ -83,27 +87,14 @@ NO_SNAPSHOT = 0
 
 
 @dataclass(frozen=True)
-class FileStat:
-    """A data file as far as routing cares: its size, and the times it spans (None: unknown).
-
-    `id` stands for its path: no two files have the same.
-    """
-
-    bytes: int
-    rows: int
-    low: datetime | None = None
-    high: datetime | None = None
-    id: int = 0
-
-
-@dataclass(frozen=True)
 class Head:
     """A table as the catalog has it now.
 
     `columns` maps names to Iceberg type words; `time` is the column its rows' time is in, if it
     has one; `snapshots` are the ids of main, newest first, of which the first `alike` have these
-    columns; `deletes` stands for all that takes rows out of files; `hot` is how many seconds back
-    the table is to be held hot, None when it is not, and infinity when it is held whole.
+    columns; `files` are sums over its data files; `deletes` stands for all that takes rows out of
+    files; `hot` is how many seconds back the table is to be held hot, None when it is not, and
+    infinity when it is held whole.
     """
 
     table: str
@@ -114,10 +105,16 @@ class Head:
     columns: Mapping[str, str]
     time: str | None
     snapshots: tuple[int, ...]
-    files: tuple[FileStat, ...]
+    files: FileSums = field(default_factory=FileSums)
     hot: float | None = None
     alike: int = 1
     deletes: int = 0
+
+    @cached_property
+    def shape(self) -> str:
+        """A short text that stands for the columns, their types and the time."""
+        text = repr((self.time, tuple(self.columns.items())))
+        return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def columns_at(self, snapshot: int) -> Mapping[str, str] | None:
         """The columns that a snapshot has, where that is known."""

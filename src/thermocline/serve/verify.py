@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline import telemetry
 from thermocline.errors import ThermoclineError
-from thermocline.serve.question.translate import undetermined
+from thermocline.sql.translate import undetermined
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
     from thermocline.serve.fleet.messages import Allowance, Reading
-    from thermocline.serve.question.guard import Question
     from thermocline.serve.route import Way
     from thermocline.serve.terms import Format, Lookout, Rows
+    from thermocline.sql.guard import Question
 
 MOST_AT_ONCE = 2
 REPEAT_SECONDS = 1.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thermocline.config import PROJECT_FILE, SECRETS_FILE
+from thermocline.config import PROJECT_FILE, SECRETS_FILE, load
 from thermocline.torture.lanes import Lane
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def write(settings: Settings, folder: Path, name: str, lanes: Sequence[Lane]) ->
     for file in (PROJECT_FILE, SECRETS_FILE):
         if (settings.project / file).is_file():
             shutil.copy(settings.project / file, folder / file)
+    _share_warehouse(settings, folder)
     for lane in lanes:
         bronze, silver, kind = scratch.bronze(lane), scratch.silver(lane), shape(lane)
         merge = {
@@ -110,6 +111,18 @@ def write(settings: Settings, folder: Path, name: str, lanes: Sequence[Lane]) ->
         source = {"name": scratch.source(lane), "target": bronze, **lane.source()}
         _write(folder / "sources" / f"{lane.kind}.yaml", json.dumps(source, indent=2))
     return scratch
+
+
+def _share_warehouse(settings: Settings, folder: Path) -> None:
+    """Have the trial's tables lie in the project's warehouse where both have one catalog."""
+    scratch = load(folder, settings.profile)
+    if scratch.catalog.type == "rest" or scratch.catalog.uri != settings.catalog.uri:
+        return
+    here, there = Path(scratch.warehouse), Path(settings.warehouse)
+    if scratch.warehouse != settings.warehouse:
+        there.mkdir(parents=True, exist_ok=True)
+        here.parent.mkdir(parents=True, exist_ok=True)
+        here.symlink_to(there)
 
 
 def shape(lane: Lane) -> Shape:

@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-THERMO = "import sys; from thermocline.cli.main import run; sys.exit(run())"
+from thermocline import interrupt
+
+THERMO = "import sys; from thermocline.__main__ import main; sys.exit(main())"
 STEP = 0.05
 START_SECONDS = 90.0
 """How long the first batch may take: a JVM starts, and the machine may be busy."""
@@ -31,7 +33,7 @@ class Worker:
         environment.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         self._log = log
         with log.open("ab") as errors:
-            self._process = subprocess.Popen(
+            self._process = interrupt.start(
                 [sys.executable, "-c", THERMO, *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -106,13 +108,11 @@ class Worker:
 
     def kill(self) -> None:
         """End the process and its JVM at once. Who reads a source for it follows by itself."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self._process.wait()
-            self._reader.join(5)
+        for process in _processes():
+            if process.session == self._process.pid:
+                _signal(process.pid)
+        self._process.wait()
+        self._reader.join(5)
 
     def ask_to_end(self) -> None:
         """Ask it to end after the batch in hand."""

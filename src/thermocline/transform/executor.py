@@ -24,8 +24,13 @@ def cannot_compute(contract: Contract, error: BaseException) -> Permanent:
     """The error for a model whose query fails by itself, before its contract has a say."""
     return Permanent(
         f"{contract.table} cannot be computed: {first_line(error)}",
-        f"Mend its model in models/{contract.layer}. Nothing was published.",
+        wrong_model(contract),
     )
+
+
+def wrong_model(contract: Contract) -> str:
+    """What to do about a model that no engine can compute."""
+    return f"Mend its model in models/{contract.layer}. Nothing was published."
 
 
 def first_line(error: BaseException) -> str:

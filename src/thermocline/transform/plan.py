@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -133,7 +133,7 @@ def plan(
 ) -> Plan:
     """Decide which of the selected models are stale, why, and how each will be computed."""
     chosen = graph.select(models, select)
-    states = _states(lake, models)
+    states = _states(lake, [models[name] for name in chosen])
     evolving = _evolving([models[name].contract for name in sorted(chosen)], states)
     steps: list[Step] = []
     fresh: list[str] = []
@@ -148,7 +148,7 @@ def plan(
             head = _head(states.get(source), into)
             if head is not None:
                 pins[source] = head
-        step = _step(model, states, planned, into, full_refresh=full_refresh)
+        step = _step(model, models, states, planned, into, full_refresh=full_refresh)
         if step is None:
             fresh.append(model.table)
         else:
@@ -182,10 +182,9 @@ def _evolving(
     return tuple(changing)
 
 
-def _states(lake: Lake, models: Mapping[str, Model]) -> dict[str, TableState]:
-    wanted = {name for model in models.values() for name in (model.table, *model.sources)}
-    there = set(lake.tables())
-    return {table: lake.state(table) for table in sorted(wanted & there)}
+def _states(lake: Lake, models: Sequence[Model]) -> dict[str, TableState]:
+    """The tables that the models write and read, all as they are at one moment."""
+    return lake.states({name for model in models for name in (model.table, *model.sources)})
 
 
 def _head(state: TableState | None, into: str) -> int | None:
@@ -197,6 +196,7 @@ def _head(state: TableState | None, into: str) -> int | None:
 
 def _step(
     model: Model,
+    models: Collection[str],
     states: Mapping[str, TableState],
     planned: set[str],
     into: str,
@@ -206,9 +206,10 @@ def _step(
     _require_incremental(model)
     for source in model.sources:
         if source not in states and source not in planned:
+            made = f"Select its model too: thermo run --select +{model.table}."
             raise NotFound(
                 f"{model.table} reads {source}, which does not exist yet.",
-                f"Ingest it first (thermo ingest), or select its model too: +{model.table}.",
+                made if source in models else "Ingest it first: thermo ingest.",
             )
     state = states.get(model.table)
     marked = _marked(state, into)
@@ -252,8 +253,10 @@ def _other_columns(
     said = []
     for source, head in heads.items():
         since = marked.get(source)
-        if since in states[source].snapshots and model.how(source) is not How.LOOKUP:
-            found = other_columns(model, states[source], int(since), head)
+        if not isinstance(since, int) or since not in states[source].snapshots:
+            continue
+        if model.how(source) is not How.LOOKUP:
+            found = other_columns(model, states[source], since, head)
             said += [f"{source}.{name} is another column than before" for name in found]
     return said
 

@@ -11,10 +11,12 @@ from thermocline.check.gate import Report, raise_if_failed
 from thermocline.check.tables import check_tables
 from thermocline.contract import Contract
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import companions
-from thermocline.lake.draft import Draft, MainMoved, Published
+from thermocline.lake import companions, row_counts
+from thermocline.lake.draft import Draft, Published
 from thermocline.lake.faults import crash_point
+from thermocline.lake.outcomes import MainMoved
 from thermocline.lake.partitions import too_fine
+from thermocline.lake.retention import consumers
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import graph, replay
 from thermocline.transform.duck.executor import DuckExecutor
@@ -48,6 +50,7 @@ class StepResult:
     way: str
     detail: str
     added: int
+    changed: int
     removed: int
     total: int
     snapshot: int
@@ -139,6 +142,7 @@ class _Run:
         finally:
             for executor in self.executors.values():
                 executor.close()
+            self.draft.release()
 
     def _execute(self, started: float) -> RunReport:
         steps = self.plan.steps
@@ -178,6 +182,20 @@ class _Run:
             self.lake.ensure(contract)
         crash_point("run.ensured")
         self.draft.begin(*(contract.table for contract in wanted))
+        self._hold_sources(steps)
+
+    def _hold_sources(self, steps: Sequence[Step]) -> None:
+        """Have what a first run reads kept while it works; later the bookmarks hold it."""
+        if (beside := self.lake.beside) is not None:
+            beside.register(
+                each
+                for step in steps
+                for each in consumers(step.table, self.draft.into, {
+                    source: self.plan.pins[source]
+                    for source in step.model.sources
+                    if source in self.plan.pins
+                })
+            )  # fmt: skip
 
     def _compute(self, step: Step) -> None:
         """Compute one step's rows and commit them to the draft, with the bookmark."""
@@ -221,15 +239,16 @@ class _Run:
         state = self.lake.state(step.table)
         made = state.between(before, snapshot) or [state.snapshot(snapshot)]
         last = state.snapshot(snapshot)
-        kinds = ("deleted-records", "added-position-deletes")
+        rows = row_counts.total(made)
         result = StepResult(
             table=step.table,
             write=str(step.model.contract.write),
             engine=engine.partition(" ")[0],
             way=way,
             detail=self._by_whom(engine, detail),
-            added=sum(each.count("added-records") for each in made),
-            removed=sum(each.count(kind) for each in made for kind in kinds),
+            added=rows.added,
+            changed=rows.changed,
+            removed=rows.removed,
             total=last.count("total-records") - last.count("total-position-deletes"),
             snapshot=snapshot,
             seconds=seconds,

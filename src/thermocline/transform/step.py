@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from thermocline.contract.definition import Contract, Write
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.partitions import partition_count
+from thermocline.lake.partitions import most_partitions
 from thermocline.transform import replay
 from thermocline.transform.columns import other_columns
 from thermocline.transform.declare import How
@@ -21,9 +22,50 @@ from thermocline.transform.plan import Way
 from thermocline.transform.verify import verify
 
 if TYPE_CHECKING:
+    from thermocline.lake import Lake
     from thermocline.lake.draft import Draft
 
+R = TypeVar("R")
 FEW_PARTITIONS, FEW_KEYS, MOST_KEYS = 30, 1_000, 10_000
+
+
+@dataclass(frozen=True)
+class Decision(Generic[R]):
+    """What a step computes: new rows, touched parts, or everything where it has neither."""
+
+    way: Way
+    rows: R | None = None
+    touched: Touched | None = None
+
+
+@dataclass(frozen=True)
+class Stand:
+    """A step's table as it is before the step: its snapshot, and what its bookmark says."""
+
+    lake: Lake
+    model: Model
+    head: int
+    marked: Mapping[str, Any]
+
+    @classmethod
+    def on(cls, lake: Lake, model: Model, branch: str, head: int) -> Stand:
+        """The table of a model on a branch."""
+        return cls(lake, model, head, bookmarks.read(lake.state(model.table), branch))
+
+
+def decide(inputs: StepInputs[R], stand: Stand, way: Way, spans: Mapping[str, Span]) -> Decision[R]:
+    """Decide which rows or parts a step computes, given the way that its plan took.
+
+    A run computes by it, and a look at partitions says by it which are stale.
+    """
+    model, formulas = stand.model, _formulas(stand, spans)
+    if not formulas.known(model.fingerprint) or _reads_others(stand, spans):
+        return Decision(Way.FULL)  # also where that came to be after the plan was made
+    if way is Way.EVENTS and (rows := inputs.new_rows()) is not None:
+        return Decision(way, rows=rows)
+    if way is Way.TOUCHED and (found := _touched(inputs, stand, formulas)) is not None:
+        return Decision(way, touched=found)
+    return Decision(Way.FULL)
 
 
 def compute(
@@ -35,26 +77,21 @@ def compute(
     bookmark: Mapping[str, Any],
 ) -> tuple[int, Way, str]:
     """Compute a step on an engine and write it: the snapshot, the way it took, and how much."""
-    formulas = _formulas(model, draft, spans)
-    if not formulas.known(model.fingerprint) or _reads_others(model, draft, spans):
-        way = Way.FULL  # also where that came to be after the plan was made
+    stand = Stand.on(draft.lake, model, draft.branch, draft.head(model.table))
     inputs = executor.inputs(model, spans)
     put = partial(executor.write, model=model, draft=draft, bookmark=bookmark)
     try:
-        if way is Way.EVENTS:
-            rows = inputs.new_rows()
-            if rows is not None:
-                return put(rows), way, "new rows"
-        if way is Way.TOUCHED:
-            found = _touched(inputs, model, draft, formulas)
-            if found is not None:
-                snapshot = (
-                    put(inputs.only(found), touched=found)
-                    if found.values
-                    else replay.mark(draft, model.table, bookmark)
-                )
-                verify(inputs, model, draft, found)
-                return snapshot, way, _counted(found, model.contract)
+        decision = decide(inputs, stand, way, spans)
+        if decision.rows is not None:
+            return put(decision.rows), decision.way, "new rows"
+        if (found := decision.touched) is not None:
+            snapshot = (
+                put(inputs.only(found), touched=found)
+                if found.values
+                else replay.mark(draft, model.table, bookmark)
+            )
+            verify(inputs, model, draft, found)
+            return snapshot, decision.way, _counted(found, model.contract)
         return put(inputs.everything(), full=True), Way.FULL, "all rows"
     except executor.failures as error:
         raise executor.failed(error, model.contract) from error
@@ -62,32 +99,30 @@ def compute(
         inputs.close()
 
 
-def _formulas(model: Model, draft: Draft, spans: Mapping[str, Span]) -> Formulas:
-    """Which models computed the table as it is on the draft, as far as it still counts."""
-    marked = bookmarks.read(draft.lake.state(model.table), draft.branch)
-    states = {table: draft.lake.state(table) for table in spans}
+def _formulas(stand: Stand, spans: Mapping[str, Span]) -> Formulas:
+    """Which models computed the table as it is, as far as it still counts."""
+    states = {table: stand.lake.state(table) for table in spans}
     ends = {table: span.end for table, span in spans.items()}
-    return Formulas.of(marked).beside(states, ends, marked)
+    return Formulas.of(stand.marked).beside(states, ends, stand.marked)
 
 
-def _reads_others(model: Model, draft: Draft, spans: Mapping[str, Span]) -> bool:
+def _reads_others(stand: Stand, spans: Mapping[str, Span]) -> bool:
     """Whether a source has other columns under the names that the model read before."""
-    moved = [span for span in spans.values() if span.moved]
+    model, moved = stand.model, [span for span in spans.values() if span.moved]
     return any(
         span.start is None
-        or other_columns(model, draft.lake.state(span.table), span.start, span.end)
+        or other_columns(model, stand.lake.state(span.table), span.start, span.end)
         for span in moved
         if model.how(span.table) is not How.LOOKUP
     )
 
 
-def _touched(
-    inputs: StepInputs[Any], model: Model, draft: Draft, formulas: Formulas
-) -> Touched | None:
+def _touched(inputs: StepInputs[Any], stand: Stand, formulas: Formulas) -> Touched | None:
     """The parts to compute: those that changes touch, and those that another model computed."""
     from thermocline.lake.rewrite import OlderPartitioning
 
-    columns, most = touched_columns(model), _worthwhile(model, draft)
+    model = stand.model
+    columns, most = touched_columns(model), _worthwhile(stand)
     found = inputs.touched(columns, most)
     if found is None or formulas.uniform(model.fingerprint):
         return found
@@ -95,7 +130,7 @@ def _touched(
     if every is None:
         return None
     try:
-        held = standing(draft.lake, model.table, draft.head(model.table))
+        held = standing(stand.lake, model.table, stand.head)
     except OlderPartitioning:
         return None
     stale = formulas.stale([*every.values, *held], model.fingerprint)
@@ -103,16 +138,16 @@ def _touched(
     return parts if len(parts.values) <= most else None
 
 
-def _worthwhile(model: Model, draft: Draft) -> int:
+def _worthwhile(stand: Stand) -> int:
     """How many parts may be touched before computing everything is the better way.
 
     The sources are read either way: what is saved is the work on the other parts, and what it
     costs is to find the parts and to send their names to all who read.
     """
-    contract, head = model.contract, draft.head(model.table)
+    contract, lake = stand.model.contract, stand.lake
     if contract.write is Write.PARTITIONS:
-        return max(FEW_PARTITIONS, partition_count(draft.lake, contract.table, head) // 2)
-    rows = draft.lake.state(contract.table).snapshot(head).count("total-records")
+        return max(FEW_PARTITIONS, most_partitions(lake, contract.table, stand.head) // 2)
+    rows = lake.state(contract.table).snapshot(stand.head).count("total-records")
     return min(MOST_KEYS, max(FEW_KEYS, rows // 20))
 
 

@@ -13,8 +13,8 @@ import pytest
 from thermocline.api import Lakehouse
 from thermocline.errors import BadInput, CheckFailed, ContractError, NotFound
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.draft import MainMoved
 from thermocline.lake.names import new_run_id
+from thermocline.lake.outcomes import MainMoved
 
 pytest.importorskip("dbt.adapters.duckdb", reason="the extra `dbt` is not installed")
 

@@ -19,10 +19,10 @@ from tests.servers import trino
 from thermocline.errors import BadInput
 from thermocline.lake.schema import shape_of
 from thermocline.serve.engines.trino_client import TrinoEngine, TrinoFailed
-from thermocline.serve.question.guard import guard
-from thermocline.serve.question.translate import translate
 from thermocline.serve.terms import Rows
 from thermocline.serve.wire.wire import Frame, Line
+from thermocline.sql.guard import guard
+from thermocline.sql.translate import translate
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from tests.integration.serve import asking
 
 from thermocline.serve.engines.spark import Spark
-from thermocline.serve.question.guard import guard
-from thermocline.serve.question.translate import translate
 from thermocline.serve.wire.jobs import Failed
 from thermocline.serve.wire.wire import Frame
+from thermocline.sql.guard import guard
+from thermocline.sql.translate import translate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -99,3 +99,4 @@ select x, 1 / x as q, count(*) as n from silver.facts group by x
 select q, count(*) as n from (select distinct x, 1 / x as q from silver.facts) t group by q
 select 1 / min(ratio) filter (where ratio = 0) as a, 1 / max(-ratio) filter (where ratio = 0) as b, k / ratio as c from silver.dims group by k, ratio
 select id, 1 / first_value(x) over (partition by k order by x, id) as q from silver.facts
+select k, avg(strlen(name)) as l, count(*) as c from silver.facts where name <> '' group by k having count(*) > 1 order by l desc, k limit 25

@@ -34,5 +34,33 @@ select point.lon, point.label, point from silver.facts where id < 20
 select id, x from silver.facts order by x desc nulls first, id
 select id, x from silver.facts order by x nulls first, id limit 40
 select id, row_number() over (order by x nulls first, id) as n from silver.facts
-select id, 1 / x as a, 1e0 / -x as b, power(x, -1) as c, x / (x * 0) as d, amount / nullif(rate, 0) as e, k / nullif(k, 0) as f from silver.facts
+select id, 1 / x as a, 1e0 / -x as b, power(x, -1) as c, x / (x * 0) as d, amount / nullif(rate, 0.0000) as e, k / nullif(k, 0) as f from silver.facts
 select x, 1 / x as q, count(*) as n from silver.facts group by x, 1 / x
+select date_trunc('second', cast(local as timestamp)), date_trunc('minute', cast(local as timestamp)), date_trunc('hour', cast(moment as timestamp)), date_trunc('day', cast(day as timestamp)) from silver.facts
+select date_trunc('week', cast(local as timestamp)), date_trunc('month', cast(local as timestamp)), date_trunc('quarter', cast(moment as timestamp)), date_trunc('year', cast(local as timestamp)), count(*) from silver.facts group by 1, 2, 3, 4
+select id, date_trunc('minute', cast(local as timestamp)) - interval '1' minute * (minute(cast(local as timestamp)) % 5) as m, date_trunc('hour', cast(moment as timestamp)) - interval '1' hour * (hour(cast(moment as timestamp)) % 6) as h, date_trunc('second', cast(local as timestamp)) - interval '1' second * (second(cast(local as timestamp)) % 30) as s from silver.facts
+select id, date_trunc('week', cast(local as timestamp) + interval '1' day) - interval '1' day as a, date_trunc('week', cast(local as timestamp) + interval '1' day) + interval '5' day as b, date_trunc('week', cast(local as timestamp)) + interval '6' day as c from silver.facts
+select id, cast(local as timestamp), cast(local as timestamp(0)), cast(moment as timestamp(3)), cast(moment as timestamp with time zone), cast(local as timestamp(6)) from silver.facts
+select id, timestamp '2026-3-1 1:02:03.5', date '2026-3-1', local > timestamp '2026-03-01 00:00:00.1234', day >= date '2026-2-03' from silver.facts
+select decimal '1.20', decimal '-0.005', decimal '0012', decimal '12345678901234567890.5', amount * decimal '1.5', amount / decimal '0.30' from silver.facts
+select cast('1.25' as decimal(3, 1)), cast(amount as decimal), cast('7.5' as decimal), cast(k as decimal) from silver.facts
+select id, case x when 2.5 then 'a' when 0 then 'b' when x + 0e0 then 'c' else 'd' end, case x / 0e0 when x then 1 end from silver.facts
+select flag, k, grouping(flag, k), grouping(k), count(*) from silver.facts group by rollup (flag, k)
+select k, flag, grouping(k) + grouping(flag) as g from silver.facts group by grouping sets ((k), (flag), (k, flag), ())
+select try_cast(k as bigint), try_cast(amount as integer), try_cast(day as timestamp(6)), try_cast('x' as varchar) from silver.facts
+select approx_distinct(k), approx_distinct(name) from silver.facts
+select k, array_agg(id order by id), array_agg(name order by id desc) from silver.facts group by k
+select array_agg(id order by id) filter (where k = 1) from silver.facts
+select from_unixtime(id), from_unixtime(to_unixtime(moment)) from silver.facts
+select concat_ws('-', name, cast(k as varchar), null, 'x') from silver.facts
+select concat(name, 'a', name), name || cast(k as varchar) from silver.facts
+select regexp_replace(name, '[0-9]+', 'x'), regexp_replace(name, '(a)(b)?', '$1-'), regexp_extract(name, '[a-z]+'), regexp_extract(name, '([a-z])([0-9])', 2) from silver.facts
+select count(distinct k), count(distinct (k, flag)) from silver.facts
+select day + interval '1' year, local - interval '90' minute, moment + interval '7' day, interval '2' day + day from silver.facts
+select lower(name) as n, count(*) as c from silver.facts where date_trunc('day', cast(local as timestamp)) >= timestamp '2026-03-01 00:00:00.000000' group by 1 order by 2 desc, 1 limit 10
+select id, try_cast(name as integer), try_cast(name as bigint), try_cast(name || '1' as double), try_cast(name as decimal(5, 1)), try_cast(name as date) from silver.facts where regexp_like(name, '^[a-z0-9]*$')
+select try_cast(t as integer), try_cast(t as double), try_cast(t as decimal(4, 1)), try_cast(t as date) from (values ' 1', '1 ', '1.25', '-1.25', '+7', '', '.', '-.5', '1_0', 'x', '2026-3-1', ' 2026-03-01', '2026-02-30', '99999999999', '5.') r(t)
+select cast(cast(k as varchar) as integer), cast(cast(amount as varchar) as decimal(12, 1)), cast(cast(amount as varchar) as double), cast(cast(day as varchar) as date) from silver.facts
+select regexp_replace(name, '[0-9]+', 'x'), regexp_replace(name, '(a)(b)', '$2-$1'), regexp_extract(name, '[a-z]+'), regexp_extract(name, '([a-z])([0-9])', 2), regexp_replace(name, 'a|b') from silver.facts
+select regexp_replace(u, '^https?://(?:www\.)?([^/]+)/.*$', '$1'), regexp_extract(u, '//([^/]+)/', 1) from (values 'http://www.x.org/a/b', 'https://y/c', 'none', '') t(u)
+select id from silver.facts where name in ('a', 'b') or k between 1 and 3 or not exists (select 1 from silver.dims d where d.k = facts.k) order by id fetch first 5 rows only

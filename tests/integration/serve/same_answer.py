@@ -23,9 +23,9 @@ from tests.conftest import SETTINGS
 from tests.integration.serve import asking, awkward, shop_tables
 from tests.integration.serve.maker import Maker, ShopMaker
 
-from thermocline.serve.question.guard import Refused
-from thermocline.serve.question.translate import Unfaithful
 from thermocline.serve.wire.wire import Frame
+from thermocline.sql.guard import Refused
+from thermocline.sql.translate import Unfaithful
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -76,7 +76,7 @@ class Tally:
                 return None
             self.unanswered.append((sql, causes))
             return causes
-        found = _differences(given, ordered=_ORDERED.search(sql) is not None)
+        found = _differences(given, ordered=ORDERED.search(sql) is not None)
         if found is not None:
             self.different.append((sql, found))
             return found
@@ -107,7 +107,11 @@ def difference(one: Frame, other: Frame, ordered: bool) -> str | None:
     kinds = [[_kind(column[1]) for column in frame.header["columns"]] for frame in (one, other)]
     if kinds[0] != kinds[1]:
         return f"types {kinds}"
-    left, right = asking.rows(one), asking.rows(other)
+    return rows_differ(asking.rows(one), asking.rows(other), ordered)
+
+
+def rows_differ(left: list[list[Any]], right: list[list[Any]], ordered: bool) -> str | None:
+    """What is different between the rows of two answers; None when nothing is."""
     if len(left) != len(right):
         return f"{len(left)} and {len(right)} rows"
     if not ordered:
@@ -119,7 +123,7 @@ def difference(one: Frame, other: Frame, ordered: bool) -> str | None:
 
 
 # At the end of the question, not inside of a window.
-_ORDERED = re.compile(r"(?i)\border by [^()]*$")
+ORDERED = re.compile(r"(?i)\border by [^()]*$")
 
 
 def _kind(word: str) -> str:

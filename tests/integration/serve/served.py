@@ -17,11 +17,11 @@ from thermocline.errors import ThermoclineError
 from thermocline.serve.fleet.fleet import Fleet, Plan
 from thermocline.serve.fleet.messages import Allowance, EngineFailed
 from thermocline.serve.prepare import Preparing
-from thermocline.serve.question.guard import Refused
 from thermocline.serve.route import Way
 from thermocline.serve.router import Limits, Router
 from thermocline.serve.terms import Ask, Caller, Rows
 from thermocline.serve.wire.wire import Frame
+from thermocline.sql.guard import Refused
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake

@@ -179,12 +179,18 @@ def test_no_other_user_can_read_what_the_server_writes(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
-def test_the_command_line_gives_a_text_as_it_is(asked: Asked, engine: str) -> None:
+def test_the_command_line_gives_a_text_as_it_is_or_refuses_it(asked: Asked, engine: str) -> None:
     found = thermo(
         "query", "SELECT '${env:SOME_TOKEN}' AS a, '${system:user.name}' AS b", "--engine", engine,
         "--json", cwd=asked.serving.project, **PLANTED,
     )  # fmt: skip
-    assert json.loads(found.stdout)["rows"] == [["${env:SOME_TOKEN}", "${system:user.name}"]]
+    answer = json.loads(found.stdout)
+    if engine == "duckdb":
+        assert answer["rows"] == [["${env:SOME_TOKEN}", "${system:user.name}"]]
+    else:
+        assert answer["error"]["code"] == "bad-input"
+        assert "${" in answer["error"]["cause"]
+        assert answer["error"]["next_step"] == "Ask DuckDB: `--engine duckdb`."
     assert not leaks(found.stdout + found.stderr)
 
 

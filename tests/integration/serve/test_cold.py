@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from tests.integration.serve import asking, awkward, same_answer
 from tests.servers import trino
+from trino import dbapi
 
 from thermocline.errors import ConfigError, ThermoclineError
 from thermocline.lake import Lake
+from thermocline.lake.schema import columns_at
 from thermocline.serve.engines.trino_client import (
     QueryFailed,
     TrinoEngine,
@@ -26,6 +28,7 @@ from thermocline.serve.engines.trino_client import (
 )
 from thermocline.serve.terms import Format, Rows
 from thermocline.serve.wire.wire import Line
+from thermocline.sql.zones import depend_on_session
 
 
 @pytest.fixture(scope="module")
@@ -270,3 +273,31 @@ def test_live_trino_gives_the_same_answers(
         tally = same_answer.compare(questions, {"direct": duck, "trino": other})
     assert tally.different == []
     assert tally.same > 0.8 * len(questions), (tally.refused, tally.failed)
+    if dialect == "trino":
+        assert tally.same == len(questions), (tally.refused, tally.failed, tally.unanswered)
+
+
+@live
+def test_live_trino_depends_on_the_zone_of_the_session_only_where_that_is_said(
+    lake: Lake, server: trino.Trino
+) -> None:
+    columns = {
+        table: columns_at(state, head)
+        for table in lake.tables()
+        if (head := (state := lake.state(table)).head()) is not None
+    }
+
+    def rows(sql: str, zone: str) -> Any:
+        connection = dbapi.connect(
+            host="127.0.0.1", port=int(server.url.rpartition(":")[2]), user="ann",
+            catalog=server.catalog, timezone=zone,
+        )  # fmt: skip
+        return sorted(map(str, connection.cursor().execute(sql).fetchall()))
+
+    dependent = 0
+    for sql in (line for line in TRINOS.read_text().splitlines() if line.strip()):
+        if depend_on_session(sql, columns):
+            dependent += 1
+        else:
+            assert rows(sql, "UTC") == rows(sql, "Asia/Tokyo"), sql
+    assert 0 < dependent < 15

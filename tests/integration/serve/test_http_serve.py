@@ -18,7 +18,7 @@ from tests.unit.cli.test_commands import TABLE, lake_with_two_versions
 import thermocline
 from thermocline.errors import NotFound
 from thermocline.serve.failures import Unauthenticated
-from thermocline.serve.question.guard import Refused
+from thermocline.sql.guard import Refused
 
 CANARY = "c4nary-of-the-lake"
 

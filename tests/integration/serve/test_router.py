@@ -22,10 +22,10 @@ from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.lake import Lake
 from thermocline.serve.failures import BothFailed, TooLate, TooMuch
 from thermocline.serve.node import staging
-from thermocline.serve.question.guard import Refused
 from thermocline.serve.router import Limits
 from thermocline.serve.terms import Ask
 from thermocline.serve.wire.wire import Channel
+from thermocline.sql.guard import Refused
 
 RECENT = "select count(*) as n from silver.orders where ordered_at >= current_date - interval 2 day"
 EVERYTHING = "select count(*) as n, sum(amount) as total from silver.orders"

@@ -33,6 +33,11 @@ COLUMNS = (
     Column("address", Struct((Field("zip", Primitive("string")),))),
     Column("weird `\"' ${x}; näme", Primitive("string")),
 )
+KNOWN = {
+    "silver.things": {column.name: str(column.type) for column in COLUMNS},
+    "silver.customers": {"id": "int", "code": "string"},
+}
+"""The columns of the tables that the rules read."""
 _ZONED = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
     [

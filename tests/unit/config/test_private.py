@@ -57,3 +57,18 @@ def test_a_file_is_its_owners_and_is_kept(open_to_all: Path, name: str) -> None:
     path = private.file(open_to_all, name)
     assert mode(path) == 0o600
     assert path.read_text() == ("kept\n" if name == "serve.log" else "")
+
+
+def test_a_log_that_has_grown_is_put_aside(
+    open_to_all: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(private, "LOG_BYTES", 4)
+    folder = private.folder(open_to_all)
+    for _ in range(2):
+        path = private.log(open_to_all, "serve.log")
+        assert path.read_text() == ""
+        path.write_text("newer\n")
+    assert (folder / "serve.log.1").read_text() == "newer\n"
+    assert {file.name for file in folder.glob("serve.log*")} == {"serve.log", "serve.log.1"}
+    monkeypatch.setattr(private, "LOG_BYTES", 6)
+    assert private.log(open_to_all, "serve.log").read_text() == "newer\n"

@@ -56,3 +56,16 @@ def test_the_log_goes_to_stderr_on_request(capsys: pytest.CaptureFixture[str]) -
     captured = capsys.readouterr()
     assert captured.out == ""
     assert json.loads(captured.err)["run"] == "r1"
+
+
+def test_a_log_stays_bounded_and_its_owners(tmp_path: Path) -> None:
+    target = tmp_path / "serve.log"
+    telemetry.log_to(target, largest=10_000)
+    for number in range(1_000):
+        telemetry.log("serve", "looked", number=number)
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["serve.log", "serve.log.1"]
+    assert all(file.stat().st_size <= 10_000 for file in files)
+    assert all(file.stat().st_mode & 0o077 == 0 for file in files)
+    last = json.loads(target.read_text().splitlines()[-1])
+    assert last["number"] == 999

@@ -55,6 +55,7 @@ customProperties:
   - {property: dropped, value: [old_total]}
   - {property: sortBy, value: [order_date desc, order_id]}
   - {property: hot, value: 7d}
+  - {property: history, value: 36h}
   - {property: costCentre, value: 4711}
   - {property: writer, value: elsewhere, vendor: soda}
 """
@@ -91,6 +92,7 @@ def test_the_tours_contract(write):
         retention=timedelta(days=30),
         tags=("daily", "finance", "pii"),
         hot=timedelta(days=7),
+        history=timedelta(hours=36),
     )
     assert [rule.kind for rule in contract.rules] == ["duplicates", "sql"]
     assert contract.path == path

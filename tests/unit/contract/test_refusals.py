@@ -183,6 +183,8 @@ def test_a_partitions_name_must_not_be_a_columns(problems):
         ("{property: hot, value: soon}",
          '16  hot: cannot read "soon"; write a number and a unit, as 7d; units are s, m, h, d, w, '
          "mo (30 days) or y (365 days)"),
+        ("{property: history, value: [1]}",
+         '16  history: cannot read "[1]"; a span of time is a number with a unit'),
         ("{property: dropped, value: [day]}",
          "16  dropped: day is still among the columns; take it out of one"),
         ("{property: dropped, value: ['../x']}",

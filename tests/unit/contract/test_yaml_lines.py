@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import re
+from typing import ClassVar
+
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from thermocline.contract.odcs.yaml_lines import MAX_BYTES, Flaw, read_document
@@ -94,9 +97,33 @@ values = st.recursive(
 )  # fmt: skip
 
 
+class Yaml12(yaml.SafeDumper):
+    """Writes YAML 1.2: a text stays unquoted unless its core schema reads something else."""
+
+    yaml_implicit_resolvers: ClassVar = {}
+
+
+for tag, pattern, first in (
+    ("null", r"null|Null|NULL|~|", "nN~"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+):
+    Yaml12.add_implicit_resolver(
+        f"tag:yaml.org,2002:{tag}", re.compile(f"(?:{pattern})$"), [*first, ""]
+    )
+
+
 @given(values, st.booleans())
-def test_what_pyyaml_writes_is_read_as_the_same_data(value, flow):
-    text = yaml.safe_dump(value, default_flow_style=flow)
+@example("0E0", False)  # a text in YAML 1.1, a number in 1.2
+@example(["1e3", "0x1F", "0o17", "no", "1_000", "12:30", "2026-01-01", ".inf", ""], True)
+def test_what_a_writer_of_yaml_1_2_writes_is_read_as_the_same_data(value, flow):
+    text = yaml.dump(value, Dumper=Yaml12, default_flow_style=flow)
     document = read_document(text.encode())
     assert not [flaw for flaw in document.flaws if "tag" not in flaw.what]
     assert document.data == value

@@ -48,3 +48,15 @@ def test_a_nodes_own_setting_decides_whether_it_is_made_from_nothing() -> None:
     history = Node("history", "snapshot", "history", "history", materialized="snapshot")
     assert [n.rebuilt(True) for n in (GRAPH.nodes["mart"], kept, history)] == [True, False, False]
     assert not GRAPH.nodes["mart"].rebuilt(False)
+
+
+def test_a_selected_seed_that_is_read_as_a_source_is_loaded_first() -> None:
+    place = ("lake", "shop", "raw")
+    seed = Node("seed", "seed", "raw", "raw", "shop.raw", relation=place, materialized="seed")
+    source = Node("source", "source", "raw", "raw", "shop.raw", relation=place)
+    mart = Node("mart", "model", "mart", "mart", "shop.mart", parents=("source",))
+    graph = Graph([seed, source, mart])
+    assert graph.writer_of(source) == seed
+    assert graph.seeds_read_as_sources(["seed", "mart"]) == [seed]
+    assert graph.seeds_read_as_sources(["mart"]) == []
+    assert graph.seeds_read_as_sources(["seed"]) == []

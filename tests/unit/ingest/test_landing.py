@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.errors import BadInput, NotFound
-from thermocline.ingest.landing import LandingFile, LocalFolder, glob_escaped, list_landing
+from thermocline.errors import NotFound
+from thermocline.ingest.landing import (
+    Away,
+    LandingFile,
+    LocalFolder,
+    glob_escaped,
+    list_landing,
+)
 from thermocline.ingest.lines import decoded, location_of
 from thermocline.ingest.source import Source
 
@@ -66,14 +72,30 @@ def test_a_file_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
     (file,) = folder.entries([])
     (tmp_path / "landing/a.csv").unlink()
     (tmp_path / "landing/a.csv").symlink_to(tmp_path / "secret.csv")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(Away) as away:
         folder.open(file)
+    assert (away.value.file, away.value.reason) == (file, "")
     assert not folder.unchanged(file)
 
 
-def test_a_file_that_became_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no longer a file"):
-        LocalFolder(tmp_path).open(LandingFile("a", 1, 1, str(tmp_path)))
+def test_a_file_that_became_a_folder_or_a_pipe_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder", "gone"):
+        with pytest.raises(Away) as away:
+            LocalFolder(tmp_path).open(LandingFile(name, 1, 1, str(tmp_path / name)))
+        assert (away.value.file.name, away.value.reason) == (name, "")
+
+
+def test_hidden_folders_are_not_entered_and_broken_links_are_named(tmp_path: Path) -> None:
+    put(tmp_path, ".staging/a.csv", "_temporary/0/b.csv", "sub/_part/c.csv", "sub/d.csv", "_e.csv")
+    (tmp_path / "itself.csv").symlink_to(tmp_path / "itself.csv")
+    (tmp_path / "dangling.csv").symlink_to(tmp_path / "nothing.csv")
+    found = list_landing(LocalFolder(tmp_path), Source("a", str(tmp_path), "bronze.a"))
+    assert [file.name for file in found.files] == ["sub/d.csv"]
+    assert [str(each) for each in found.refused] == [
+        "itself.csv: it cannot be looked at: Too many levels of symbolic links"
+    ]
 
 
 def test_a_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

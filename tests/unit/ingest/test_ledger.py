@@ -6,8 +6,9 @@ from thermocline.ingest import drift
 from thermocline.ingest.examine import Examined
 from thermocline.ingest.landing import LandingFile
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.ledger import Ledger, bookmark_of
+from thermocline.ingest.ledger import Ledger, bookmark_of, consumed
 from thermocline.ingest.source import Source, TextOptions
+from thermocline.lake.consumed import LandedFile
 
 STRING = Primitive("string")
 TABLE = Contract("bronze.a", (Column("a", STRING), Column("b", STRING)), drift=Drift.ADD)
@@ -18,25 +19,28 @@ def file(name: str = "a.csv", size: int = 1, modified: int = 1) -> LandingFile:
 
 
 def test_a_bookmark_names_files_by_content() -> None:
-    assert bookmark_of([Examined(file("x", 5, 7), "ab")]) == {
+    examined = [Examined(file("x", 5, 7), "ab")]
+    assert bookmark_of(examined, beside=False) == {
         "files": {"ab": "x"},
         "seen": {"ab": [5, 7]},
     }
+    assert bookmark_of(examined, beside=True) == {"landed": 1}
+    assert consumed(examined).files == (LandedFile("ab", "x", 5, 7),)
 
 
 def test_a_file_is_known_unread_only_while_nothing_of_it_changed() -> None:
     ledger = Ledger(seen={("x", 5, 7)})
-    assert ledger.holds_unread(file("x", 5, 7))
-    assert not ledger.holds_unread(file("x", 5, 8))
-    assert not ledger.holds_unread(file("x", 6, 7))
-    assert not ledger.holds_unread(file("y", 5, 7))
+    assert ledger.unread([file("x", 5, 7)]) == []
+    assert ledger.unread([file("x", 5, 8)]) == [file("x", 5, 8)]
+    assert ledger.unread([file("x", 6, 7)]) == [file("x", 6, 7)]
+    assert ledger.unread([file("y", 5, 7)]) == [file("y", 5, 7)]
 
 
 def test_where_bookmarks_have_expired_name_and_age_decide() -> None:
     ledger = Ledger(before_cut=frozenset({"x"}), cut_ns=100)
-    assert ledger.holds_unread(file("x", modified=100))
-    assert not ledger.holds_unread(file("x", modified=101))
-    assert not ledger.holds_unread(file("y", modified=1))
+    assert ledger.unread([file("x", modified=100)]) == []
+    assert ledger.unread([file("x", modified=101)]) == [file("x", modified=101)]
+    assert ledger.unread([file("y", modified=1)]) == [file("y", modified=1)]
 
 
 def test_added_columns_have_usable_names() -> None:

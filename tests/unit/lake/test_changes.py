@@ -240,6 +240,19 @@ def test_a_change_set_shows_itself(orders: Table) -> None:
     shown = found._repr_html_()
     assert "<s>Bern</s> &lt;b&gt;Rome&lt;/b&gt;" in shown and "<b>" not in shown
     assert "silver.orders" in repr(found) and "1 updates" in repr(found)
+    listed = found.to_arrow().select(["change", "id", "city"]).to_pylist()
+    assert listed == [
+        {"change": "delete", "id": 2, "city": "Oslo"},
+        {"change": "before", "id": 1, "city": "Bern"},
+        {"change": "after", "id": 1, "city": "<b>Rome</b>"},
+    ]
+    assert found.to_polars().rows() == list(found.to_pandas().itertuples(index=False, name=None))
+
+
+def test_a_column_named_change_stays_beside_the_kind_of_change(catalog: SqlCatalog) -> None:
+    table = catalog.create_table("silver.moves", Schema(NestedField(1, "change", StringType())))
+    found = changes(table, None, put(table, [{"change": "left"}]))
+    assert found.to_arrow().to_pylist() == [{"_change": "insert", "change": "left"}]
 
 
 def test_names_with_dots_and_spaces(catalog: SqlCatalog) -> None:

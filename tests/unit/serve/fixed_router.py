@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from tests.unit.serve.data_files import file, sums
 
 from thermocline.config import ServeSettings
 from thermocline.errors import EngineUnavailable, NotFound, Transient
@@ -25,18 +26,17 @@ from thermocline.serve.http.metrics import Metrics
 from thermocline.serve.http.server import address, configuration, listen
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.identity.tokens import Tokens
-from thermocline.serve.question.guard import guard
 from thermocline.serve.terms import (
     Answer,
     Ask,
     Caller,
     Column,
-    FileStat,
     Head,
     Held,
     Lookout,
     Rows,
 )
+from thermocline.sql.guard import guard
 
 SNAPSHOT = 4312345678901234567
 NOW = datetime(2026, 11, 14, 18, 0, tzinfo=UTC)
@@ -50,7 +50,7 @@ def head(table: str = "silver.orders", **changed: Any) -> Head:
         "table": table, "uuid": "u", "snapshot": SNAPSHOT,
         "metadata": f"file:///lake/{table}/metadata/00012-abc.metadata.json",
         "committed_at": NOW, "columns": {"id": "long", "text": "string"}, "time": None,
-        "snapshots": (SNAPSHOT,), "files": (FileStat(1000, 2), FileStat(64_000_000, 1)),
+        "snapshots": (SNAPSHOT,), "files": sums(file(1000, 2), file(64_000_000, 1)),
         "hot": float("inf"),
     }  # fmt: skip
     return Head(**{**given, **changed})
@@ -142,6 +142,9 @@ class FixedRouter:
 
     def nodes(self, caller: Caller | None = None) -> list[dict[str, Any]]:
         return [{"name": "node-0", "up": True, "restarts": 0, "memory_bytes": 1234, "tables": {}}]
+
+    def node_memory(self) -> dict[str, int]:
+        return {"node-0": 1234}
 
     def ready(self) -> bool:
         return self.up

@@ -9,8 +9,8 @@ import pytest
 
 from thermocline.serve.prepare import Preparing
 from thermocline.serve.question.bare import NAMES, refuse_functions
-from thermocline.serve.question.guard import Refused, guard
 from thermocline.serve.terms import Ask
+from thermocline.sql.guard import Refused, guard
 
 COLUMNS = {"a.b": {"user": "string", "id": "long"}, "a.c": {"id": "long"}}
 COLUMN_OF_A_TABLE = [

@@ -21,7 +21,7 @@ from thermocline.errors import BadInput, EngineUnavailable, NotFound, Transient
 from thermocline.serve.failures import BothFailed, Busy, TooLate, TooMuch, Unauthenticated
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.identity.tokens import Tokens
-from thermocline.serve.question.guard import Refused
+from thermocline.sql.guard import Refused
 
 SQL = "select id, text from silver.orders"
 

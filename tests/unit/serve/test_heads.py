@@ -42,13 +42,15 @@ from tests.integration.serve.nodes.keeping import (
     put,
     row,
 )
+from tests.unit.serve.data_files import file, sums
 
 from thermocline.contract import Contract
 from thermocline.lake import Lake, refs
+from thermocline.serve.filesums import day_of
 from thermocline.serve.keeper import policy as policies
 from thermocline.serve.keeper.heads import Heads
 from thermocline.serve.keeper.policy import HOT_PROPERTY, Policy
-from thermocline.serve.terms import NO_SNAPSHOT, FileStat, Head
+from thermocline.serve.terms import NO_SNAPSHOT, Head
 
 TYPES = Schema(
     NestedField(1, "id", LongType()),
@@ -103,7 +105,10 @@ def test_the_time_is_what_a_table_is_partitioned_by(
     assert found.hot == (math.inf if time is None else 7 * 86400)
     known = {"day": at.replace(hour=0, minute=0, microsecond=0), "plain": at, "zoned": at}
     expected = known.get(time or "")
-    assert [(f.rows, f.low, f.high) for f in found.files] == [(1, expected, expected)]
+    day = None if expected is None else day_of(expected)
+    assert found.files.within(day, day).rows == 1
+    if day is not None:
+        assert found.files.within(day + 1, None).rows == found.files.within(None, day - 1).rows == 0
 
 
 def test_a_contract_says_which_time_and_how_much(lake: Lake) -> None:
@@ -111,7 +116,9 @@ def test_a_contract_says_which_time_and_how_much(lake: Lake) -> None:
     contract = Contract("gold.t", (), freshness_column="at", hot=timedelta(days=2))
     found = look(lake, contracts={"gold.t": contract})["gold.t"]
     assert (found.time, found.hot) == ("at", 2 * 86400)
-    assert found.files[0].low == NOW - timedelta(days=3)
+    first = day_of(NOW - timedelta(days=3))
+    assert found.files.begun_before(first).rows == 0
+    assert found.files.begun_before(first + 1).rows == 2
     wrong = Contract("gold.t", (), freshness_column="note")
     assert look(lake, contracts={"gold.t": wrong})["gold.t"].time is None
 
@@ -130,7 +137,7 @@ def test_what_is_hot_by_size_and_what_is_never(lake: Lake) -> None:
 def test_a_window_begins_at_midnight_and_counts_only_its_files() -> None:
     now = datetime(2026, 11, 16, 9, 41, tzinfo=UTC)
     old, new = now - timedelta(days=9), now - timedelta(days=1)
-    files = (FileStat(100, 1, old, old), FileStat(10, 1, old, new), FileStat(1, 1))
+    files = sums(file(100, 1, old, old), file(10, 1, old, new), file(1, 1))
     head_ = Head("t", "", 1, "", now, {}, "at", (1,), files, hot=7 * 86400.0)
     since = policies.since(head_, now)
     assert since == datetime(2026, 11, 9, tzinfo=UTC)
@@ -208,7 +215,7 @@ def test_only_what_is_new_is_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
     second = heads.look()
     assert len(read) == 1
     assert second["gold.still"] is first["gold.still"]
-    assert len(second["gold.t"].head.files) == 5
+    assert second["gold.t"].head.files.total.files == 5
     files = [task.file.file_path for task in table.refresh().scan().plan_files()]
     delete_positions(lake, table, {files[0]: [0]})
     read.clear()
@@ -219,6 +226,6 @@ def test_only_what_is_new_is_read(lake: Lake, monkeypatch: pytest.MonkeyPatch) -
 def test_a_partition_by_day_bounds_every_file(lake: Lake) -> None:
     put(make_table(lake, "gold.t", BY_DAY), [row(n, days=n) for n in range(5)])
     files = look(lake)["gold.t"].files
-    assert sorted(f.low for f in files if f.low) == [
-        NOW - timedelta(days=n) for n in (4, 3, 2, 1, 0)
-    ]
+    today = day_of(NOW)
+    found = [files.within(today - n, today - n).files for n in range(6)]
+    assert found == [1, 1, 1, 1, 1, 0]

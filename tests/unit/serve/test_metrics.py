@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.unit.serve.data_files import file, sums
 from tests.unit.serve.fixed_router import NOW, SNAPSHOT, head, lookout
 
 from thermocline.serve.http.metrics import ENGINES, OUTCOMES, Lags, Metrics
-from thermocline.serve.terms import FileStat
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
@@ -68,7 +68,7 @@ def test_answers_are_counted_and_timed_by_engine() -> None:
 
 def test_the_state_of_tables_comes_and_goes_with_them() -> None:
     metrics = Metrics()
-    many = tuple(FileStat(5, 1) for _ in range(30))
+    many = sums(*(file(5, 1) for _ in range(30)))
     metrics.look(lookout(head(), head("gold.daily", files=many, hot=None)))
     values = shown(metrics)
     assert values['s3_small_file_count{table="silver.orders"}'] == 1
@@ -78,10 +78,26 @@ def test_the_state_of_tables_comes_and_goes_with_them() -> None:
     assert 'thermocline_refresh_lag_seconds{table="gold.daily"}' not in values
     metrics.look(lookout(head(), epoch=2))
     assert not [name for name in shown(metrics) if "gold.daily" in name]
-    metrics.nodes([{"name": "a", "memory_bytes": 7}, {"name": "b", "memory_bytes": 8}])
-    metrics.nodes([{"name": "b", "memory_bytes": 9}])
+    metrics.nodes({"a": 7, "b": 8})
+    metrics.nodes({"b": 9})
     nodes = {n: v for n, v in shown(metrics).items() if n.startswith("thermocline_node")}
     assert nodes == {'thermocline_node_memory_bytes{node="b"}': 9}
+
+
+def test_a_scrape_names_only_tables_that_its_caller_may_know() -> None:
+    metrics = Metrics()
+    odd = 'hr."pay\\roll'
+    metrics.look(lookout(head(), head("gold.daily"), head(odd)))
+    assert {"gold.daily", "silver.orders"} <= set(tables_of(metrics.exposition()))
+    assert len(set(tables_of(metrics.exposition()))) == 3
+    assert set(tables_of(metrics.exposition(["gold.daily"]))) == {"gold.daily"}
+    assert b"roll" not in metrics.exposition(["gold.daily", "silver.orders"])
+    assert b"roll" in metrics.exposition([odd])
+    assert b"thermocline_queue_depth" in metrics.exposition([])
+
+
+def tables_of(text: bytes) -> list[str]:
+    return re.findall(r'table="((?:[^"\\]|\\.)*)"', text.decode())
 
 
 @pytest.mark.parametrize(
@@ -119,7 +135,7 @@ def test_lag_is_how_long_a_commit_waited_for_a_node() -> None:
     )
     assert lags.look(caught) == {"silver.orders": 1.5}
     later = replace(caught, looked_at=NOW + timedelta(hours=1))
-    assert lags.look(later) == {"silver.orders": 1.5}
+    assert lags.look(later) == {}, "it waits no longer"
 
 
 # What watches them --------------------------------------------------------------------------------
@@ -173,9 +189,9 @@ def test_the_dashboard_shows_what_it_must() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 def test_promtool_accepts_rules_configuration_and_panels(tmp_path: Path) -> None:
-    for what, file in (("rules", RULES), ("config", RULES.with_name("prometheus.yml"))):
+    for what, path in (("rules", RULES), ("config", RULES.with_name("prometheus.yml"))):
         done = subprocess.run(
-            ["promtool", "check", what, str(file)], capture_output=True, text=True, check=False
+            ["promtool", "check", what, str(path)], capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
     rules = [
@@ -233,9 +249,9 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         for rule in group["rules"]:
             rule.pop("annotations", None)
     (tmp_path / "rules.yml").write_text(yaml.safe_dump(rules))
-    file = tmp_path / "cases.yml"
-    file.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": cases}))
+    cases_file = tmp_path / "cases.yml"
+    cases_file.write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": cases}))
     done = subprocess.run(
-        ["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False
+        ["promtool", "test", "rules", str(cases_file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr

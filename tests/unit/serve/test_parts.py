@@ -6,20 +6,23 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.unit.serve.data_files import file, sums
 
 from thermocline.serve.parts import Boundary, boundary
 from thermocline.serve.prepare import Prepared, Preparing
-from thermocline.serve.terms import Ask, FileStat, Head, Held, Lookout
+from thermocline.serve.terms import Ask, Head, Held, Lookout
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 TODAY = datetime(2026, 11, 16)
 SINCE = datetime(2026, 11, 9, tzinfo=UTC)
 FILES = tuple(
-    FileStat(1000, 100_000, at, at + timedelta(hours=23), id=n)
+    file(1000, 100_000, at, at + timedelta(hours=23), id=n)
     for n in range(12)
     for at in [datetime(2026, 11, 5 + n, tzinfo=UTC)]
 )
-HEAD = Head("s.t", "u", 3, "m", NOW, {"at": "timestamptz", "n": "long"}, "at", (3, 2, 1), FILES, 1)
+HEAD = Head(
+    "s.t", "u", 3, "m", NOW, {"at": "timestamptz", "n": "long"}, "at", (3, 2, 1), sums(*FILES), 1
+)
 
 
 def prepared(sql: str, dialect: str = "duckdb") -> Prepared:
@@ -79,9 +82,9 @@ def test_only_the_newest_copy_will_do() -> None:
 
 def test_the_older_part_is_the_same_while_its_files_are() -> None:
     before = found()
-    newer = FileStat(1, 1, NOW, NOW, id=90)
-    late = FileStat(1, 1, NOW - timedelta(days=2), NOW, id=91)
-    unknown = FileStat(1, 1, id=92)
+    newer = file(1, 1, NOW, NOW, id=90)
+    late = file(1, 1, NOW - timedelta(days=2), NOW, id=91)
+    unknown = file(1, 1, id=92)
     assert before is not None
 
     def version(**changed: object) -> object:
@@ -89,12 +92,12 @@ def test_the_older_part_is_the_same_while_its_files_are() -> None:
         assert where is not None
         return where.version
 
-    assert version(files=(*FILES, newer)) == before.version
-    assert version(files=tuple(reversed(FILES))) == before.version
+    assert version(files=sums(*FILES, newer)) == before.version
+    assert version(files=sums(*reversed(FILES))) == before.version
     for changed in (
-        {"files": (*FILES, late)},
-        {"files": (*FILES, unknown)},
-        {"files": FILES[1:]},
+        {"files": sums(*FILES, late)},
+        {"files": sums(*FILES, unknown)},
+        {"files": sums(*FILES[1:])},
         {"deletes": 7},
         {"columns": {**HEAD.columns, "more": "int"}},
         {"uuid": "another"},
@@ -103,10 +106,10 @@ def test_the_older_part_is_the_same_while_its_files_are() -> None:
 
 
 def test_a_file_that_ends_today_but_began_before_is_older() -> None:
-    edge = FileStat(1, 1, TODAY.replace(tzinfo=UTC) - timedelta(microseconds=1), NOW, id=93)
-    first = FileStat(1, 1, TODAY.replace(tzinfo=UTC), NOW, id=94)
+    edge = file(1, 1, TODAY.replace(tzinfo=UTC) - timedelta(microseconds=1), NOW, id=93)
+    first = file(1, 1, TODAY.replace(tzinfo=UTC), NOW, id=94)
     before, with_edge, with_first = (
-        found(head=replace(HEAD, files=(*FILES, *more))) for more in ((), (edge,), (first,))
+        found(head=replace(HEAD, files=sums(*FILES, *more))) for more in ((), (edge,), (first,))
     )
     assert before is not None and with_edge is not None and with_first is not None
     assert with_edge.version != before.version

@@ -9,13 +9,14 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.serve.data_files import file, sums
 
 from thermocline.serve.keeper.asked import HALF_LIFE, Asked
 from thermocline.serve.keeper.goals import Room, goals
 from thermocline.serve.keeper.heads import Sight
 from thermocline.serve.keeper.placing import fitting, place
 from thermocline.serve.keeper.policy import Policy
-from thermocline.serve.terms import FileStat, Head, Held
+from thermocline.serve.terms import Head, Held
 
 names = st.text("abcdefghij_", min_size=1, max_size=8)
 tables = st.sets(names.map(lambda name: f"gold.{name}"), max_size=30)
@@ -110,7 +111,7 @@ def test_the_least_valuable_goes_first_when_room_is_short() -> None:
 
 def sight(name: str, size: int) -> Any:
     now = datetime(2026, 11, 16, tzinfo=UTC)
-    head = Head(name, "", 1, "", now, {}, None, (1,), (FileStat(size, 1),), hot=math.inf)
+    head = Head(name, "", 1, "", now, {}, None, (1,), sums(file(size, 1)), hot=math.inf)
     return Sight(head, table=None, schema=None, time_id=None)  # type: ignore[arg-type]
 
 

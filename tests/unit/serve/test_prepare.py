@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import duckdb
 import pytest
 
-from thermocline.serve.prepare import Preparing
+from thermocline.serve import prepare
+from thermocline.serve.prepare import Prepared, Preparing
 from thermocline.serve.question.clock import Clock
-from thermocline.serve.question.guard import Refused
 from thermocline.serve.question.span import EVERYTHING, Span
 from thermocline.serve.terms import Ask, Head
+from thermocline.sql.guard import Refused
 
 NOW = datetime(2026, 11, 16, 12, 30, 15, 123456, tzinfo=UTC)
 HEADS = {
-    name: Head(name, "u", 1, "m", NOW, columns, time, (1,), ())
+    name: Head(name, "u", 1, "m", NOW, columns, time, (1,))
     for name, columns, time in (
         ("s.zoned", {"moment": "timestamptz", "n": "int"}, "moment"),
         ("s.plain", {"moment": "timestamp", "n": "int"}, "moment"),
@@ -128,3 +132,58 @@ def test_versions_in_the_text_are_refused(sql: str) -> None:
 def test_table_id_must_be_asked_for() -> None:
     with pytest.raises(Refused):
         prepared("select 1 from s.still", table_id="s.plain")
+
+
+def test_texts_are_remembered_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare, "KEPT_BYTES", 500_000)
+    preparing = Preparing()
+
+    def ask(number: int) -> Prepared:
+        terms = " + ".join(["n"] * 30)
+        return preparing(Ask(f"select {terms} as it from s.still where n <> {number}"), HEADS, NOW)
+
+    first = ask(0)
+    assert ask(0) is first
+    for number in range(1, 100):
+        ask(number)
+        assert preparing.bytes <= 500_000
+    assert ask(0) is not first
+    last = ask(99)
+    assert ask(99) is last, "the most recent ones are still there"
+
+
+def test_what_a_text_takes_is_about_what_it_is_said_to_take() -> None:
+    texts = [
+        f"select day, sum(n) as total, count(*) filter (where n > {number}) as many"
+        f" from s.still where n between {number} and 9 group by day order by total desc"
+        for number in range(200)
+    ]
+    preparing = Preparing()
+    preparing(Ask("select 1"), HEADS, NOW)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        said = preparing.bytes
+        for text in texts:
+            preparing(Ask(text), HEADS, NOW)
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * taken < preparing.bytes - said < 2 * taken
+
+
+def test_a_text_that_grows_while_it_is_remembered_counts_as_it_is() -> None:
+    preparing = Preparing()
+    found = preparing(Ask("select n from s.still"), HEADS, NOW)
+    before = preparing.bytes
+    found.sql["duckdb",] = "x" * 1000
+    preparing(Ask("select n from s.still"), HEADS, NOW)
+    assert preparing.bytes == before + 1000
+
+
+def test_another_time_of_a_table_is_another_span() -> None:
+    found = prepared("select n from s.zoned where moment >= timestamptz '2026-11-10 00:00:00+00'")
+    assert found.spans(HEADS)["s.zoned"] == Span(datetime(2026, 11, 10))
+    untimed = replace(HEADS["s.zoned"], time=None)
+    assert found.spans({**HEADS, "s.zoned": untimed})["s.zoned"] == EVERYTHING

@@ -11,12 +11,16 @@ import pytest
 from thermocline.errors import BadInput, Transient
 from thermocline.serve import results
 from thermocline.serve.fleet.breaker import Breaker
-from thermocline.serve.results import Results
+from thermocline.serve.results import Results, key_bytes
+
+
+def of_value(question: object, version: object, value: bytes) -> int:
+    return len(value)
 
 
 def test_an_answer_is_made_once_however_many_ask() -> None:
     async def trial() -> tuple[list[tuple[bytes, bool]], int]:
-        results = Results[bytes](1000, len)
+        results = Results[bytes](1000, of_value)
         made = 0
 
         async def make() -> bytes:
@@ -36,7 +40,7 @@ def test_an_answer_is_made_once_however_many_ask() -> None:
 
 def test_one_who_leaves_does_not_take_the_answer_away() -> None:
     async def trial() -> bytes:
-        results = Results[bytes](1000, len)
+        results = Results[bytes](1000, of_value)
 
         async def make() -> bytes:
             await asyncio.sleep(0.02)
@@ -53,7 +57,7 @@ def test_one_who_leaves_does_not_take_the_answer_away() -> None:
 
 def test_when_all_have_left_the_work_is_cancelled() -> None:
     async def trial() -> bool:
-        results = Results[bytes](1000, len)
+        results = Results[bytes](1000, of_value)
         cancelled = asyncio.Event()
 
         async def make() -> bytes:
@@ -76,7 +80,7 @@ def test_when_all_have_left_the_work_is_cancelled() -> None:
 
 def test_failures_are_not_kept() -> None:
     async def trial() -> bytes:
-        results = Results[bytes](1000, len)
+        results = Results[bytes](1000, of_value)
         tries = iter([ValueError("no"), b"x"])
 
         async def make() -> bytes:
@@ -94,7 +98,7 @@ def test_failures_are_not_kept() -> None:
 
 def test_the_least_recently_used_goes_first_and_large_ones_are_not_kept() -> None:
     async def trial() -> tuple[list[bool], int]:
-        results = Results[bytes](800, len)
+        results = Results[bytes](800, of_value)
 
         async def made(size: int) -> bytes:
             return b"x" * size
@@ -119,7 +123,7 @@ class Makers:
     def __init__(self) -> None:
         self.begun: list[int] = []
         self.may_end: dict[int, asyncio.Future[bytes]] = {}
-        self.results = Results[bytes](1000, len)
+        self.results = Results[bytes](1000, of_value)
 
     async def make(self, version: int) -> bytes:
         self.begun.append(version)
@@ -185,16 +189,22 @@ def test_what_takes_longer_always_is_waited_for_longer() -> None:
     asyncio.run(trial())
 
 
-def test_one_version_is_made_at_a_time_until_that_takes_too_long() -> None:
+def test_one_version_is_made_at_a_time_until_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(results, "STUCK", 1e6)
+
     async def trial() -> None:
         makers = Makers()
         await makers.first()
         for version in (2, 3, 4):
             assert await makers.ask(version) == (b"1", True)
         assert makers.begun == [1, 2]
-        await asyncio.sleep(0.2)
+        monkeypatch.setattr(results, "STUCK", 0)  # now version 2 takes too long
         assert await makers.ask(5) == (b"1", True)
         assert makers.begun == [1, 2, 5]
+        monkeypatch.setattr(results, "STUCK", 1e6)
+        monkeypatch.setattr(results, "PATIENCE", 60)
         assert not makers.may_end[2].cancelled()
         waiting = makers.ask(6)
         await asyncio.sleep(0.001)
@@ -236,7 +246,7 @@ def test_what_somebody_else_waits_for_is_not_given_up() -> None:
 
 def test_who_comes_while_what_nobody_waited_for_is_cancelled_is_given_an_answer() -> None:
     async def trial() -> bytes:
-        kept = Results[bytes](1000, len)
+        kept = Results[bytes](1000, of_value)
         ending = asyncio.Event()
 
         async def slow() -> bytes:
@@ -286,7 +296,7 @@ def test_an_older_answer_stands_in_for_a_failure_that_passes_and_for_no_other(
 
 def test_an_answer_that_still_will_do_is_given_while_the_new_one_is_made() -> None:
     async def trial() -> list[tuple[bytes, bool]]:
-        results = Results[bytes](1000, len)
+        results = Results[bytes](1000, of_value)
         may_end = asyncio.Event()
 
         async def make(text: bytes) -> bytes:
@@ -314,7 +324,7 @@ def test_an_answer_that_still_will_do_is_given_while_the_new_one_is_made() -> No
 
 def test_what_is_forgotten_is_not_kept_when_it_comes() -> None:
     async def trial() -> tuple[bytes, bytes]:
-        results = Results[bytes](1000, len)
+        results = Results[bytes](1000, of_value)
         may_end = asyncio.Event()
 
         async def doubtful() -> bytes:
@@ -346,3 +356,19 @@ def test_a_breaker_opens_after_failures_in_a_row_and_lets_one_try_after_a_pause(
     assert [breaker.allows(), breaker.allows()] == [True, False]
     breaker.succeeded()
     assert [breaker.allows(), breaker.allows()] == [True, True]
+
+
+def test_what_an_answer_is_kept_under_counts_as_well() -> None:
+    async def trial() -> None:
+        kept = Results[bytes](10_000, lambda question, version, value: key_bytes(question))
+
+        async def make() -> bytes:
+            return b""
+
+        for number in range(100):
+            await kept.of(("x" * 900, number), 1, make)
+        assert 5 <= len(kept) <= 11
+        assert kept.bytes <= 10_000
+
+    asyncio.run(trial())
+    assert key_bytes(("a", ("b" * 1000, 7), frozenset({"c" * 1000}))) > 2000

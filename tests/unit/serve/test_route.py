@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from tests.unit.serve.data_files import file, sums
 
 from thermocline.serve.question.span import EVERYTHING, Span
 from thermocline.serve.route import Engines, Route, Wanted, decide
-from thermocline.serve.terms import FileStat, Head, Held, Lookout
+from thermocline.serve.terms import Head, Held, Lookout
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 SINCE = datetime(2026, 11, 9, tzinfo=UTC)
@@ -20,7 +21,7 @@ def day(number: int) -> datetime:
 
 
 def head(table: str, snapshots: tuple[int, ...] = (3, 2, 1), time: str | None = "at") -> Head:
-    files = tuple(FileStat(100 * MB, 1000, day(n), day(n + 1)) for n in range(1, 16))
+    files = sums(*(file(100 * MB, 1000, day(n), day(n + 1)) for n in range(1, 16)))
     return Head(table, "u", snapshots[0], "m", NOW, {"at": "timestamp"}, time, snapshots, files, 1)
 
 

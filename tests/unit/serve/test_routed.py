@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections import Counter
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -14,11 +16,9 @@ import pytest
 from tests.unit.serve.fixed_router import SNAPSHOT, head
 
 from thermocline.errors import NotFound
-from thermocline.serve import results
-from thermocline.serve import router as routers
+from thermocline.serve import results, routing
 from thermocline.serve.failures import BothFailed, Unavailable
 from thermocline.serve.fleet.messages import Allowance, EngineFailed, Reading
-from thermocline.serve.question.translate import Unfaithful
 from thermocline.serve.route import Engines, Way
 from thermocline.serve.router import Limits, Router
 from thermocline.serve.terms import (
@@ -32,6 +32,7 @@ from thermocline.serve.terms import (
     Lookout,
     Rows,
 )
+from thermocline.sql.translate import Unfaithful
 
 T = TypeVar("T")
 TABLE = "silver.orders"
@@ -124,13 +125,13 @@ class FixedFleet:
 def decisions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a route was decided."""
     counted = Counter[str]()
-    decide = routers.decide
+    decide = routing.decide
 
     def counting(*given: Any, **more: Any) -> Any:
         counted["route"] += 1
         return decide(*given, **more)
 
-    monkeypatch.setattr(routers, "decide", counting)
+    monkeypatch.setattr(routing, "decide", counting)
     return counted
 
 
@@ -175,6 +176,47 @@ def test_a_route_is_decided_once_as_long_as_nothing_changes(decisions: Counter[s
         world.fleet.see(NEXT)
         await world.ask()
         assert decisions["route"] == 3, "there was a commit"
+
+    run(trial())
+
+
+def test_a_route_is_of_its_own_tables_only(decisions: Counter[str]) -> None:
+    async def trial() -> None:
+        world = World()
+        await world.ask()
+        for number in range(5):
+            seen = world.fleet.lookout
+            other = head("gold.daily", snapshot=number, snapshots=(number,))
+            copies = {node: {**held, "gold.daily": Held(number, None)} for node, held in
+                      seen.held.items()}  # fmt: skip
+            heads = {**seen.heads, "gold.daily": other}
+            world.fleet.lookout = replace(seen, epoch=seen.epoch + 1, heads=heads, held=copies)
+            await world.ask()
+        assert decisions["route"] == 1, "others' commits are none of its own"
+        seen = world.fleet.lookout
+        less = {"node-0": {}, "node-1": seen.held["node-1"]}
+        world.fleet.lookout = replace(seen, epoch=seen.epoch + 1, held=less)
+        await world.ask()
+        assert decisions["route"] == 2, "a copy is gone"
+        swapped = {"node-0": seen.held["node-0"], "node-1": {}}
+        world.fleet.lookout = replace(seen, epoch=seen.epoch + 2, held=swapped)
+        await world.ask()
+        assert decisions["route"] == 3, "another node holds the same"
+
+    run(trial())
+
+
+def test_a_text_that_is_remembered_holds_no_head_that_is_no_longer_the_newest() -> None:
+    async def trial() -> None:
+        world = World()
+        gone = weakref.ref(world.fleet.lookout.heads[TABLE])
+        for sql in counted(1, 2, 3):
+            await world.ask(sql)
+        assert gone() is not None
+        world.fleet.advance("node-0", "node-1")
+        world.fleet.see(NEXT)
+        gc.collect()
+        assert gone() is None
 
     run(trial())
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thermocline.serve.question.guard import guard
 from thermocline.serve.question.span import Span, Timed, spans
+from thermocline.sql.guard import guard
 
 NOW = datetime(2026, 3, 10, 15, 30)
 DAY = timedelta(days=1)

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thermocline.engine.arrow import normalise
-from thermocline.serve.question.guard import guard
 from thermocline.serve.question.split import Split, split
-from thermocline.serve.question.translate import translate
 from thermocline.serve.rows.bounded import narrowed
 from thermocline.serve.rows.encode import encode
 from thermocline.serve.terms import Column, Rows
+from thermocline.sql.guard import guard
+from thermocline.sql.translate import translate
 
 TABLE = "silver.facts"
 COLUMNS = {

@@ -242,13 +242,32 @@ def test_other_session_properties_are_refused(client: Client, held: str) -> None
     assert client.fault("SELECT 1", **{"X-Trino-Session": held})["errorType"] == "USER_ERROR"
 
 
-def test_a_zone_that_changes_the_answer_is_warned_of(client: Client) -> None:
-    tokyo = {"X-Trino-Time-Zone": "Asia/Tokyo"}
-    [page] = client.pages("SELECT CAST(at AS DATE) FROM silver.orders", **tokyo)
-    assert "UTC" in page["warnings"][0]["message"]
-    for sql, zone in (("SELECT id FROM silver.orders", tokyo),
-                      ("SELECT CAST(at AS DATE) FROM silver.orders", {})):  # fmt: skip
-        assert client.pages(sql, **zone)[0]["warnings"] == []
+TOKYO = {"X-Trino-Time-Zone": "Asia/Tokyo"}
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT current_date",
+    "SELECT id FROM silver.orders WHERE at > TIMESTAMP '2026-03-01 00:00:00'",
+    "SELECT id FROM silver.orders WHERE at BETWEEN DATE '2026-03-01' AND DATE '2026-03-02'",
+    "SELECT CAST(DATE '2026-03-01' AS TIMESTAMP WITH TIME ZONE)",
+    "SELECT coalesce(at, TIMESTAMP '2026-03-01 00:00:00') FROM silver.orders",
+    "SELECT at FROM silver.orders UNION SELECT TIMESTAMP '2026-03-01 00:00:00'",
+    "SELECT hour(from_unixtime(0))",
+])  # fmt: skip
+def test_a_zone_that_changes_the_answer_is_refused(client: Client, sql: str) -> None:
+    fault = client.fault(sql, **TOKYO)
+    assert fault["errorName"] == "NOT_SUPPORTED"
+    assert "Asia/Tokyo" in fault["message"]
+
+
+@pytest.mark.parametrize("sql", [
+    "SELECT id FROM silver.orders",
+    "SELECT CAST(at AS DATE), date_trunc('day', at), hour(at) FROM silver.orders",
+    "SELECT id FROM silver.orders WHERE at > TIMESTAMP '2026-03-01 00:00:00 UTC'",
+    "SELECT id, TIMESTAMP '2026-03-01 00:00:00', at FROM silver.orders",
+])  # fmt: skip
+def test_a_zone_that_changes_nothing_is_taken(client: Client, sql: str) -> None:
+    assert client.pages(sql, **TOKYO)[-1].get("error") is None
 
 
 def test_transactions_are_taken_and_change_nothing(client: Client) -> None:
@@ -256,6 +275,15 @@ def test_transactions_are_taken_and_change_nothing(client: Client) -> None:
     assert len(begun.headers["X-Trino-Started-Transaction-Id"]) == 36
     for word in ("COMMIT", "ROLLBACK WORK"):
         assert client.post(word).headers["X-Trino-Clear-Transaction-Id"] == "true"
+
+
+def test_show_create_table_names_every_column(client: Client) -> None:
+    for name in ("gold.daily", "lake.gold.daily"):
+        [[text]] = client.rows(f"SHOW CREATE TABLE {name}")
+        assert text.startswith("CREATE TABLE lake.gold.daily (\n")
+        for column, kind, *_ in client.rows("DESCRIBE gold.daily"):
+            assert f"   {column} {kind}" in text
+    assert client.fault("SHOW CREATE TABLE gold.nothing")["errorName"] == "TABLE_NOT_FOUND"
 
 
 # Prepared statements ------------------------------------------------------------------------------

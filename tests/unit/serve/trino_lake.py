@@ -17,10 +17,10 @@ from starlette.requests import Request
 from thermocline.errors import BadInput, NotFound
 from thermocline.serve import trino
 from thermocline.serve.failures import Unauthenticated
-from thermocline.serve.question.guard import guard
 from thermocline.serve.rows.encode import encode
 from thermocline.serve.terms import Answer, Ask, Caller, Column, Head, Lookout, Rows
 from thermocline.serve.trino.queries import Limits
+from thermocline.sql.guard import guard
 
 TABLES = {
     "silver.orders": {
@@ -101,7 +101,7 @@ class SmallRouter:
         """The tables."""
         now = datetime(2026, 11, 15, tzinfo=UTC)
         heads = {
-            table: Head(table, "uuid", 1, "metadata", now, columns, None, (1,), ())
+            table: Head(table, "uuid", 1, "metadata", now, columns, None, (1,))
             for table, columns in TABLES.items()
         }
         return Lookout(1, now, heads, {})

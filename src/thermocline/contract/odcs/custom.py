@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 TABLE_SETTINGS: tuple[str, ...] = (
     "write", "orderBy", "deleteWhen", "updates", "incremental", "drift", "dropped", "hot", "sortBy",
+    "history",
 )  # fmt: skip
 COLUMN_SETTINGS: tuple[str, ...] = ("transform", "renamedFrom", "loadTime")
 

@@ -39,6 +39,7 @@ class Terms:
     dropped: tuple[str, ...] = ()
     sort: tuple[Sort, ...] = ()
     hot: timedelta | None = None
+    history: timedelta | None = None
     freshness: timedelta | None = None
     freshness_column: str | None = None
     retention: timedelta | None = None
@@ -68,8 +69,8 @@ def read_terms(
     terms.dropped = _texts(settings.get("dropped"), "dropped", report)
     terms.sort = _sort(settings.get("sortBy"), report)
     terms.delete_when = _condition(settings.get("deleteWhen"), report)
-    hot = settings.get("hot")
-    terms.hot = _duration(hot.value, None, hot.at, "hot", report) if hot else None
+    terms.hot = _span(settings.get("hot"), "hot", report)
+    terms.history = _span(settings.get("history"), "history", report)
     terms.readers = _readers(document, report)
     _read_service_levels(document, schema.name or "", terms, report)
     return terms
@@ -135,6 +136,10 @@ def _condition(setting: Setting | None, report: Report) -> str | None:
         report.add(setting.at, "deleteWhen", "must be a SQL condition", hint)
         return None
     return setting.value.strip()
+
+
+def _span(setting: Setting | None, name: str, report: Report) -> timedelta | None:
+    return _duration(setting.value, None, setting.at, name, report) if setting else None
 
 
 def _duration(

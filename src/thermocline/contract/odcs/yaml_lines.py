@@ -3,7 +3,7 @@
 The text is read as a stream of parser events, never as objects: no tags, one document, at most
 `MAX_BYTES` long, `MAX_DEPTH` deep and `MAX_NODES` wide once aliases are written out, no key twice
 in a mapping. Plain scalars follow YAML 1.2's core schema, so that `NO` is a country and
-`2026-01-01` a text.
+`2026-01-01` a text; its hexadecimal and octal integers and its infinities stay text.
 """
 
 from __future__ import annotations

@@ -33,10 +33,10 @@ _NUMBERS = {
 _MOMENTS = ("date", "timestamp", "timestamptz")
 
 
-class Csv:
-    """How CSV lines of one layout are read. Raises Declined for one that never can be."""
+class Parting:
+    """How lines of one layout fall into cells. Raises Declined for a layout that is in doubt."""
 
-    def __init__(self, layout: Layout, contract: Contract) -> None:
+    def __init__(self, layout: Layout) -> None:
         ends = {layout.quote, layout.escape}
         if layout.delimiter not in _DELIMITERS or not all(
             char.isascii() and char.isprintable() and not char.isalnum() and char not in " -+."
@@ -47,23 +47,46 @@ class Csv:
             raise Declined("an unusual way to write a missing value")
         if not layout.fields:
             raise Declined("no columns")
-        self._layout = layout
+        self.quote, self.delimiter = layout.quote.encode(), layout.delimiter.encode()
+        self.doubled = layout.escape == layout.quote
+        self._escape = b"" if self.doubled else layout.escape.encode()
+        quote = re.escape(self.quote)
+        inner = b"(?:[^%b]|%b%b)*+" % (quote, quote, quote) if self.doubled else b"[^%b]*+" % quote
+        cell = b"(?:%b%b%b|[^%b%b]*+)" % (quote, inner, quote, quote, re.escape(self.delimiter))
+        self._quoted = re.compile(b"%b%b%b" % (quote, inner, quote), re.DOTALL)
+        self._line = re.compile(
+            b"%b(?:%b%b)*+" % (cell, re.escape(self.delimiter), cell), re.DOTALL
+        )
+
+    def is_certain(self, line: bytes) -> bool:
+        """Whether every parser finds the same cells in the line."""
+        if b"\r" in line or b"\0" in line or (self._escape and self._escape in line):
+            return False
+        if not line.isascii():
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return False
+        return self.quote not in line or bool(self._line.fullmatch(line))
+
+    def cells(self, line: bytes) -> int:
+        """How many cells a line has that is certain."""
+        if self.quote in line:
+            line = self._quoted.sub(b"", line)
+        return line.count(self.delimiter) + 1
+
+
+class Csv:
+    """How CSV lines of one layout are read. Raises Declined for one that never can be."""
+
+    def __init__(self, layout: Layout, contract: Contract) -> None:
+        self._layout, self._parting = layout, Parting(layout)
         self._types = {column.name: column.type for column in contract.columns}
         for name, type_ in self._types.items():
             if name in layout.fields:
                 _pattern(name, type_)
         self._stray = [name for name in layout.fields if name not in self._types]
         refuse_strays(self._stray, contract)
-        self._quote, self._delimiter = layout.quote.encode(), layout.delimiter.encode()
-        self._doubled = layout.escape == layout.quote
-        self._escape = b"" if self._doubled else layout.escape.encode()
-        quote = re.escape(self._quote)
-        inner = b"(?:[^%b]|%b%b)*+" % (quote, quote, quote) if self._doubled else b"[^%b]*+" % quote
-        cell = b"(?:%b%b%b|[^%b%b]*+)" % (quote, inner, quote, quote, re.escape(self._delimiter))
-        self._quoted = re.compile(b"%b%b%b" % (quote, inner, quote), re.DOTALL)
-        self._line = re.compile(
-            b"%b(?:%b%b)*+" % (cell, re.escape(self._delimiter), cell), re.DOTALL
-        )
 
     def read(self, block: Block) -> tuple[pa.Table | None, list[int], list[int]]:
         """The plain records, their positions, and the positions of the others."""
@@ -89,18 +112,8 @@ class Csv:
 
     def _is_plain(self, line: bytes) -> bool:
         """Whether the line has as many cells as there are columns, for every parser."""
-        if b"\r" in line or b"\0" in line or (self._escape and self._escape in line):
-            return False
-        if not line.isascii():
-            try:
-                line.decode()
-            except UnicodeDecodeError:
-                return False
-        if self._quote in line:
-            if not self._line.fullmatch(line):
-                return False
-            line = self._quoted.sub(b"", line)
-        return line.count(self._delimiter) + 1 == len(self._layout.fields)
+        parting = self._parting
+        return parting.is_certain(line) and parting.cells(line) == len(self._layout.fields)
 
     def _cells(self, lines: list[bytes]) -> pa.Table:
         import pyarrow as pa
@@ -115,7 +128,7 @@ class Csv:
                 pacsv.ParseOptions(
                     delimiter=self._layout.delimiter,
                     quote_char=self._layout.quote,
-                    double_quote=self._doubled,
+                    double_quote=self._parting.doubled,
                     ignore_empty_lines=False,
                 ),
                 pacsv.ConvertOptions(

@@ -17,7 +17,7 @@ from thermocline.ingest.arrow.text import Block, blocks
 from thermocline.ingest.breaks import Breaks
 from thermocline.ingest.examine import Examined
 from thermocline.ingest.judge import FILE, POSITION
-from thermocline.ingest.landing import Folder
+from thermocline.ingest.landing import Away, Folder
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.plain import Declined
 from thermocline.ingest.source import Source
@@ -96,15 +96,17 @@ class FileReading:
                     elif file.expanded:
                         yield from self._lines(number, file, layout, readers[layout])
             except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+                if not self._lane.folder.unchanged(file.file):
+                    raise Away(file.file) from error
                 raise Declined(f"a file that is no longer as it was: {error}") from error
 
     def judged(self) -> pa.Table | None:
-        """See Reading. Spark is asked for only when there is anything to judge."""
+        """See Reading. Spark is asked for only when there is a verdict that is not certain here."""
         with self._lane.trying(last=True):
             if not self._odd:
                 return None
-            spark = self._lane.lake.spark.session
-            return self._odd.judged(spark, self._contract, grown=self._grown)
+            engine = self._lane.lake.spark
+            return self._odd.judged(engine, self._contract, grown=self._grown)
 
     def _reader(self, layout: Layout) -> _TextReader:
         if layout.format == "jsonl":

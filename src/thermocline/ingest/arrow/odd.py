@@ -1,4 +1,4 @@
-"""Records that are not plain, kept as they were written until Spark has judged them."""
+"""Records that are not plain, kept as they were written until they have been judged."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from thermocline.ingest.judge import DRIFTED, FILE, POSITION, RAW
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import FLAW
 from thermocline.ingest.plain import Declined
+from thermocline.telemetry import log, one_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from thermocline.engine.spark import SparkEngine
 
 MOST, MOST_BYTES = 50_000, 64 << 20
 """How many odd records of a batch, and how large ones, are kept here; more are Spark's at once."""
@@ -56,14 +59,18 @@ class Odd:
             rows = rows.append_column(name, column)
         self._rows.setdefault(rows.schema, []).append(rows)
 
-    def judged(self, spark: SparkSession, contract: Contract, *, grown: bool) -> pa.Table:
-        """All of them in the form of `judge`; Declined when they are not for this lane."""
+    def judged(self, engine: SparkEngine, contract: Contract, *, grown: bool) -> pa.Table:
+        """All of them in the form of `judge`; Declined when they are not for this lane.
+
+        Spark is only asked where this process cannot be certain of a verdict.
+        """
         import pyarrow.compute as pc
 
-        from thermocline.engine.arrow import normalise
-
-        frames = [*self._judged_lines(spark, contract), *self._judged_rows(spark, contract)]
-        found = normalise(reduce(lambda one, other: one.unionByName(other), frames).toArrow())
+        try:
+            found = self._judged_here(contract)
+        except Declined as reason:
+            log("ingest.few", "declined", level="DEBUG", reason=one_line(str(reason)))
+            found = self._judged_by_spark(engine.session, contract)
         if found.num_rows != self._count:
             raise Permanent(
                 f"{found.num_rows:,} of {self._count:,} records of {contract.table} were judged.",
@@ -73,6 +80,28 @@ class Odd:
         if drifted and contract.drift is not Drift.RESCUE and not grown:
             raise Declined("fields that the contract does not name")
         return found
+
+    def _judged_here(self, contract: Contract) -> pa.Table:
+        import pyarrow as pa
+
+        from thermocline.engine.arrow import normalise
+        from thermocline.ingest.arrow.few import Few
+        from thermocline.ingest.arrow.parquet import ParquetRows
+
+        few, found = Few(contract), []
+        for layout, lines in self._lines.items():
+            found.append(few.judged(lines, layout))
+        for tables in self._rows.values():
+            rows = pa.concat_tables(tables)
+            own = rows.drop_columns([FILE, POSITION])
+            found.append(few.judged_rows(rows, ParquetRows(own.schema, contract).typed(own)))
+        return pa.concat_tables([normalise(each) for each in found])
+
+    def _judged_by_spark(self, spark: SparkSession, contract: Contract) -> pa.Table:
+        from thermocline.engine.arrow import normalise
+
+        frames = [*self._judged_lines(spark, contract), *self._judged_rows(spark, contract)]
+        return normalise(reduce(lambda one, other: one.unionByName(other), frames).toArrow())
 
     def __bool__(self) -> bool:
         return self._count > 0

@@ -15,6 +15,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thermocline import interrupt
 from thermocline.errors import Transient
 from thermocline.ingest.postgres.database import Database
 from thermocline.telemetry import one_line, redact
@@ -36,7 +37,7 @@ class Reader:
         self._log = log
         with log.open("ab") as errors:
             self._logged = errors.tell()
-            self._process = subprocess.Popen(
+            self._process = interrupt.start(
                 [sys.executable, "-m", "thermocline.ingest.postgres.reader"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -91,7 +91,8 @@ class PostgresFeed:
         if self._lock is None or self._lock.closed:
             self._lock = self._slot.lock()
         target = self._source.target
-        mark = marks.read(self._lake.state(target), self._source.name, lost=accept_loss)
+        state = self._lake.state(target)
+        mark = marks.read(self._lake, state, self._source.name, lost=accept_loss)
         if (mark.position if mark else None) != position:
             raise MainMoved([target], "main")  # by the process that had the lock before
         place = Place.of(position)
@@ -175,7 +176,7 @@ class PostgresFeed:
         else:
             self._slot.catch_up(place)
         slot, first = place.slot or self._slot.name, place.commit is None
-        log = private.file(self._lake.settings.project, f"{self._source.name}.reader.log")
+        log = private.log(self._lake.settings.project, f"{self._source.name}.reader.log")
         self._reader = Reader(wanted(self._reach, slot, publication, first=first), log)
         self._walk, self._given, self._quiet = Walk(place), place, 0
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from thermocline.lake.groupcommit.committer import Committer
     from thermocline.lake.groupcommit.entry import Entry
     from thermocline.lake.groupcommit.queue import Queue
+    from thermocline.lake.lake import Lake
 
 PATIENCE = 120.0
 """Seconds that a writer waits for its commit unless it says otherwise."""
@@ -43,8 +44,9 @@ class Ticket(Protocol):
 class Commits:
     """Commits to the tables of one catalog that any number of processes share."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, lake: Lake) -> None:
         self._catalog = catalog
+        self._lake = lake
         self._lately: dict[str, float] = {}
         """Seconds that the last entry of a table waited for."""
 
@@ -89,7 +91,7 @@ class Commits:
         from thermocline.lake.groupcommit.committer import Committer
 
         assert isinstance(self._catalog, SqlCatalog)
-        return Committer(self._catalog, self._queue)
+        return Committer(self._catalog, self._queue, self._lake)
 
 
 class _Attempt:

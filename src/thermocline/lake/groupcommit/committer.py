@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from thermocline.errors import (
@@ -14,26 +16,34 @@ from thermocline.errors import (
     Permanent,
     ThermoclineError,
 )
-from thermocline.lake import atomic
+from thermocline.lake import atomic, companions, refs, retention
+from thermocline.lake.bookmark import BOOKMARK
 from thermocline.lake.catalog import catalog_errors
+from thermocline.lake.consumed import Rows
 from thermocline.lake.faults import crash_point
-from thermocline.lake.groupcommit.combine import combine
+from thermocline.lake.groupcommit.combine import Round, combine
 from thermocline.lake.groupcommit.live import LiveBranch
 from thermocline.lake.groupcommit.queue import Lease, LeaseLost, Queue, Waiting
 from thermocline.lake.groupcommit.snapshot import prepare
+from thermocline.lake.metadata import MAIN, TableState
+from thermocline.lake.metadata_files import raw_metadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
     from sqlalchemy.orm import Session
 
+    from thermocline.lake.lake import Lake
+    from thermocline.lake.retention import Expiry
+
 
 class Committer:
     """Commits what waits in the queue, for as long as it holds a table's lease."""
 
-    def __init__(self, catalog: SqlCatalog, queue: Queue) -> None:
+    def __init__(self, catalog: SqlCatalog, queue: Queue, lake: Lake) -> None:
         self._catalog = catalog
         self._queue = queue
+        self._lake = lake
 
     def serve(self, lease: Lease, until: Callable[[], bool]) -> None:
         """Make rounds until it is enough, nobody waits, or the lease is somebody else's."""
@@ -113,13 +123,30 @@ class Committer:
             return
         landed = [numbers[entry.key] for entry in found.landing]
         prepared = prepare(table, branch, live, found)
+        expired = self._expired(table, branch, prepared.id, found)
+        [change] = refs.together(prepared.change, *(expired.changes if expired else ()))
 
         def settle(session: Session) -> None:
             self._queue.settle(session, lease, landed, prepared.id, failed)
+            if expired and self._lake.beside:
+                self._lake.beside.write(session, Rows(moves=(expired.moves,)))
 
         try:
-            atomic.swap_loaded(self._catalog, table, prepared.change, settle)
+            atomic.swap_loaded(self._catalog, table, change, settle)
         except CommitConflict as conflict:
             prepared.discard()
             if not isinstance(conflict, atomic.PointerMoved):
                 raise
+
+    def _expired(self, table: Table, branch: str, head: int, found: Round) -> Expiry | None:
+        """The snapshots that the table lets go with this commit."""
+        if branch != MAIN:
+            return None
+        raw = raw_metadata(table.io, table.metadata_location)
+        state = TableState(".".join(table.name()), table.metadata_location, raw)
+        bookmark = json.loads(found.properties.get(BOOKMARK, "null"))
+        expiry = partial(retention.expiry, self._lake, state, head, bookmark=bookmark)
+        expired = expiry(unit=lambda: companions.load_unit(self._lake, state.table).companions)
+        if expired and any(change.table != state.table for change in expired.changes):
+            return expiry()  # this commits to one table, so it makes no restore points of a unit
+        return expired

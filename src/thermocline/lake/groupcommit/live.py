@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
-from pyiceberg.types import DoubleType, FloatType, UnknownType, UUIDType
 
 from thermocline.errors import NotFound, Permanent, ThermoclineError
 from thermocline.lake.groupcommit.entry import Entry, Partitions, Place, place
+from thermocline.lake.manifests import Manifests, is_live
 from thermocline.lake.metadata import MAIN
-
-_UNCOMPARED = (FloatType, DoubleType, UUIDType, UnknownType)
 
 
 class LiveBranch:
@@ -26,7 +21,8 @@ class LiveBranch:
         self.head = table.metadata.snapshot_by_name(branch)
         manifests = self.head.manifests(table.io) if self.head else []
         # One that only tells what an earlier snapshot deleted has done its work.
-        self.manifests = [m for m in manifests if m.has_added_files() or m.has_existing_files()]
+        self.manifests = [m for m in manifests if is_live(m)]
+        self._judged = Manifests(table)
         self._read: dict[str, list[ManifestEntry]] = {}
 
     def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
@@ -39,17 +35,8 @@ class LiveBranch:
 
     def may_hold(self, manifest: ManifestFile, places: frozenset[Place]) -> bool:
         """Whether a manifest can have files in some partitions, by its summary alone."""
-        spec = self._table.metadata.specs()[manifest.partition_spec_id]
-        kinds = [field.field_type for field in spec.partition_type(self._table.schema()).fields]
         wanted = [values for number, values in places if number == manifest.partition_spec_id]
-        summaries = manifest.partitions
-        if summaries is None or len(summaries) != len(kinds):
-            return bool(wanted)
-        return any(
-            all(map(_within, summaries, kinds, values))
-            for values in wanted
-            if len(values) == len(kinds)
-        )
+        return bool(wanted) and self._judged.may_hold(manifest, wanted)
 
     def paths(self, places: frozenset[Place]) -> frozenset[str]:
         return frozenset(
@@ -111,17 +98,6 @@ class LiveBranch:
         if empty := [field.name for field in needed if field.field_id not in filled]:
             return _moved(entry, f"the schema moved, and now requires {', '.join(empty)}")
         return None
-
-
-def _within(summary: Any, kind: Any, value: Any) -> bool:
-    if value is None:
-        return bool(summary.contains_null)
-    if isinstance(kind, _UNCOMPARED):
-        return True
-    if summary.lower_bound is None or summary.upper_bound is None:
-        return False
-    low, high = from_bytes(kind, summary.lower_bound), from_bytes(kind, summary.upper_bound)
-    return bool(low <= value <= high)
 
 
 def _moved(entry: Entry, reason: str) -> Permanent:

@@ -8,7 +8,7 @@ lease before it takes entries, so that no two wait for each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,19 +31,19 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
+    inspect,
     literal_column,
     select,
     true,
     update,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
 from thermocline.errors import CommitConflict, NotFound, Permanent, ThermoclineError
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.groupcommit import encode
 from thermocline.lake.groupcommit.entry import Entry
+from thermocline.lake.own_tables import racing
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -231,6 +231,29 @@ class Queue:
             Waiting(number, key, table, branch, content) for number, key, branch, content in rows
         ]
 
+    def all_waiting(self) -> list[Waiting]:
+        """The entries of all tables that have not landed; a catalog without a queue has none."""
+        if not inspect(self._engine).has_table(_ENTRIES.name):
+            return []
+        c = _ENTRIES.c
+        wanted = select(c.number, c.key, c.table_name, c.branch, c.content)
+        here = (c.catalog == self._name, c.state == WAITING)
+        with self._reading() as connection:
+            return [Waiting(*row) for row in connection.execute(wanted.where(*here))]
+
+    def readdress(self, session: Session, contents: Mapping[int, tuple[bytes, bytes]]) -> None:
+        """Give waiting entries, by number, another content in the place of the one they have.
+
+        Raises CommitConflict when one has landed meanwhile.
+        """
+        c = _ENTRIES.c
+        for number, (old, new) in contents.items():
+            same = (c.number == number, c.state == WAITING, c.content == old)
+            changed = update(_ENTRIES).where(*same).values(content=new, size=len(new))
+            found: Any = session.execute(changed)
+            if found.rowcount != 1:
+                raise CommitConflict("A waiting commit landed meanwhile.", "Run again.")
+
     def settle(
         self,
         session: Session,
@@ -321,15 +344,8 @@ class Queue:
         """Make the tables that are not there yet. Several processes may do it at once."""
         if self._made:
             return
-        # Who loses the race finds them when looking again.
-        again = Retrying(
-            retry=retry_if_exception_type((IntegrityError, ProgrammingError, OperationalError)),
-            stop=stop_after_attempt(10),
-            wait=wait_random(0, 0.2),
-            reraise=True,
-        )
         with catalog_errors(self.kind):
-            version = again(self._version)
+            version = racing()(self._version)
         if version != _VERSION:
             raise Permanent(
                 f"The catalog's queue of commits is of version {version}, not {_VERSION}.",

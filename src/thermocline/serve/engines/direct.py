@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import duckdb
@@ -20,6 +21,8 @@ import pyarrow as pa
 
 from thermocline import telemetry
 from thermocline.engine.duck import DuckEngine, all_rows
+from thermocline.errors import CatalogUnavailable
+from thermocline.lake.catalog import reader
 from thermocline.serve.engines import starting
 from thermocline.serve.node.engine import one_select, reported
 from thermocline.serve.rows.bounded import BATCH_ROWS, fetched, narrowed
@@ -40,13 +43,19 @@ _OF_THE_TEXT = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserEx
 # A store may take a moment to show an object that a commit has just named.
 _MISSING = re.compile(r"No such file|does not exist|Cannot open file|HTTP 404|NoSuchKey")
 
+GONE = "A file of a table that the query reads is not there."
+AGAIN = "Ask again in a moment; if it stays so, `thermo doctor` on the server names the file."
+
 
 class Direct:
     """Answers queries from the files, each with a cursor and views of its own."""
 
     def __init__(self, settings: Settings) -> None:
-        self._warehouse = settings.warehouse.removeprefix("file://").rstrip("/") + "/"
-        self._connection = DuckEngine(settings).connect()
+        roots = [settings.warehouse]
+        with suppress(CatalogUnavailable):  # it is there again before anybody asks, or nobody can
+            roots = reader(settings).roots()
+        self._inside = tuple(f"{root.rstrip('/')}/" for root in roots)
+        self._connection = DuckEngine(settings, lambda: roots).connect()
         # For all sessions: each query has one of its own, and after the lock none can set it.
         self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
         self._connection.execute("SET lock_configuration = true")
@@ -68,8 +77,7 @@ class Direct:
                     raise reported(error) from error
                 if attempt == RETRIES:
                     telemetry.log("direct", "missing", level="ERROR", error=str(error))
-                    gone = "A file of a table is not there."
-                    raise Failed("missing", gone, "Ask again.") from error
+                    raise Failed("missing", GONE, AGAIN) from error
                 time.sleep(RETRY_SECONDS)
         return reply(table, format_, began, as_asked(request))
 
@@ -87,7 +95,7 @@ class Direct:
             raise Failed("query", f"Where {view[:100]} is was not said.")
         path = location.removeprefix("file://").removeprefix("file:")
         # DuckDB itself reads nothing outside; this is so that the error says what was wrong.
-        if not path.startswith(self._warehouse) or posixpath.normpath(path) != _plain(path):
+        if not path.startswith(self._inside) or posixpath.normpath(path) != _plain(path):
             raise Failed("query", f"{view[:100]} is not inside the warehouse.")
         name = view.replace('"', '""')
         return f'CREATE TEMP VIEW "{name}" AS {self._rows(location, int(snapshot))}'

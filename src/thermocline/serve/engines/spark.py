@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from thermocline import telemetry
 from thermocline.engine.arrow import normalise
-from thermocline.engine.spark import SparkEngine
+from thermocline.engine.spark import TRANSLATED, SparkEngine
 from thermocline.serve.engines import starting
-from thermocline.serve.failures import DIVISION_BY_ZERO, DivisionByZero
-from thermocline.serve.question.guard import SUBSTITUTION
+from thermocline.serve.failures import DivisionByZero
 from thermocline.serve.rows.bounded import fetched
 from thermocline.serve.rows.reply import as_asked, checked, reply
 from thermocline.serve.wire import worker
 from thermocline.serve.wire.jobs import Broken, Failed, too_many_rows
+from thermocline.sql.guard import DIVISION_BY_ZERO, SUBSTITUTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -36,17 +36,6 @@ if TYPE_CHECKING:
 THREADS = 8
 PATIENCE = 3.0
 """Seconds that the tasks of a cancelled query have to end, before the process does."""
-# What the translation relies on: errors instead of wrong values, no digits lost to a wider type,
-# and subqueries, times and texts as the standard has them.
-MEANING = {
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.decimalOperations.allowPrecisionLoss": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    "spark.sql.caseSensitive": "false",
-    "spark.sql.parser.escapedStringLiterals": "false",
-    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
-}
 
 
 class Spark:
@@ -119,10 +108,7 @@ class Spark:
             self._free.append(session)
 
     def _another(self) -> SparkSession:
-        session = self._engine.beside()
-        for key, value in MEANING.items():
-            session.conf.set(key, value)
-        return session
+        return self._engine.beside(TRANSLATED)
 
     def _run(
         self, query: str, sql: str, tables: Mapping[str, Any], rows: int, size: int

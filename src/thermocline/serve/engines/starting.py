@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from thermocline import config, telemetry
+from thermocline import config, interrupt, telemetry
 from thermocline.config import Settings
 from thermocline.serve.wire import worker
 
@@ -29,6 +29,7 @@ def told(program: str, threads: int) -> Told:
     parser.add_argument("--address", required=True)
     parser.add_argument("--threads", type=int, default=threads)
     given = parser.parse_args()
+    interrupt.follow()
     token = worker.told_token()
     telemetry.log_to(level="WARNING")
     settings = config.load(given.project, given.profile, worker.sent_settings())

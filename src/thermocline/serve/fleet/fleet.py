@@ -7,20 +7,19 @@ and sees to it that a query that will not end is ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from thermocline import telemetry
+from thermocline.config.scratch import Scratch
 from thermocline.errors import BadInput, Transient
 from thermocline.serve.failures import TooLate
-from thermocline.serve.fleet import lookout as lookouts
 from thermocline.serve.fleet.breaker import Breaker
+from thermocline.serve.fleet.catalog_view import CatalogView
 from thermocline.serve.fleet.messages import (
     Allowance,
     Away,
@@ -36,9 +35,6 @@ from thermocline.serve.fleet.turns import Turns
 from thermocline.serve.route import Engines, Way
 from thermocline.serve.terms import EngineName, Format, Lookout, Rows
 
-if TYPE_CHECKING:
-    from thermocline.serve.wire.wire import Frame
-
 GRACE = 1.0
 """How long after its time limit a worker may take to say so, before it is ended."""
 SLOTS, SLOTS_EACH = 8, 2
@@ -46,17 +42,13 @@ SLOTS, SLOTS_EACH = 8, 2
 WATCH_SECONDS = 1.0
 QUICK = 0.25
 """A query that ran no longer when its engine failed is hardly what it failed of."""
-LONG_POLL = 1.0
-"""The keeper looks more often; when nothing changed it says so this often."""
 REBUILD_SECONDS = 10.0
-LEFT_KEPT = 10_000
 MOST_TOLD = 1_000
 SPARK_START = 60.0
 BEHIND_ROUTER = 3
 """How far nodes step back: an answer that is kept does not wait while others are counted anew."""
 BEHIND_NODES = 12
 """How far those who read files step back: no hot answer waits for them, nor what makes it new."""
-_NOTHING = Lookout(0, datetime.fromtimestamp(0, UTC), {}, {})
 
 
 class Elsewhere(Protocol):
@@ -113,11 +105,8 @@ class Fleet:
         self.trino = trino
         self.catalog = catalog
         """The name under which Trino sees this lake."""
-        self.lookout = _NOTHING
-        self.left: dict[tuple[str, int], datetime] = {}
-        """When a snapshot stopped being its table's newest."""
-        self._folder = tempfile.TemporaryDirectory(prefix="thermo-")
-        folder = Path(self._folder.name)
+        self._folder = Scratch(Path(tempfile.gettempdir()), "thermo-serve-")
+        folder = self._folder.path
         self.nodes: dict[str, Kept] = {
             kept.name: kept
             for kept in (
@@ -156,10 +145,10 @@ class Fleet:
             ),
             folder,
         )
+        self.view = CatalogView(self.keeper)
         self.memory: dict[str, int] = {}
         self._loads: dict[str, _Load] = {}
         self._asked: Counter[tuple[str, ...]] = Counter()
-        self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     # Coming and going ----------------------------------------------------------------------------
@@ -169,7 +158,7 @@ class Fleet:
         for kept in (self.keeper, *self.nodes.values(), *self.direct):
             kept.start()
         self._tasks = [
-            asyncio.create_task(self._follow(), name="follow the keeper"),
+            asyncio.create_task(self.view.follow(), name="follow the keeper"),
             asyncio.create_task(self._watch(), name="watch the workers"),
         ]
 
@@ -182,39 +171,37 @@ class Fleet:
         await asyncio.gather(*(kept.stop() for kept in everybody))
         if self.trino is not None:
             await self.trino.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def _heard(self, kept: Kept) -> None:
         """Tell the keeper who the nodes are now; and read no copies of one that is gone."""
         self._loads.pop(kept.name, None)
-        if kept.name in self.lookout.held and not kept.up:
-            held = {name: it for name, it in self.lookout.held.items() if name != kept.name}
-            self._take(Lookout(
-                self.lookout.epoch, self.lookout.looked_at, self.lookout.heads, held,
-            ))  # fmt: skip
+        if not kept.up:
+            self.view.node_is_gone(kept.name)
         if self.keeper.up:
             up = [node for node in self.nodes.values() if node.up]
             nodes = [{"name": n.name, "address": n.address, "token": n.token} for n in up]
             self.keeper.channel.tell({"do": "nodes", "nodes": nodes})
 
-    # The lookout ---------------------------------------------------------------------------------
+    # What the keeper tells, and is told ----------------------------------------------------------
+
+    @property
+    def lookout(self) -> Lookout:
+        """What is known of the lake and of what the nodes hold."""
+        return self.view.lookout
+
+    @property
+    def left(self) -> Mapping[tuple[str, int], datetime]:
+        """When a snapshot stopped being its table's newest."""
+        return self.view.left
 
     async def look(self, seconds: float) -> Lookout:
         """What the catalog says now, not a moment ago. A keeper that just died is waited for."""
-        until = asyncio.get_running_loop().time() + seconds
-        while (left := until - asyncio.get_running_loop().time()) > 0:
-            try:
-                self._learn(await self.keeper.channel.ask({"do": "look"}, timeout=left))
-                return self.lookout
-            except (TimeoutError, Transient):
-                await asyncio.sleep(0.02)
-        raise EngineFailed("The catalog cannot be looked at in time.", "Ask again.")
+        return await self.view.look(seconds)
 
     async def change(self, seconds: float) -> None:
         """Wait for something new from the keeper, for a while."""
-        self._changed.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), seconds)
+        await self.view.change(seconds)
 
     def asked(self, tables: tuple[str, ...]) -> None:
         """Note what is asked for: the keeper decides by that what is worth holding."""
@@ -233,44 +220,6 @@ class Fleet:
             {"do": "rebuild", "tables": list(tables)}, timeout=REBUILD_SECONDS
         )
         return int(frame.header["epoch"])
-
-    async def _follow(self) -> None:
-        while True:
-            try:
-                frame = await self.keeper.channel.ask(
-                    {"do": "lookout", "after": self.lookout.epoch, "wait": LONG_POLL},
-                    timeout=10 * LONG_POLL,
-                )
-                self._learn(frame)
-            except NotRunning:
-                await asyncio.sleep(0.05)
-            except (Transient, TimeoutError) as error:
-                telemetry.log("serve", "keeper", level="WARNING", error=str(error))
-                await asyncio.sleep(0.2)
-
-    def _learn(self, frame: Frame) -> None:
-        if frame.error is not None:
-            raise EngineFailed(str(frame.error.get("cause", "The keeper failed.")))
-        self._take(lookouts.read(frame.header["lookout"], self.lookout))
-
-    def _take(self, new: Lookout) -> None:
-        for table, head in new.heads.items():
-            before = self.lookout.heads.get(table)
-            if before is not None and before.snapshot != head.snapshot:
-                self.left[(table, before.snapshot)] = max(before.committed_at, head.committed_at)
-        while len(self.left) > LEFT_KEPT:
-            self.left.pop(next(iter(self.left)))
-        self.lookout = new
-        self._changed.set()
-
-    def _moved(self, node: str, table: str, held: str) -> None:
-        """A node says that its copy is ahead of what the keeper has told of it so far."""
-        copies = self.lookout.held.get(node, {})
-        if table not in copies or held != str(self.lookout.heads[table].snapshot):
-            return
-        ahead = replace(copies[table], snapshot=int(held))
-        known = {**self.lookout.held, node: {**copies, table: ahead}}
-        self._take(replace(self.lookout, held=known))
 
     # Asking --------------------------------------------------------------------------------------
 
@@ -335,7 +284,8 @@ class Fleet:
                 else:
                     given = await self._query(kept, sql, views, format, left)
         except Moved as error:
-            self._moved(name, str(error.details.get("table")), str(error.details.get("held")))
+            table, held = str(error.details.get("table")), str(error.details.get("held"))
+            self.view.copy_is_ahead(name, table, held)
             raise
         except (BadInput, TooLate, Away, Spent):
             raise  # which tells of the query, or of how much there is to do

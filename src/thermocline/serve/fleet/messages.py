@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, Transient
-from thermocline.serve.failures import DivisionByZero, TooLate, TooMuch
+from thermocline.serve.failures import DivisionByZero, FilesMissing, TooLate, TooMuch
 from thermocline.serve.terms import Column, Format, Rows
 
 if TYPE_CHECKING:
@@ -119,9 +119,10 @@ def _error(who: str, error: Mapping[str, Any]) -> Exception:
         "too-long": TooLate,
         "busy": Away,
         "crowded": Spent,
+        "missing": FilesMissing,
         "moved": Moved,
         "not-held": Moved,
     }.get(code, EngineFailed)
     told = dict(error.get("details") or {}) if make is Moved else {}
-    text = cause if make in (BadInput, TooMuch, TooLate) else f"{who}: {cause}"
+    text = cause if make in (BadInput, TooMuch, TooLate, FilesMissing) else f"{who}: {cause}"
     return make(text, step, **{**told, "code": code})

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from thermocline import telemetry
+from thermocline import interrupt, telemetry
 from thermocline.config import is_setting
 from thermocline.errors import Transient
 from thermocline.serve.wire.wire import Channel
@@ -214,6 +214,7 @@ class Child(Kept):
             # some are nicer than others counts only within one. (uvloop has no `process_group`.)
             preexec_fn=os.setpgrp,
         )  # fmt: skip
+        interrupt.adopt(process)
         try:
             assert process.stdin is not None and process.stdout is not None
             if program.nice:  # before it has threads: those it starts later are like it

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -27,7 +28,7 @@ from thermocline.serve.http.entrance import Entrance, Router, Turnstile
 from thermocline.serve.http.metrics import CONTENT_TYPE, Metrics
 from thermocline.serve.http.outgoing import Outgoing
 from thermocline.serve.identity.identity import Identity
-from thermocline.serve.terms import NO_SNAPSHOT, Head, Lookout
+from thermocline.serve.terms import NO_SNAPSHOT, Head, Held, Lookout
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -187,21 +188,26 @@ class Pages:
 
     async def tables(self, request: Request) -> Response:
         """The tables of the lake as they are now, and what is hot of them."""
-        lookout = self._entrance.lookout(self._identity(request))
-        tables = [_table(head, lookout) for _, head in sorted(lookout.heads.items())]
-        return replies.document({"looked_at": lookout.looked_at.isoformat(), "tables": tables})
+        caller = self._identity(request)
+        return await asyncio.to_thread(lambda: _tables(self._entrance.lookout(caller)))
 
     async def nodes(self, request: Request) -> Response:
         """The hot nodes."""
-        nodes = self._entrance.nodes(self._identity(request))
-        return replies.document({"nodes": nodes})
+        caller = self._identity(request)
+        return await asyncio.to_thread(
+            lambda: replies.document({"nodes": self._entrance.nodes(caller)})
+        )
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""
         caller = self._identity(request)
         _measure(self._entrance, self._metrics)
-        known = self._entrance.lookout(caller).heads.keys()
-        return Response(self._metrics.exposition(known), media_type=CONTENT_TYPE)
+
+        def written() -> Response:
+            known = self._entrance.lookout(caller).heads.keys()
+            return Response(self._metrics.exposition(known), media_type=CONTENT_TYPE)
+
+        return await asyncio.to_thread(written)
 
     async def health(self, _: Request) -> Response:
         """The process is there."""
@@ -253,12 +259,20 @@ async def _keep_looking(entrance: Entrance, metrics: Metrics) -> None:
 
 def _measure(entrance: Entrance, metrics: Metrics) -> None:
     entrance.count()
-    metrics.nodes(entrance.nodes())
+    metrics.nodes(entrance.node_memory())
     with contextlib.suppress(Transient):  # nothing is known of the lake yet
         metrics.look(entrance.lookout())
 
 
-def _table(head: Head, lookout: Lookout) -> dict[str, Any]:
+def _tables(lookout: Lookout) -> Response:
+    """All tables as JSON, one after the other, so that others get their turn between them."""
+    held = sorted(lookout.held.items())
+    tables = (json.dumps(_table(head, held)) for _, head in sorted(lookout.heads.items()))
+    looked_at = json.dumps(lookout.looked_at.isoformat())
+    return replies.written(f'{{"looked_at": {looked_at}, "tables": [{", ".join(tables)}]}}')
+
+
+def _table(head: Head, held: Iterable[tuple[str, Mapping[str, Held]]]) -> dict[str, Any]:
     whole = head.hot is not None and math.isinf(head.hot)
     copies = [
         {
@@ -268,16 +282,16 @@ def _table(head: Head, lookout: Lookout) -> dict[str, Any]:
             "rows": copy.rows,
             "bytes": copy.bytes,
         }
-        for node, held in sorted(lookout.held.items())
-        if (copy := held.get(head.table)) is not None
+        for node, copies_of in held
+        if (copy := copies_of.get(head.table)) is not None
     ]
     return {
         "table": head.table,
         "snapshot": str(head.snapshot) if head.snapshot != NO_SNAPSHOT else None,
         "committed_at": head.committed_at.isoformat(),
-        "rows": sum(file.rows for file in head.files),
-        "bytes": sum(file.bytes for file in head.files),
-        "files": len(head.files),
+        "rows": head.files.total.rows,
+        "bytes": head.files.total.bytes,
+        "files": head.files.total.files,
         "time_column": head.time,
         "columns": [{"name": name, "type": kind} for name, kind in head.columns.items()],
         "hot": {"wanted": "whole" if whole else head.hot, "copies": copies},

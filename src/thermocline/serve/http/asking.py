@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from thermocline.errors import BadInput
 from thermocline.serve.failures import TooMuch
 from thermocline.serve.http.replies import NotAcceptable, NotJson
-from thermocline.serve.question.guard import DIALECTS
 from thermocline.serve.terms import Ask, Format
+from thermocline.sql.guard import DIALECTS
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope

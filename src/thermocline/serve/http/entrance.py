@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from thermocline.errors import BadInput, NotFound, ThermoclineError
@@ -31,6 +31,7 @@ class Router(Protocol):
     async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]: ...
     def lookout(self, caller: Caller | None = None) -> Lookout: ...
     def nodes(self, caller: Caller | None = None) -> list[dict[str, Any]]: ...
+    def node_memory(self) -> Mapping[str, int]: ...
     def ready(self) -> bool: ...
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -101,6 +102,7 @@ class Entrance:
         self.outgoing = outgoing
         self.lookout = router.lookout
         self.nodes = router.nodes
+        self.node_memory = router.node_memory
         self.ready = router.ready
 
     async def answer(self, ask: Ask, caller: Caller) -> Answer:

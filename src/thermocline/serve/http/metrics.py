@@ -8,13 +8,14 @@ and tables of the lake; nothing that a caller writes becomes one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+import threading
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from thermocline.serve.filesums import SMALL_FILE
 from thermocline.serve.terms import Head, Lookout
 
 ENGINES = ("hot", "cache", "direct", "trino", "spark", "none")
@@ -27,7 +28,6 @@ A question that nobody answered counts once under `none`, and as failed for each
 asked: so `none` tells how callers fare, and the others how engines do.
 """
 
-SMALL_FILE = 32_000_000
 MANY_SMALL_FILES = 20
 """Tables with more small files than this wait for compaction."""
 
@@ -50,6 +50,7 @@ _BUCKETS = (
     10,
     30,
 )
+_TABLE = re.compile(rb'\{table="((?:[^"\\]|\\.)*)"\}')
 _VERSION = re.compile(r"(?:^|/)v?([0-9]{1,15})(?:-[^/]*)?\.(?:gz\.)?metadata\.json(?:\.gz)?$")
 
 
@@ -108,9 +109,11 @@ class Metrics:
             ["table"], registry=registry,
         )  # fmt: skip
         self._lags = Lags()
-        self._tables: set[str] = set()
+        self._heads: Mapping[str, Head] = {}
+        self._due: set[str] = set()
+        """Tables that wait for compaction."""
         self._nodes: set[str] = set()
-        self._epoch: int | None = None
+        self._scrape = threading.Lock()
         self._begin()
 
     def _begin(self) -> None:
@@ -146,60 +149,87 @@ class Metrics:
         self._running.set(count)
 
     def look(self, lookout: Lookout) -> None:
-        """Take in what is known of the lake. Costs nothing when it is known already."""
-        waiting = self._lags.look(lookout)
-        for table, seconds in waiting.items():
+        """Take in what is known of the lake. Costs what changed since the last time."""
+        for table, seconds in self._lags.look(lookout).items():
             self._lag.labels(table).set(seconds)
-        if lookout.epoch == self._epoch:
+        before, heads = self._heads, lookout.heads
+        if heads is before:
             return
-        self._epoch = lookout.epoch
-        due = 0
-        for table, head in lookout.heads.items():
-            small = sum(1 for file in head.files if file.bytes < SMALL_FILE)
-            due += small > MANY_SMALL_FILES
+        self._heads = heads
+        for table, head in heads.items():
+            if before.get(table) is head:
+                continue
+            small = head.files.total.small
+            (self._due.add if small > MANY_SMALL_FILES else self._due.discard)(table)
             self._small_files.labels(table).set(small)
             self._versions.labels(table).set(_version(head))
-        self._compaction.set(due)
-        for gone in self._tables - lookout.heads.keys():
+        for gone in before.keys() - heads.keys():
+            self._due.discard(gone)
             for gauge in (self._small_files, self._versions, self._lag):
                 _forget(gauge, gone)
-        self._tables = set(lookout.heads)
+        self._compaction.set(len(self._due))
 
-    def nodes(self, nodes: Iterable[Mapping[str, Any]]) -> None:
-        """Take in how the nodes are: their `name` and `memory_bytes`."""
-        sizes = {str(node["name"]): node.get("memory_bytes", 0) for node in nodes}
-        for name, size in sizes.items():
+    def nodes(self, memory: Mapping[str, int]) -> None:
+        """Take in how many bytes of memory each node has."""
+        for name, size in memory.items():
             self._memory.labels(name).set(size)
-        for gone in self._nodes - sizes.keys():
+        for gone in self._nodes - memory.keys():
             _forget(self._memory, gone)
-        self._nodes = set(sizes)
+        self._nodes = set(memory)
 
     def exposition(self, tables: Collection[str] | None = None) -> bytes:
         """All of it in Prometheus' text format, or without tables other than these."""
-        total = self._found_wrong()
-        self._mismatches.inc(max(0, total - self._counted_wrong))
-        self._counted_wrong = max(total, self._counted_wrong)
+        with self._scrape:
+            total = self._found_wrong()
+            self._mismatches.inc(max(0, total - self._counted_wrong))
+            self._counted_wrong = max(total, self._counted_wrong)
         text = generate_latest(self.registry)
-        hidden = () if tables is None else self._tables - set(tables)
-        labels = [f'table="{table}"'.encode() for table in hidden]
-        lines = text.splitlines(keepends=True) if labels else [text]
-        return b"".join(line for line in lines if not any(label in line for label in labels))
+        if tables is None or self._heads.keys() <= set(tables):
+            return text
+        shown = {_label(table) for table in tables}
+        return b"".join(
+            line
+            for line in text.splitlines(keepends=True)
+            if b'table="' not in line or ((of := _TABLE.search(line)) and of[1] in shown)
+        )
+
+
+def _label(text: str) -> bytes:
+    """A label's value as the text format has it."""
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"").encode()
 
 
 class Lags:
     """How long each table's newest commit has been, or was, on its way to a node."""
 
     def __init__(self) -> None:
+        self._heads: Mapping[str, Head] = {}
+        self._waiting: set[str] = set()
+        """Hot tables whose newest commit is not known to have come to a node."""
         self._first: dict[str, tuple[int, datetime]] = {}
         self._caught: dict[str, tuple[int, float]] = {}
 
     def look(self, lookout: Lookout) -> dict[str, float]:
-        """The lag of every table that is to be hot."""
-        hot = {table: head for table, head in lookout.heads.items() if head.hot is not None}
-        for known in (self._first, self._caught):
-            for table in known.keys() - hot.keys():
-                del known[table]
-        return {table: self._of(head, lookout) for table, head in hot.items()}
+        """The lag of every table that is to be hot and whose lag may be another than before."""
+        before, heads = self._heads, lookout.heads
+        if heads is not before:
+            self._heads = heads
+            self._waiting |= {
+                table for table, head in heads.items() if before.get(table) is not head
+            }
+            self._waiting |= before.keys() - heads.keys()
+        found = {}
+        for table in sorted(self._waiting):
+            head = heads.get(table)
+            if head is None or head.hot is None:
+                for known in (self._first, self._caught):
+                    known.pop(table, None)
+                self._waiting.discard(table)
+                continue
+            found[table] = self._of(head, lookout)
+            if self._caught.get(table, (None,))[0] == head.snapshot:
+                self._waiting.discard(table)
+        return found
 
     def _of(self, head: Head, lookout: Lookout) -> float:
         caught = self._caught.get(head.table)

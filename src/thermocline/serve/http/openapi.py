@@ -12,7 +12,7 @@ from typing import Any
 from thermocline.config import ServeSettings
 from thermocline.serve.http.asking import BODY_BYTES, FORMATS, SNAPSHOT, TABLE
 from thermocline.serve.http.replies import MEDIA, PROVENANCE
-from thermocline.serve.question.guard import DIALECTS
+from thermocline.sql.guard import DIALECTS
 
 Json = dict[str, Any]
 

@@ -117,7 +117,12 @@ def failure(error: BaseException) -> Response:
 
 def document(value: Any, status: int = 200) -> Response:
     """A JSON reply."""
-    return Response(json.dumps(value), status, dict(_headers()), "application/json")
+    return written(json.dumps(value), status)
+
+
+def written(text: str, status: int = 200) -> Response:
+    """A reply of JSON that is written already."""
+    return Response(text, status, dict(_headers()), "application/json")
 
 
 def _headers() -> Iterable[tuple[str, str]]:

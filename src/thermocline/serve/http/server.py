@@ -7,13 +7,14 @@ import contextlib
 import gc
 import os
 import resource
-import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 
+from thermocline import interrupt
 from thermocline.config import Settings
 from thermocline.errors import BadInput, EngineUnavailable
 from thermocline.serve.http import patience, standing
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from starlette.applications import Starlette
 
 KEEP_ALIVE_SECONDS = 30
-GRACEFUL_SECONDS = 5
+GRACEFUL_SECONDS = 1
+END_SECONDS = 1.6
+"""From the signal on, callers and processes behind the router have so long to come to an end."""
 BACKLOG = 1024
 OWN_FILES = 300
 """Open files that are not connections of callers: sockets of workers, libraries, the log."""
@@ -85,7 +88,8 @@ def serve(
         server.telling = asyncio.create_task(began(note), name="tell where")
 
     server.on_start, server.on_stop = started, lambda: standing.remove(project)
-    with listening, _signals_heard():
+    finishing = interrupt.finishing(lambda _: None, patience=END_SECONDS, code=0)
+    with listening, finishing:
         try:
             server.run(sockets=[listening])
         except SystemExit as error:
@@ -102,6 +106,11 @@ class _Server(uvicorn.Server):
     on_start: Callable[[], None]
     on_stop: Callable[[], None]
     telling: asyncio.Task[None] | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End in order. uvicorn would raise the signal once more in the end."""
+        interrupt.heard(sig)
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -123,15 +132,3 @@ def _make_places() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     patience.Patient.places = max(16, min(patience.CONNECTIONS, soft - OWN_FILES))
-
-
-@contextlib.contextmanager
-def _signals_heard() -> Iterator[None]:
-    """uvicorn raises the signal that ended it once more at its end; here it has done its work."""
-    handled = (signal.SIGINT, signal.SIGTERM)
-    before = {each: signal.signal(each, lambda *_: None) for each in handled}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)

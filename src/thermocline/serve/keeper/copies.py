@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from thermocline.serve.keeper.goals import Want
-    from thermocline.serve.keeper.heads import Sight
-
-Shape = tuple[int | None, tuple[tuple[int, str, str], ...]]
-"""The field that the time is in, and the columns: any difference in it needs a new copy."""
+    from thermocline.serve.keeper.heads import Shape, Sight
+    from thermocline.serve.keeper.reading import Numbers
 
 _SHAPELESS: Shape = (None, ())
 
@@ -29,18 +26,11 @@ class Copy:
     since: datetime | None
     uuid: str = ""
     shape: Shape = _SHAPELESS
-    files: Mapping[str, int] | None = None
-    next_file: int = 1
+    files: Numbers | None = None
     rows: int = 0
     bytes: int = 0
     stale: bool = False
     hidden: bool = False
-
-
-def shape_of(sight: Sight) -> Shape:
-    """What a copy of the table looks like."""
-    columns = tuple((f.field_id, f.name, str(f.field_type)) for f in sight.schema.fields)
-    return sight.time_id, columns
 
 
 def can_follow(copy: Copy, sight: Sight) -> bool:
@@ -51,7 +41,7 @@ def can_follow(copy: Copy, sight: Sight) -> bool:
     return (
         copy.files is not None
         and copy.uuid == sight.head.uuid
-        and copy.shape == shape_of(sight)
+        and copy.shape == sight.shape
         and sight.table.snapshot_by_id(copy.snapshot) is not None
     )
 
@@ -61,6 +51,11 @@ def next_since(copy: Copy, want: Want) -> datetime | None:
     if copy.since is None or want.since is None:
         return copy.since
     return max(copy.since, want.since)
+
+
+def is_there(copy: Copy, want: Want) -> bool:
+    """Whether a copy is at the look already."""
+    return (copy.snapshot, copy.since) == (want.sight.head.snapshot, next_since(copy, want))
 
 
 def fits(copy: Copy, want: Want) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from thermocline import telemetry
 from thermocline.serve.keeper import steps
-from thermocline.serve.keeper.copies import Copy, can_follow, fits
+from thermocline.serve.keeper.copies import Copy, fits
 from thermocline.serve.keeper.link import Link, Refused
 from thermocline.serve.keeper.policy import needed
 from thermocline.serve.keeper.steps import Build, Step, Unfed, or_unfed
@@ -161,7 +161,7 @@ class Feeder:
         found: list[Step] = []
         for table, copy in copies.items():
             want = goal.wants[table]
-            step = steps.step(copy, want) if can_follow(copy, want.sight) else None
+            step = steps.step(copy, want)
             if step is not None and step.found.bytes <= BUILD_BYTES:
                 found.append(step)
                 copies[table] = step.after
@@ -176,10 +176,13 @@ class Feeder:
             for step in found:
                 steps.send(link, change, step)
             with or_unfed(steps.heaviest(found)):
-                return copies, link.apply(change)
+                held = link.apply(change)
         except Unfed:
             link.abandon(change)
             raise
+        for step in found:
+            step.taken()
+        return copies, held
 
     def _keeps(self, table: str, copy: Copy, goal: Goal, unfed: set[str]) -> bool:
         # A stale copy whose successor found no room makes it, when it goes.

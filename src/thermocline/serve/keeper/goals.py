@@ -32,7 +32,7 @@ class Want:
     def rank(self) -> tuple[float, int, str]:
         """In which order tables are brought: the most valuable first, of equal ones the smaller."""
         head = self.sight.head
-        return -self.value, sum(file.bytes for file in head.files), head.table
+        return -self.value, head.files.total.bytes, head.table
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def goals(
     """
     hot = {table: sight for table, sight in sights.items() if sight.head.hot is not None}
     since = {table: policies.since(sight.head, now) for table, sight in hot.items()}
-    sizes = {table: policies.needed(sight.head, since[table]) for table, sight in hot.items()}
+    sizes = {table: sight.needed(since[table]) for table, sight in hot.items()}
     small = [table for table, sight in hot.items() if policies.is_small(sight.head, policy)]
     large = {table: size for table, size in sizes.items() if table not in set(small)}
     keys = asked.groups(large, policy.budget)

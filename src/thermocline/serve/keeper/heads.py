@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import blake2b
@@ -21,10 +21,10 @@ from thermocline.errors import NotFound, Transient
 from thermocline.lake import catalog, readschema, schema
 from thermocline.lake.companions import QUARANTINE, TOMBSTONES
 from thermocline.lake.metadata import Snapshot, TableState
-from thermocline.serve.fleet.lookout import moment
+from thermocline.serve.filesums import FileSums, FileTimes, ManifestSums, manifest_sums
 from thermocline.serve.keeper import policy as policies
 from thermocline.serve.keeper.patience import patiently
-from thermocline.serve.terms import NO_SNAPSHOT, FileStat, Head
+from thermocline.serve.terms import NO_SNAPSHOT, Head
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -43,6 +43,10 @@ _OF_THE_FILE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirec
 """What is wrong with one file; another error of the system is one of the store that holds all."""
 
 
+Shape = tuple[int | None, tuple[tuple[int, str, str], ...]]
+"""The field that the time is in, and the columns: any difference in it needs a new copy."""
+
+
 @dataclass(frozen=True)
 class Sight:
     """A table at one look: what the router is told, and what feeding needs beyond that."""
@@ -51,6 +55,20 @@ class Sight:
     table: Table
     schema: Schema
     time_id: int | None
+    _sizes: dict[datetime | None, int] = field(default_factory=dict, compare=False, repr=False)
+
+    @cached_property
+    def shape(self) -> Shape:
+        """What a copy of the table looks like."""
+        columns = tuple((f.field_id, f.name, str(f.field_type)) for f in self.schema.fields)
+        return self.time_id, columns
+
+    def needed(self, begin: datetime | None) -> int:
+        """About how much memory a copy takes that holds the table from `begin` on."""
+        if begin not in self._sizes:
+            self._sizes.clear()  # the day is over
+            self._sizes[begin] = policies.needed(self.head, begin)
+        return self._sizes[begin]
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,8 @@ class _Kept:
 
     pointer: str
     sight: Sight
-    manifests: Mapping[str, tuple[FileStat, ...]]
+    manifests: Mapping[str, ManifestSums]
+    """Of the data manifests that the snapshot lists, by path."""
 
 
 class Heads:
@@ -125,7 +144,10 @@ class Heads:
         ancestors = list(state.ancestry(snapshot))
         listed = _listed(iceberg, snapshot)
         manifests = _manifests(iceberg, listed, time_id, known)
-        files = tuple(file for files in manifests.values() for file in files)
+        files = (before.sight.head.files if before and same else FileSums()).folded(
+            came=(each for path, each in manifests.items() if path not in known),
+            gone=(each for path, each in known.items() if path not in manifests),
+        )
         head = Head(
             table=table,
             uuid=state.uuid,
@@ -147,7 +169,7 @@ class Heads:
                 off=state.properties.get(policies.HOT_PROPERTY) == "off"
                 or table.startswith(QUARANTINE + "."),
                 timed=time_id is not None,
-                size=sum(file.bytes for file in files),
+                size=files.total.bytes,
             ),
         )
         return _Kept(pointer, Sight(head, iceberg, shown, time_id), manifests)
@@ -189,13 +211,13 @@ def _bound(value: bytes | None) -> int | None:
 
 def _time_id(state: TableState, shown: Schema, contract: Contract | None) -> int | None:
     """The field that the rows' time is in."""
-    kinds = {field.field_id: str(field.field_type) for field in shown.fields}
-    for field in state.partition_fields:
-        kind = kinds.get(field["source-id"])
-        if kind not in _TIMES or field["transform"] not in _TIME_TRANSFORMS:
+    kinds = {each.field_id: str(each.field_type) for each in shown.fields}
+    for part in state.partition_fields:
+        kind = kinds.get(part["source-id"])
+        if kind not in _TIMES or part["transform"] not in _TIME_TRANSFORMS:
             continue
-        if field["transform"] != "identity" or kind == "date":
-            return int(field["source-id"])
+        if part["transform"] != "identity" or kind == "date":
+            return int(part["source-id"])
     named = contract.freshness_column if contract else None
     found = next((f for f in shown.fields if f.name == named), None)
     return found.field_id if found and kinds[found.field_id] in _TIMES else None
@@ -213,7 +235,6 @@ def _empty(state: TableState, iceberg: Table) -> Sight:
         columns=_columns(state, shown),
         time=None,
         snapshots=(NO_SNAPSHOT,),
-        files=(),
     )
     return Sight(head, iceberg, shown, None)
 
@@ -242,34 +263,30 @@ def _manifests(
     table: Table,
     listed: Iterable[ManifestFile],
     time_id: int | None,
-    known: Mapping[str, tuple[FileStat, ...]],
-) -> dict[str, tuple[FileStat, ...]]:
-    """The data files of a snapshot by the manifest that lists them."""
+    known: Mapping[str, ManifestSums],
+) -> dict[str, ManifestSums]:
+    """The sums of each manifest of data files; only those that are not known are read."""
     from pyiceberg.manifest import ManifestContent
 
     return {
         manifest.manifest_path: known[manifest.manifest_path]
         if manifest.manifest_path in known
-        else tuple(_stats(table, manifest, time_id))
+        else manifest_sums(_files(table, manifest, time_id))
         for manifest in listed
         if manifest.content == ManifestContent.DATA
     }
 
 
-def _stats(table: Table, manifest: ManifestFile, time_id: int | None) -> Iterator[FileStat]:
+def _files(table: Table, manifest: ManifestFile, time_id: int | None) -> Iterator[FileTimes]:
     for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
         file: Any = entry.data_file
         low, high = file_times(file, time_id)
-        yield FileStat(
-            file.file_size_in_bytes,
-            file.record_count,
-            moment(low),
-            moment(high),
-            _number(file.file_path),
+        yield FileTimes(
+            file.file_size_in_bytes, file.record_count, low, high, _number(file.file_path)
         )
 
 
 def _number(*paths: str) -> int:
     """A number that stands for paths, and for no others; 0 for none."""
     text = "\n".join(paths).encode()
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") if paths else 0
+    return int.from_bytes(blake2b(text, digest_size=16).digest(), "big") if paths else 0

@@ -10,13 +10,13 @@ from typing import Any
 
 from thermocline import telemetry
 from thermocline.errors import ThermoclineError, Transient
-from thermocline.serve.fleet import lookout as lookouts
 from thermocline.serve.keeper.asked import Asked
 from thermocline.serve.keeper.feeding import Feeder
 from thermocline.serve.keeper.goals import Room, goals
 from thermocline.serve.keeper.heads import Heads, Sight
 from thermocline.serve.keeper.policy import Policy
-from thermocline.serve.terms import Lookout
+from thermocline.serve.keeper.views import Views
+from thermocline.serve.terms import Head, Lookout
 
 LOOK_SECONDS = 0.5
 PLAN_SECONDS = 5.0
@@ -49,6 +49,8 @@ class Keeper:
         self._look = 0
         self._looked_at = datetime.fromtimestamp(0, UTC)
         self._sights: dict[str, Sight] = {}
+        self._seen: dict[str, Head] = {}
+        self._views = Views()
         self._feeders: dict[str, Feeder] = {}
         self._gone: dict[str, float] = {}
         self._planned = 0.0
@@ -92,6 +94,7 @@ class Keeper:
                 )
                 if moved or self._look == 0:
                     self._sights = sights
+                    self._seen = {table: sight.head for table, sight in sights.items()}
                     self._look += 1
                     self._tell()
                 if moved or time.monotonic() - self._planned > PLAN_SECONDS:
@@ -100,9 +103,8 @@ class Keeper:
     def lookout(self) -> Lookout:
         """What is known now."""
         with self._changed:
-            heads = {table: sight.head for table, sight in self._sights.items()}
             held = {name: feeder.held for name, feeder in self._feeders.items() if feeder.up}
-            return Lookout(self._epoch, self._looked_at, heads, held)
+            return Lookout(self._epoch, self._looked_at, self._seen, held)
 
     def told(self) -> None:
         """A node came, went, or holds something else."""
@@ -130,20 +132,21 @@ class Keeper:
     # What the router asks -------------------------------------------------------------------------
 
     def _answer_lookout(self, request: Mapping[str, Any], _: Any) -> dict[str, Any]:
-        after = int(request.get("after", 0))
-        until = time.monotonic() + min(float(request.get("wait", 0.0)), LONGEST_WAIT)
+        """What changed since the view that the router has, as soon as something did."""
+        ours = request.get("sender") == self._views.sender
+        after = int(request.get("after", 0)) if ours else 0
+        wait = 0.0 if "to" in request else float(request.get("wait", 0.0))
+        until = time.monotonic() + min(wait, LONGEST_WAIT)
         with self._changed:
             while (self._epoch <= after or not self._look) and time.monotonic() < until:
                 self._changed.wait(until - time.monotonic())
             if not self._look:
                 raise Transient("The catalog has not been seen yet.", "Ask again.")
-        found = self.lookout()
-        told = lookouts.still if found.epoch == after else lookouts.written
-        return {"lookout": told(found)}
+        return {"lookout": self._views.page(request, self.lookout())}
 
-    def _answer_look(self, _request: Mapping[str, Any], _: Any) -> dict[str, Any]:
+    def _answer_look(self, request: Mapping[str, Any], _: Any) -> dict[str, Any]:
         self.look()
-        return {"lookout": lookouts.written(self.lookout())}
+        return {"lookout": self._views.page(request, self.lookout())}
 
     def _take_asked(self, request: Mapping[str, Any], _: Any) -> None:
         with self._changed:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SECONDS = 60.0
 """How long a node may take for one request, the longest of which applies a change."""
+MOST_GONE, MOST_DELETED = 100_000, 1_000_000
+"""So many files, and so many places of rows, are in one message."""
 
 
 class Refused(Transient):
@@ -82,9 +84,12 @@ class Link:
         """Take a copy on from the snapshot it is at; what left it goes, what came follows."""
         head = want.sight.head
         self._ask(staging.advance(change, head.table, held, head.snapshot, since=want.since))
-        if found.gone or found.deleted.num_rows:
-            said = staging.remove(change, head.table, found.gone)
-            self._ask(said, staging.body(found.deleted))
+        # However many files a compaction replaced: each message has a bounded size.
+        for start in range(0, len(found.gone), MOST_GONE):
+            self._ask(staging.remove(change, head.table, found.gone[start : start + MOST_GONE]))
+        for start in range(0, found.deleted.num_rows, MOST_DELETED):
+            some = found.deleted.slice(start, MOST_DELETED)
+            self._ask(staging.remove(change, head.table), staging.body(some))
 
     def rows(self, change: str, table: str, batch: pa.RecordBatch) -> None:
         """Add rows to a copy."""

@@ -8,6 +8,8 @@ can join them with its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
+from typing import Any
 
 Placement = dict[str, frozenset[str]]
 """Node → the tables it should hold."""
@@ -27,15 +29,25 @@ def place(
     """
     if not nodes:
         return {}
-    from uhashring import HashRing  # type: ignore[import-untyped]
-
-    ring = HashRing(nodes=sorted(nodes))
-    copies = min(replicas, len(nodes))
+    names, copies = tuple(sorted(nodes)), min(replicas, len(nodes))
     found: dict[str, set[str]] = {node: set(everywhere) for node in nodes}
     for table, key in keys.items():
-        for entry in ring.range(key, size=copies, unique=True):
-            found[entry["nodename"]].add(table)
+        for node in _nodes_of(key, names, copies):
+            found[node].add(table)
     return {node: frozenset(tables) for node, tables in found.items()}
+
+
+@lru_cache(maxsize=50_000)
+def _nodes_of(key: str, nodes: tuple[str, ...], copies: int) -> tuple[str, ...]:
+    """The nodes that a key is placed on: the same for as long as the nodes are."""
+    return tuple(each["nodename"] for each in _ring(nodes).range(key, size=copies, unique=True))
+
+
+@lru_cache(maxsize=16)
+def _ring(nodes: tuple[str, ...]) -> Any:
+    from uhashring import HashRing  # type: ignore[import-untyped]
+
+    return HashRing(nodes=list(nodes))
 
 
 def fitting(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from thermocline.serve.filesums import day_of
 from thermocline.serve.terms import Head
 
 if TYPE_CHECKING:
@@ -56,11 +57,10 @@ def since(head: Head, now: datetime) -> datetime | None:
 
 def needed(head: Head, begin: datetime | None) -> int:
     """About how much memory a copy takes that holds a table from `begin` on."""
-    held = [f for f in head.files if begin is None or f.high is None or f.high >= begin]
-    return _IN_MEMORY * sum(file.bytes for file in held)
+    return _IN_MEMORY * head.files.within(None if begin is None else day_of(begin), None).bytes
 
 
 def is_small(head: Head, policy: Policy) -> bool:
     """Whether every node gets the table: one that is held whole and is small."""
     whole = head.hot is not None and math.isinf(head.hot)
-    return whole and sum(file.bytes for file in head.files) <= policy.whole_bytes
+    return whole and head.files.total.bytes <= policy.whole_bytes

@@ -33,18 +33,61 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PLACES = pa.schema([pa.field("__file", pa.int32()), pa.field("__pos", pa.int64())])
 
 
+class Numbers:
+    """The numbers by which a node knows the data files that its copy has rows of.
+
+    A difference is taken in when the node has taken it: until then the numbers are those of before.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[str, tuple[int, int | None]] = {}
+        """By path: the number, and the last time in the file where that is known."""
+        self._since = 0
+        self.next = 1
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._of
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __getitem__(self, path: str) -> int:
+        return self._of[path][0]
+
+    def take(self, found: Difference) -> None:
+        """Note the files that left and those that came."""
+        for path in found.left:
+            del self._of[path]
+        for path, number in found.came.items():
+            self._of[path] = number, found.last[path]
+            self.next = max(self.next, number + 1)
+        if found.since > self._since:
+            # A node drops all rows from before; what is left of files without others is a number.
+            self._since = found.since
+            self._of = {
+                path: each
+                for path, each in self._of.items()
+                if each[1] is None or each[1] >= found.since
+            }
+
+
 @dataclass(frozen=True)
 class Difference:
     """What a copy needs to come from one snapshot to another.
 
-    `gone` are numbers of files that left as a whole, `deleted` places of rows that left. `files`
-    are the numbers of all files that the copy then has, and `next_file` is the next one.
+    `left` are files that are no longer there and `gone` their numbers, `deleted` places of rows
+    that left. `came` are new files with their numbers, and `last` the last time in each. All of it
+    is as large as the change, whatever the table holds.
     """
 
+    left: tuple[str, ...]
     gone: tuple[int, ...]
     deleted: pa.Table
-    files: Mapping[str, int]
-    next_file: int
+    came: Mapping[str, int]
+    last: Mapping[str, int | None]
+    since: int
+    """From which time on rows are held, in microseconds since 1970; 0: from the beginning."""
+    _again_in: Mapping[str, int]
     _added: tuple[tuple[DataFile, Positions], ...]
     _again: tuple[tuple[DataFile, Positions], ...]
     _reader: _Rows
@@ -52,9 +95,9 @@ class Difference:
     def rows(self) -> Iterator[pa.RecordBatch]:
         """The rows that came, in batches."""
         for file, deleted in self._added:
-            yield from self._reader.live(file, deleted, self.files[file.file_path])
+            yield from self._reader.live(file, deleted, self.came[file.file_path])
         for file, positions in self._again:
-            yield from self._reader.at(file, positions, self.files[file.file_path])
+            yield from self._reader.at(file, positions, self._again_in[file.file_path])
 
     @property
     def bytes(self) -> int:
@@ -66,13 +109,12 @@ def difference(
     sight: Sight,
     start: int | None,
     since: datetime | None,
-    files: Mapping[str, int],
-    first: int,
+    files: Numbers,
 ) -> Difference:
     """From snapshot `start` (None: nothing) to the one in sight, of rows from `since` on.
 
-    `files` are the numbers of the files that the copy has, and new ones count from `first`. Any
-    two snapshots of a table can be compared, so a copy also follows a rollback.
+    `files` are the numbers of the files that the copy has. Any two snapshots of a table can be
+    compared, so a copy also follows a rollback.
     """
     reader = _Rows(sight, since)
     found = patiently(partial(filediff.compare, sight.table, start, sight.head.snapshot)).files
@@ -81,8 +123,7 @@ def difference(
     came.sort(key=lambda c: file_times(c.file, sight.time_id)[0] or 0)  # nodes keep rows by time
     touched = [c for c in found if c.start is not None and c.end is not None]
     touched = [c for c in touched if c.file.file_path in files]
-    numbers = {path: n for path, n in files.items() if path not in {c.file.file_path for c in left}}
-    numbers |= {c.file.file_path: first + at for at, c in enumerate(came)}
+    numbers = {c.file.file_path: files.next + at for at, c in enumerate(came)}
     before = _deletes(sight, (c.start for c in touched))
     after = _deletes(sight, (c.end for c in [*came, *touched]))
 
@@ -93,10 +134,13 @@ def difference(
 
     moves = [(change.file, *moved(change)) for change in touched]
     return Difference(
+        left=tuple(c.file.file_path for c in left),
         gone=tuple(files[c.file.file_path] for c in left),
-        deleted=_places((numbers[f.file_path], newly) for f, newly, _ in moves if len(newly)),
-        files=numbers,
-        next_file=first + len(came),
+        deleted=_places((files[f.file_path], newly) for f, newly, _ in moves if len(newly)),
+        came=numbers,
+        last={c.file.file_path: file_times(c.file, sight.time_id)[1] for c in came},
+        since=reader.micros,
+        _again_in={f.file_path: files[f.file_path] for f, _, again in moves if len(again)},
         _added=tuple((c.file, after.get(c.file.file_path, _NONE)) for c in came),
         _again=tuple((file, again) for file, _, again in moves if len(again)),
         _reader=reader,
@@ -127,12 +171,12 @@ class _Rows:
         self._time_id = sight.time_id
         self._time = sight.head.time
         self._since = since
-        self._micros = 0 if since is None else (since - _EPOCH) // timedelta(microseconds=1)
+        self.micros = 0 if since is None else (since - _EPOCH) // timedelta(microseconds=1)
 
     def wants(self, file: DataFile) -> bool:
         """Whether a file can have rows from the time on."""
         _, high = file_times(file, self._time_id)
-        return self._since is None or high is None or high >= self._micros
+        return self._since is None or high is None or high >= self.micros
 
     def live(self, file: DataFile, deleted: Positions, number: int) -> Iterator[pa.RecordBatch]:
         return self._batches(partial(self._reader.live_parts, file, deleted), number)

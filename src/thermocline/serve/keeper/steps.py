@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from thermocline.serve.keeper import reading
-from thermocline.serve.keeper.copies import Copy, can_follow, fits, next_since, shape_of
+from thermocline.serve.keeper.copies import Copy, can_follow, fits, is_there, next_since
 from thermocline.serve.keeper.link import Link, Refused
 from thermocline.serve.wire.frame import Lost, Malformed
 
@@ -28,12 +28,17 @@ class Unfed(Exception):
 
 @dataclass(frozen=True)
 class Step:
-    """A copy's way to the look."""
+    """A copy's way to the look. `taken` is called when the node has gone it."""
 
     before: Copy
     want: Want
     found: reading.Difference
     after: Copy
+
+    def taken(self) -> None:
+        """Know the files as the node now does."""
+        assert self.after.files is not None
+        self.after.files.take(self.found)
 
 
 @dataclass(frozen=True)
@@ -47,19 +52,17 @@ class Build:
 
 
 def step(copy: Copy, want: Want) -> Step | None:
-    """What a copy needs to be at the look; None when it is."""
+    """What a copy needs to be at the look; None when it is, or cannot be brought there."""
     head, since = want.sight.head, next_since(copy, want)
-    if (copy.snapshot, copy.since) == (head.snapshot, since):
+    if is_there(copy, want) or not can_follow(copy, want.sight):
         return None
     assert copy.files is not None
     with or_unfed(head.table):
-        found = reading.difference(want.sight, copy.snapshot, since, copy.files, copy.next_file)
+        found = reading.difference(want.sight, copy.snapshot, since, copy.files)
     after = replace(
         copy,
         snapshot=head.snapshot,
         since=since,
-        files=found.files,
-        next_file=found.next_file,
         stale=copy.stale or not fits(copy, want),
     )
     return Step(copy, replace(want, since=since), found, after)
@@ -78,16 +81,16 @@ def begin(link: Link, want: Want) -> Build:
     """Start a new copy; its rows are still to be sent."""
     head = want.sight.head
     with or_unfed(head.table):
-        found = reading.difference(want.sight, None, want.since, {}, 1)
+        files = reading.Numbers()
+        found = reading.difference(want.sight, None, want.since, files)
+        files.take(found)
         change = link.begin()
         try:
             link.new(change, want)
         except Refused:
             link.abandon(change)
             raise
-    after = Copy(
-        head.snapshot, want.since, head.uuid, shape_of(want.sight), found.files, found.next_file
-    )
+    after = Copy(head.snapshot, want.since, head.uuid, want.sight.shape, files)
     return Build(want, after, change, found.rows())
 
 

@@ -15,11 +15,10 @@ import pyarrow as pa
 from thermocline import telemetry
 from thermocline.serve.node.change import utc
 from thermocline.serve.node.engine import broken, one_select, reading_cursor, reported
+from thermocline.serve.node.types import quoted
 from thermocline.serve.rows.bounded import BATCH_ROWS, fetched, narrowed
 from thermocline.serve.rows.reply import checked, reply
 from thermocline.serve.wire.jobs import Broken, Failed
-
-PREPARE_HELD = 'PREPARE held AS SELECT "table", snapshot, since FROM __held'
 
 
 class Answers:
@@ -28,9 +27,7 @@ class Answers:
     def __init__(self, connection: duckdb.DuckDBPyConnection, threads: int) -> None:
         self._free: SimpleQueue[duckdb.DuckDBPyConnection] = SimpleQueue()
         for _ in range(threads):
-            cursor = reading_cursor(connection)
-            cursor.execute(PREPARE_HELD)
-            self._free.put(cursor)
+            self._free.put(reading_cursor(connection))
         self._running: dict[str, duckdb.DuckDBPyConnection] = {}
         self._lock = threading.Lock()
 
@@ -74,10 +71,10 @@ class Answers:
         """The rows, and what was held when they were read: both of one transaction."""
         _begin(cursor)
         try:
-            held = {name: (snapshot, since) for name, snapshot, since in _look(cursor)}
             asked = {each["table"]: each for each in tables.values()}
+            held = {name: _look(cursor, name) for name in asked}
             for name, wanted in asked.items():
-                _require(name, wanted, held)
+                _require(name, wanted, *held[name])
             ran = cursor.execute(statement)
             described = ran.description or ()
             reader = ran.to_arrow_reader(BATCH_ROWS)
@@ -99,22 +96,26 @@ def _begin(cursor: duckdb.DuckDBPyConnection) -> None:
         cursor.execute("BEGIN TRANSACTION READ ONLY")
 
 
-def _look(cursor: duckdb.DuckDBPyConnection) -> list[Any]:
-    """What is held. It is our own query: when it cannot be answered, nothing can."""
+def _look(cursor: duckdb.DuckDBPyConnection, name: str) -> tuple[str, str | None]:
+    """At which snapshot a copy is, and from when on. Raises Failed where there is none.
+
+    It is our own query: when it cannot be answered, nothing can.
+    """
     try:
-        return cursor.execute("EXECUTE held").fetchall()
+        found = cursor.execute(f"SELECT snapshot, since FROM held.{quoted(name)}").fetchone()
+    except duckdb.CatalogException as error:
+        raise Failed("not-held", f"The node holds no copy of {name}.") from error
     except (duckdb.InterruptException, duckdb.OutOfMemoryException):
         raise
     except duckdb.Error as error:
         telemetry.log("node", "broken", level="ERROR", error=str(error))
         raise Broken from error
+    assert found is not None
+    return found[0], found[1]
 
 
-def _require(name: str, wanted: Mapping[str, Any], held: Mapping[str, tuple[str, str]]) -> None:
-    """Refuse a copy that is not held, is of another snapshot, or does not reach back far enough."""
-    if name not in held:
-        raise Failed("not-held", f"The node holds no copy of {name}.")
-    snapshot, since = held[name]
+def _require(name: str, wanted: Mapping[str, Any], snapshot: str, since: str | None) -> None:
+    """Refuse a copy that is of another snapshot, or does not reach back far enough."""
     if wanted.get("snapshot") is not None and str(wanted["snapshot"]) != snapshot:
         raise Failed(
             "moved", f"The copy of {name} is at another snapshot.", table=name, held=snapshot

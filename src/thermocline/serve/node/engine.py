@@ -6,8 +6,9 @@ import re
 
 import duckdb
 
-from thermocline.serve.failures import DIVISION_BY_ZERO, DivisionByZero
+from thermocline.serve.failures import DivisionByZero
 from thermocline.serve.wire.jobs import Failed
+from thermocline.sql.guard import DIVISION_BY_ZERO
 
 _RESERVED = 256 << 20
 """What the process itself needs of its budget: Python, Arrow, and DuckDB's code."""

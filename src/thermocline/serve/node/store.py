@@ -2,11 +2,13 @@
 
 A copy is a DuckDB table in the schema `copies`, with the columns of the table it is a copy of and
 two more: `__file` and `__pos`, the data file that a row is in and its place there, so that deletes
-are exact without a key. Queries see a view of the real columns, named as the table. The table
-`__held` says at which snapshot each copy is. `staging` says how changes are told.
+are exact without a key. Queries see a view of the real columns, named as the table. In the schema
+`held` a view of the same name has the copy's snapshot as a constant. `staging` says how changes are
+told.
 
-A change set is staged beside what is served and applied in one transaction, with `__held`: so
-several tables are always of one look, and what a query reads in `__held` is true of its rows.
+A change set is staged beside what is served and applied in one transaction, with the views: so
+several tables are always of one look, and the snapshot that a query reads is true of its rows. It
+reads those of its own tables only, and a constant leaves no old rows behind.
 Several can be in the making: a copy that takes long does not hold up the steps of the others. One
 thread at a time changes anything, so that a transaction never meets another.
 """
@@ -27,7 +29,7 @@ from thermocline.serve.node.change import Change, Copy, Staged, utc
 from thermocline.serve.node.engine import broken
 from thermocline.serve.node.room import Room
 from thermocline.serve.node.staging import FILE, POSITION
-from thermocline.serve.node.types import duckdb_type, quoted
+from thermocline.serve.node.types import duckdb_type, literal, quoted
 from thermocline.serve.wire.jobs import Broken, Failed
 from thermocline.serve.wire.wire import Body
 
@@ -53,9 +55,7 @@ class Store:
         # New copies are large, and nobody waits for one as for an answer: queries come first.
         self._bulk = ThreadPoolExecutor(1, "bulk", initializer=limits.yield_to_others)
         self._writer.execute("CREATE SCHEMA copies")
-        self._writer.execute(
-            'CREATE TABLE __held ("table" VARCHAR, snapshot VARCHAR, since VARCHAR)'
-        )
+        self._writer.execute("CREATE SCHEMA held")
 
     def stage(self, said: dict[str, Any], body: Body) -> dict[str, Any]:
         """Do what `staging` describes. An error leaves the change set without that table."""
@@ -239,9 +239,9 @@ class Store:
 
     def _change_one(self, table: str, staged: Staged, copies: dict[str, Copy]) -> None:
         view = quoted(table)
-        self._writer.execute('DELETE FROM __held WHERE "table" = ?', [table])
         if staged.kind == "drop":
             self._writer.execute(f"DROP VIEW IF EXISTS {view}")
+            self._writer.execute(f"DROP VIEW IF EXISTS held.{view}")
             copies.pop(table, None)
             return
         assert staged.copy is not None
@@ -256,8 +256,10 @@ class Store:
             self._writer.execute(
                 f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {copy.place}"
             )
+        since = "NULL" if copy.since is None else literal(copy.since)
         self._writer.execute(
-            "INSERT INTO __held VALUES (?, ?, ?)", [table, copy.snapshot, copy.since]
+            f"CREATE OR REPLACE VIEW held.{view} AS "
+            f"SELECT {literal(copy.snapshot)} AS snapshot, {since}::VARCHAR AS since"
         )
 
     def _moved_on(self, staged: Staged, copy: Copy) -> Copy:

@@ -39,3 +39,8 @@ def duckdb_type(kind: Any) -> str:
 def quoted(name: str) -> str:
     """A name as an identifier that can be nothing else."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def literal(text: str) -> str:
+    """A text as a constant that can be nothing else."""
+    return "'" + text.replace("'", "''") + "'"

@@ -1,1 +1,1 @@
-"""What was asked: guarded, understood, and said in the words of other engines."""
+"""What a query asks for: which span of time, which pieces, and whether it reads a table at all."""

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import Refused
+from thermocline.sql.guard import Refused
 
 if TYPE_CHECKING:
     from sqlglot import exp
     from sqlglot.optimizer.scope import Scope
 
-    from thermocline.serve.question.guard import Question
+    from thermocline.sql.guard import Question
 
 NAMES = frozenset(
     {

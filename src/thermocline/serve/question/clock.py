@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import Refused
+from thermocline.sql.guard import Refused
 
 if TYPE_CHECKING:
     from sqlglot import exp

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from thermocline.engine.query_types import family
-from thermocline.serve.question.guard import Question
-from thermocline.serve.question.translate import Unfaithful, plainly
+from thermocline.sql.guard import Question
+from thermocline.sql.translate import Unfaithful, plainly
 
 if TYPE_CHECKING:
     from thermocline.serve.terms import Column, Rows

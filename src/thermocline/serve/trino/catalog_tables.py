@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from thermocline.serve.question.guard import LAKE
 from thermocline.serve.terms import Head
 from thermocline.serve.trino import kinds
+from thermocline.sql.guard import LAKE
 
 SYSTEM = "system"
 VERSION = "476-thermocline"

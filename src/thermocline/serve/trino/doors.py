@@ -162,10 +162,6 @@ class Doors:
         headers: dict[str, str] = {}
         if page.outcome is not None:
             found["columns"] = page.outcome.described()
-            found["warnings"] = [
-                {"warningCode": {"code": 1, "name": "TIME_ZONE"}, "message": message}
-                for message in page.outcome.warnings
-            ]
             headers.update(page.outcome.headers)
             if page.outcome.update is not None:
                 found["updateType"] = page.outcome.update

@@ -14,7 +14,7 @@ from thermocline.serve.failures import (
     TooMuch,
     Unauthenticated,
 )
-from thermocline.serve.question.guard import Refused
+from thermocline.sql.guard import Refused
 
 USER, INTERNAL, RESOURCES = "USER_ERROR", "INTERNAL_ERROR", "INSUFFICIENT_RESOURCES"
 

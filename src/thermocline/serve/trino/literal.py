@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import Refused
 from thermocline.serve.trino.likeness import Like
+from thermocline.sql.guard import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable

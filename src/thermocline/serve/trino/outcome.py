@@ -23,7 +23,6 @@ class Outcome:
     count: int
     headers: Mapping[str, str] = field(default_factory=dict)
     update: str | None = None
-    warnings: tuple[str, ...] = ()
 
     def described(self) -> list[dict[str, Any]]:
         """The columns as clients read them."""

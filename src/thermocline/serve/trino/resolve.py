@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thermocline.serve.question.guard import CONFUSED, LAKE, Bounds, guard, shown
 from thermocline.serve.trino import literal
 from thermocline.serve.trino.catalog_tables import CATALOGS, LISTS, SYSTEM, VERSION, Lake
 from thermocline.serve.trino.faults import Faulty
+from thermocline.sql.guard import CONFUSED, LAKE, Bounds, guard, shown
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -35,8 +35,6 @@ class Resolved:
     sql: str
     names: tuple[str | None, ...]
     """Empty where a * stands among the columns, so that they cannot be counted."""
-    zoned: bool
-    """Whether the answer may depend on the time zone of the session."""
     lasting: bool
     """Whether it is the same for everybody who is in the same schema, whatever the lake holds."""
     tree: exp.Query | None = None
@@ -49,7 +47,7 @@ def resolve(tree: exp.Query, sql: str | None, session: Session, lake: Lake) -> R
     as_written = sql is not None and not (told or lists or changed)
     text = sql if sql is not None and as_written else tree.sql(dialect="trino")
     own = _own(tree) if lists else None
-    return Resolved(text, _names(tree), _zoned(tree), lasting=not (told or lists), tree=own)
+    return Resolved(text, _names(tree), lasting=not (told or lists), tree=own)
 
 
 def _own(tree: exp.Query) -> exp.Query:
@@ -225,17 +223,6 @@ def _put(mention: exp.Table, query: exp.Select) -> None:
         if mention.args.get(part):
             subquery.set(part, mention.args[part])
     mention.replace(subquery)
-
-
-def _zoned(tree: exp.Query) -> bool:
-    from sqlglot import exp
-
-    clock = (exp.CurrentDate, exp.CurrentTime, exp.Localtime, exp.Localtimestamp)
-    times = (exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIME)
-    return any(
-        isinstance(node, clock) or (isinstance(node, exp.Cast) and node.is_type(*times))
-        for node in tree.find_all(*clock, exp.Cast)
-    )
 
 
 def _names(tree: exp.Query) -> tuple[str | None, ...]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote_plus
 
 from thermocline.serve.failures import TooMuch
-from thermocline.serve.question.guard import LAKE, shown
 from thermocline.serve.trino.faults import Faulty
+from thermocline.sql.guard import LAKE, shown
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers

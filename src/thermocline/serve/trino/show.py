@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 
-from thermocline.serve.question import vocabulary
-from thermocline.serve.question.guard import LAKE, shown
 from thermocline.serve.trino import outcome
 from thermocline.serve.trino.catalog_tables import CATALOGS, Lake
 from thermocline.serve.trino.faults import Faulty
@@ -14,6 +13,8 @@ from thermocline.serve.trino.outcome import Outcome
 from thermocline.serve.trino.resolve import known, location
 from thermocline.serve.trino.sessions import PROPERTIES, Session
 from thermocline.serve.trino.words import Words
+from thermocline.sql import vocabulary
+from thermocline.sql.guard import LAKE, shown
 
 
 def show(words: Words, session: Session, lake: Lake) -> Outcome:
@@ -31,6 +32,8 @@ def show(words: Words, session: Session, lake: Lake) -> Outcome:
         if not words.took_one("FROM", "IN"):
             raise words.wrong("FROM is missing")
         return columns(words, session, lake)
+    if words.took("CREATE", "TABLE"):
+        return _definition(words, session, lake)
     if words.took("FUNCTIONS"):
         return _functions(words)
     if words.took("SESSION"):
@@ -38,14 +41,40 @@ def show(words: Words, session: Session, lake: Lake) -> Outcome:
     raise Faulty(
         "NOT_SUPPORTED",
         "This SHOW cannot be answered here.",
-        "There are SHOW CATALOGS, SCHEMAS, TABLES, COLUMNS, FUNCTIONS and SESSION.",
+        "There are SHOW CATALOGS, SCHEMAS, TABLES, COLUMNS, CREATE TABLE, FUNCTIONS and SESSION.",
     )
 
 
 def columns(words: Words, session: Session, lake: Lake) -> Outcome:
     """The columns of the table whose name is next: DESCRIBE, and SHOW COLUMNS."""
-    parts = words.names(most=3)
-    catalog, schema, name = location(parts, session)
+    _, found = _named_table(words, session, lake)
+    wanted = _wanted(words)
+    return outcome.table(
+        [(each, "varchar") for each in ("Column", "Type", "Extra", "Comment")],
+        [(each, kind, "", "") for each, kind in found.items() if wanted(each)],
+    )
+
+
+def _definition(words: Words, session: Session, lake: Lake) -> Outcome:
+    """SHOW CREATE TABLE: its columns; how and where it is kept is not for clients to know."""
+    parts, found = _named_table(words, session, lake)
+    words.end()
+    names = ".".join(_quoted(part) for part in parts)
+    columns = ",\n".join(f"   {_quoted(each)} {kind}" for each, kind in found.items())
+    text = f"CREATE TABLE {names} (\n{columns}\n)"
+    return outcome.table([("Create Table", "varchar")], [(text,)])
+
+
+def _quoted(name: str) -> str:
+    plain = re.fullmatch(r"[a-z_][a-z0-9_]*", name)
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def _named_table(
+    words: Words, session: Session, lake: Lake
+) -> tuple[tuple[str, str, str], Mapping[str, str]]:
+    """The table whose name is next, and its columns."""
+    catalog, schema, name = location(words.names(most=3), session)
     found = lake.columns(catalog, schema, name)
     if found is None:
         _existing(catalog, schema, lake)
@@ -54,11 +83,7 @@ def columns(words: Words, session: Session, lake: Lake) -> Outcome:
             f"Table '{shown(f'{catalog}.{schema}.{name}')}' does not exist.",
             f"SHOW TABLES FROM {shown(schema)} lists those that do.",
         )
-    wanted = _wanted(words)
-    return outcome.table(
-        [(each, "varchar") for each in ("Column", "Type", "Extra", "Comment")],
-        [(each, kind, "", "") for each, kind in found.items() if wanted(each)],
-    )
+    return (catalog, schema, name), found
 
 
 def use(words: Words, session: Session, lake: Lake) -> Outcome:

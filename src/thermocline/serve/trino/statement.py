@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote_plus
 
 from thermocline.serve.failures import Busy
-from thermocline.serve.question.guard import guard, shown
 from thermocline.serve.terms import Answer, Ask, Caller, Lookout
 from thermocline.serve.trino import bind, outcome, sessions, show
 from thermocline.serve.trino.catalog_tables import Lake
@@ -26,6 +25,8 @@ from thermocline.serve.trino.faults import Faulty
 from thermocline.serve.trino.outcome import Outcome
 from thermocline.serve.trino.resolve import Resolved, resolve
 from thermocline.serve.trino.words import Words, leading, parsed, tokens
+from thermocline.sql.guard import guard, shown
+from thermocline.sql.zones import depend_on_session
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -90,6 +91,15 @@ async def run(text: str, session: Session, caller: Caller, router: Router) -> Ou
         min_snapshot=session.min_snapshot,
     )
     tree = found.query.tree
+    if tree is None and not session.in_utc:
+        columns = {table: head.columns for table, head in lake.heads.items()}
+        if await asyncio.to_thread(depend_on_session, ask.sql, columns):
+            raise Faulty(
+                "NOT_SUPPORTED",
+                f"The answer depends on the time zone of the session, {shown(session.zone)}; "
+                "time is counted in UTC here.",
+                "SET TIME ZONE 'UTC', or connect with that zone.",
+            )
     if found.end in {"plan", "json", "valid"}:
         plan = {"list": "from the catalog"} if tree else await router.explain(ask, caller)
         return _explained(plan, found.end)
@@ -98,7 +108,7 @@ async def run(text: str, session: Session, caller: Caller, router: Router) -> Ou
         answer = await _queued(lambda: router.answer_tree(tree, listed, caller))
     else:
         answer = await _queued(lambda: router.answer(ask, caller))
-    return _answered(answer, found, session)
+    return _answered(answer, found)
 
 
 async def _queued(asking: Callable[[], Awaitable[Answer]]) -> Answer:
@@ -313,7 +323,7 @@ def _line(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _answered(answer: Answer, asked: Asking, session: Session) -> Outcome:
+def _answered(answer: Answer, asked: Asking) -> Outcome:
     given = answer.rows.columns
     names = asked.query.names
     if len(names) != len(given):
@@ -321,10 +331,7 @@ def _answered(answer: Answer, asked: Asking, session: Session) -> Outcome:
     columns = tuple((name or each.name, each.trino) for name, each in zip(names, given))
     if asked.end == "columns":
         return _output(columns, asked.query.names)
-    warnings: tuple[str, ...] = ()
-    if asked.query.zoned and not session.in_utc:
-        warnings = (f"Time is counted in UTC here, not in {shown(session.zone)}.",)
-    return Outcome(columns, answer.rows.body, answer.rows.count, warnings=warnings)
+    return Outcome(columns, answer.rows.body, answer.rows.count)
 
 
 def _output(columns: tuple[tuple[str, str], ...], names: tuple[str | None, ...]) -> Outcome:

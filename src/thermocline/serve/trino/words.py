@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 from thermocline.engine.unread import said_of
-from thermocline.serve.question.guard import CONFUSED, Bounds, readable, shown
 from thermocline.serve.trino.faults import Faulty
+from thermocline.sql.guard import CONFUSED, Bounds, readable, shown
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -63,10 +63,11 @@ def parsed(words: list[Token], sql: str) -> exp.Query:
 
     import sqlglot
     from sqlglot import errors, exp
-    from sqlglot.dialects.dialect import Dialect
+
+    from thermocline.sql.dialect.trino_text import TrinoText
 
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it warns with the query's text
-    parser = Dialect.get_or_raise("trino").parser(error_level=sqlglot.ErrorLevel.IMMEDIATE)
+    parser = TrinoText().parser(error_level=sqlglot.ErrorLevel.IMMEDIATE)
     try:
         found = parser.parse(words, sql)
     except (errors.SqlglotError, *CONFUSED) as error:

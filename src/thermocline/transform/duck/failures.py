@@ -12,9 +12,9 @@ from thermocline.contract.definition import Contract
 from thermocline.contract.types import List, Map, Struct
 from thermocline.engine.duck_types import quoted
 from thermocline.errors import CheckFailed, Permanent, ThermoclineError
-from thermocline.transform.duck.session import UNABLE, Session, Unable
+from thermocline.transform.duck.session import BY_SPARK, UNABLE, Session, Unable
 from thermocline.transform.duck.shaping import fitted, shaped
-from thermocline.transform.executor import cannot_compute, first_line
+from thermocline.transform.executor import cannot_compute, first_line, wrong_model
 from thermocline.transform.strategies.shaping import DELETED, written_columns
 
 if TYPE_CHECKING:
@@ -25,6 +25,15 @@ _BEYOND = ("Out of Memory Error", "Binder Error", "Catalog Error", "Parser Error
            "Not implemented Error")  # fmt: skip
 """How DuckDB begins to speak of what it does not know or has no room for; in the midst of a
 result, the text is all that Arrow leaves of its errors."""
+
+
+_WRONG = ("Binder Error: Referenced ", 'Binder Error: Table "', "Binder Error: Ambiguous ",
+          "Binder Error: column ", "Catalog Error: Table with name",
+          "Catalog Error: Type with name", "Parser Error")  # fmt: skip
+"""How it speaks of what no other engine would know either: names that are not there, mostly."""
+_UNKNOWN = ("Catalog Error: Scalar Function", "Catalog Error: Table Function",
+            "Catalog Error: Aggregate Function", "Catalog Error: Function")  # fmt: skip
+"""How it speaks of a function that it does not have; Spark may."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +77,26 @@ def explained(session: Session, rows: str, contract: Contract) -> Iterator[None]
 def judged(error: Exception, contract: Contract) -> ThermoclineError:
     """What a failure of DuckDB is: beyond it, told by ourselves, or the model's own."""
     said = first_line(error)
+    if said.startswith(_WRONG):
+        return Unable(f"{contract.table}: {said}{_meant(error)}", wrong_model(contract))
+    if said.startswith(_UNKNOWN):
+        step = f"Correct its name in models/{contract.layer}. If it is a function of Spark: {{}}"
+        return Unable(f"{contract.table}: {said}", step.format(BY_SPARK[0].lower() + BY_SPARK[1:]))
     if said.startswith(_BEYOND) or UNABLE in said:
         return Unable(f"{contract.table}: {said}")
     told = said.partition("Invalid Input Error: ")[2]
     if told.startswith(f"{contract.table}: "):
         return CheckFailed(told, "Nothing was written.", table=contract.table)
     return cannot_compute(contract, error)
+
+
+def _meant(error: Exception) -> str:
+    """The columns that DuckDB says are there instead of one that is not."""
+    lines = (line.strip() for line in str(error).splitlines())
+    found = next((line for line in lines if line.startswith("Candidate bindings: ")), "")
+    return (
+        f" There are: {found.removeprefix('Candidate bindings: ').lstrip(': ')}." if found else ""
+    )
 
 
 def without(

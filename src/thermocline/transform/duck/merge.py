@@ -13,7 +13,7 @@ from thermocline.engine.duck_types import quoted
 from thermocline.transform.duck import ordering
 from thermocline.transform.duck.applying import Target, holds_nothing
 from thermocline.transform.duck.failures import without
-from thermocline.transform.duck.session import Session
+from thermocline.transform.duck.session import FILE, ROW, Session
 from thermocline.transform.duck.shaping import shaped
 from thermocline.transform.strategies import tombstones
 from thermocline.transform.strategies.applying import ACTION
@@ -119,7 +119,7 @@ def _not_buried(batch: str, target: Target, graves: Target) -> str:
         f"s.{DELETED} OR t.{quoted(contract.key[0])} IS NULL OR "
         f"{ordering.place(contract, 't')} < {ordering.place(contract, 's')}"
     )
-    joined = f"{batch} AS s LEFT JOIN ({graves.now}) AS t ON {equal(contract.key)}"
+    joined = f"{batch} AS s LEFT JOIN ({graves.beside(batch)}) AS t ON {equal(contract.key)}"
     return f"SELECT s.* FROM {joined} WHERE {stands}"
 
 
@@ -128,12 +128,16 @@ def _settle(target: Target, batch: str, bookmark: Any) -> int:
     contract, session = target.contract, target.session
     if holds_nothing(target.draft, contract.table):
         return _filled(target, f"SELECT * FROM {batch}", bookmark, full=False)
-    changes = session.keep(_decided(batch, target.now, contract))
+    found = target.found(batch)
+    near = (
+        target.beside(batch) if found is None else f"SELECT * EXCLUDE ({FILE}, {ROW}) FROM {found}"
+    )
+    changes = session.keep(_decided(batch, near, contract))
     if session.rows(f"SELECT 1 FROM {changes} WHERE {ACTION} = 'compare' LIMIT 1"):
-        changes = session.keep(_compared(changes, target.now, contract))
+        changes = session.keep(_compared(changes, near, contract))
     columns = [column.name for column in written_columns(contract)]
     return target.change(
-        changes, on=contract.key, columns=columns, bookmark=bookmark, operation="merge"
+        changes, on=contract.key, columns=columns, bookmark=bookmark, operation="merge", found=found
     )
 
 

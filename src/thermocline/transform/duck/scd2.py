@@ -59,9 +59,10 @@ def _known(target: Target, beside: Target, batch: str) -> str:
     named = ", ".join(quoted(column.name) for column in columns)
     versions = (
         f"SELECT {named}, false AS {DELETED}, _valid_from AS _tc_at, 'version' AS _tc_was, "
-        f"_valid_to AS _tc_was_until FROM ({target.now}) AS t {ours}"
+        f"_valid_to AS _tc_was_until FROM ({target.beside(batch, contract.key)}) AS t {ours}"
     )
     stored = {column.name for column in beside.contract.columns}
+    kept = beside.beside(batch, contract.key)
     absorbed = ", ".join(
         quoted(c.name) if c.name in stored else f"CAST(NULL AS {ddl(c.type)}) AS {quoted(c.name)}"
         for c in columns
@@ -69,7 +70,7 @@ def _known(target: Target, beside: Target, batch: str) -> str:
     others = (
         f"SELECT {absorbed}, {KIND} = 'delete' AS {DELETED}, "
         f"CAST({quoted(contract.order_by[0])} AS {_STAMP}) AS _tc_at, {KIND} AS _tc_was, "
-        f"CAST(NULL AS {_STAMP}) AS _tc_was_until FROM ({beside.now}) AS t {ours}"
+        f"CAST(NULL AS {_STAMP}) AS _tc_was_until FROM ({kept}) AS t {ours}"
     )
     return f"({versions}) UNION ALL BY NAME ({others})"
 

@@ -32,13 +32,23 @@ MOST_PAIRS = 2_000_000_000
 _ONE_BY_ONE = {"BLOCKWISE_NL_JOIN", "NESTED_LOOP_JOIN"}
 
 
+FILE, ROW = private("file"), private("row")
+PLACES = f"filename AS {FILE}, file_row_number AS {ROW}"
+"""Of each row of a table the data file that it is in, and its number there."""
+
+BY_SPARK = "Set transform.engine = auto, and Spark computes it."
+
+
 class Unable(Permanent):
-    """Something that DuckDB cannot do, or not as Spark would; nothing was written by then."""
+    """Something that DuckDB cannot do, or not as Spark would; nothing was written by then.
+
+    With `auto` Spark is asked then. So its next step is only shown where that is not set.
+    """
 
     code = "unable"
 
-    def __init__(self, what: str) -> None:
-        super().__init__(what, "Set transform.engine = auto, and Spark computes it.")
+    def __init__(self, what: str, next_step: str = BY_SPARK) -> None:
+        super().__init__(what, next_step)
 
 
 class Session:
@@ -62,10 +72,16 @@ class Session:
             self._opened.execute("SET preserve_insertion_order = false")
         return self._opened
 
-    def table(self, name: str, snapshot: int) -> str:
-        """All rows of a table at a snapshot. Uuids are text, as they are in Spark."""
+    def table(self, name: str, snapshot: int, *, places: bool = False) -> str:
+        """All rows of a table at a snapshot. Uuids are text, as they are in Spark.
+
+        With `places` each also has its file and its number in there.
+        """
         state = self.lake.state(name)
-        rows = all_rows(self.connection, state.metadata_location, snapshot)
+        rows = all_rows(
+            self.connection, state.metadata_location, snapshot,
+            also=f", {PLACES}" if places else "", fractions=state.may_hold_nan,
+        )  # fmt: skip
         uuids = _uuid_columns(state, self, rows)
         texts = ", ".join(f"CAST({column} AS {kind}) AS {column}" for column, kind in uuids)
         return f"SELECT * REPLACE ({texts}) FROM ({rows})" if uuids else rows

@@ -17,20 +17,24 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import raise_if_failed
-from thermocline.check.tables import check_tables
+from thermocline.check.tables import check_tables, involved
 from thermocline.errors import BadInput, NotFound, Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.draft import Draft, MainMoved, Published, source_head
+from thermocline.lake.draft import Draft, Published, source_head
 from thermocline.lake.faults import crash_point
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.names import RUN_PREFIX, new_run_id
+from thermocline.lake.outcomes import MainMoved
+from thermocline.lake.retention import consumers
 from thermocline.telemetry import SILENT, Progress
+from thermocline.transform.duck.session import BY_SPARK, Unable
 from thermocline.transform.formulas import Computed, Formulas, Range
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import Model
@@ -110,10 +114,15 @@ class Backfill:
         self.resumed = False
         self.pins: dict[str, int] = {}
         self._into = into
+        self.draft = Draft(lake, new_run_id(), into)
         self._outcomes: list[Outcome] = []
 
     def begin(self) -> None:
         """Take up what an earlier call left unfinished, or begin anew."""
+        with self._advised():
+            self._begin()
+
+    def _begin(self) -> None:
         self.progress.step(f"look {self.model.table}")
         self.lake.ensure(self.model.contract)
         state = self.lake.state(self.model.table)
@@ -126,9 +135,10 @@ class Backfill:
             self.pins = {t: int(s) for t, s in json.loads(note.summary[ASKED])["pins"].items()}
             self.resumed = True
         else:
-            self.draft = Draft(self.lake, new_run_id(), self._into)
             self.draft.begin(self.model.table)
             self._pin()
+            if (beside := self.lake.beside) is not None:  # what it reads is kept while it works
+                beside.register(consumers(self.model.table, self._into, self.pins))
             self._note()
         crash_point("backfill.begun")
         self.parts = self._parts()
@@ -143,7 +153,21 @@ class Backfill:
         """Have all that is left computed. Raises BackfillFailed when some could not be."""
         left = self._left()
         if left.values:
-            self._have_done(left, batch, count)
+            with self._advised():
+                self._have_done(left, batch, count)
+
+    @contextmanager
+    def _advised(self) -> Iterator[None]:
+        """Have an error advise what helps: the engine that a setting names is not asked here."""
+        try:
+            yield
+        except Unable as error:
+            if BY_SPARK in error.next_step:
+                whole = f"thermo run --full-refresh --select {self.model.table}"
+                auto = self.lake.settings.transform.engine == "auto"
+                first = "" if auto else "Set transform.engine = auto. "
+                error.next_step = f"{first}Compute it as a whole, on Spark: {whole}."
+            raise
 
     def finish(self, *, batch: int | None = None, count: int | None = None) -> Published:
         """Check the table on the branch and publish it, on top of what others did meanwhile."""
@@ -179,8 +203,9 @@ class Backfill:
         )
 
     def close(self) -> None:
-        """Let go of the engine that looked for partitions."""
+        """Let go of the engine that looked for partitions; what is not done can be taken up."""
         self.executor.close()
+        self.draft.release()
 
     def _unfinished(self, state: TableState) -> tuple[str, Snapshot] | None:
         """The run and the note of a backfill of the same, if a branch holds one."""
@@ -297,9 +322,10 @@ class Backfill:
         self.progress.step(f"check {self.model.table}")
         contract = self.model.contract
         snapshots = {**self.pins, contract.table: self.draft.head(contract.table)}
-        for table in self.lake.tables():  # rules may refer to tables that the model does not read
-            if table not in snapshots and (head := self.lake.state(table).head()) is not None:
-                snapshots[table] = head
+        # Rules may refer to tables that the model does not read.
+        for table, state in self.lake.states(involved([contract])).items():
+            if (head := state.head()) is not None:
+                snapshots.setdefault(table, head)
         reports = check_tables(self.lake, [contract], snapshots)
         raise_if_failed(reports, self.draft.branch)
         self.progress.done()

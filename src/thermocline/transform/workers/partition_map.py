@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from thermocline.contract.definition import Write
+from thermocline.engine.duck_types import quoted
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import source_head
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.names import RUN_PREFIX
 from thermocline.transform import plan
 from thermocline.transform.duck.executor import DuckExecutor
-from thermocline.transform.formulas import Formulas
+from thermocline.transform.duck.placing import placed
+from thermocline.transform.duck.reader import DuckReader
+from thermocline.transform.duck.session import Session, Unable
+from thermocline.transform.duck.shaping import shaped
+from thermocline.transform.executor import first_line
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
 from thermocline.transform.parts import MOST_PARTS, touched_columns
+from thermocline.transform.step import Stand, decide
+from thermocline.transform.strategies.shaping import DELETED
 from thermocline.transform.workers.backfill import FAILED, noted
 from thermocline.transform.workers.piece import label
 
@@ -123,9 +131,11 @@ def _one(
 
 
 def _stale(
-    lake: Lake, models: Mapping[str, Model], model: Model, held: Mapping[tuple[Any, ...], Any]
+    lake: Lake, models: Mapping[str, Model], model: Model, held: Collection[tuple[Any, ...]]
 ) -> tuple[set[tuple[Any, ...]], str]:
     """The partitions that a run of this model alone would compute, and what is left open."""
+    import duckdb
+
     upstream = {step.table for step in plan.plan(lake, models).steps} & set(model.sources)
     note = f"{', '.join(sorted(upstream))} will change first" if upstream else ""
     steps = plan.plan(lake, models, select=[model.table]).steps
@@ -133,40 +143,55 @@ def _stale(
         return (set(held) if steps else set()), note
     (step,) = steps
     state = lake.state(model.table) if lake.exists(model.table) else None
-    executor = DuckExecutor(lake)
     spans = {
         source: Span(source, _since(state, source), source_head(lake.state(source), MAIN))
         for source in model.sources
     }
+    executor = DuckExecutor(lake)
     inputs = executor.sql_inputs(model, spans)
     try:
-        columns = touched_columns(model)
-        found = None
-        if columns and step.way is plan.Way.TOUCHED:
-            found = inputs.touched(columns, MOST_PARTS)
-            if found is not None:
-                return {*found.values, *_of_others(lake, model, inputs, held)}, note
-        elif columns:
-            found = inputs.every_part(columns, MOST_PARTS)
-            return {*held, *(found.values if found else ())}, note
-        return (set(held) if found is None else set(found.values)), note
+        found = _decided(lake, step, inputs, executor.session, held)
+    except (Unable, duckdb.Error) as error:
+        found, said = None, error.cause if isinstance(error, Unable) else first_line(error)
+        note = "; ".join(filter(None, (note, f"which ones DuckDB cannot tell: {said}")))
     finally:
         inputs.close()
         executor.close()
+    return (set(held) if found is None else found), note
 
 
-def _of_others(
-    lake: Lake, model: Model, inputs: Inputs[str], held: Mapping[tuple[Any, ...], Any]
-) -> set[tuple[Any, ...]]:
-    """The partitions that another version of the model computed."""
-    states = {table: lake.state(table) for table in model.sources}
-    ends = {table: span.end for table, span in inputs.spans.items()}
-    marked = bookmarks.read(lake.state(model.table))
-    formulas = Formulas.of(marked).beside(states, ends, marked)
-    if formulas.uniform(model.fingerprint):
-        return set()
-    every = inputs.every_part(touched_columns(model), MOST_PARTS)
-    return formulas.stale([*held, *(every.values if every else ())], model.fingerprint)
+def _decided(
+    lake: Lake, step: plan.Step, inputs: Inputs[str], session: Session, held: Collection[Any]
+) -> set[tuple[Any, ...]] | None:
+    """The partitions that a run's own decision reaches; None where it is not known which."""
+    model = step.model
+    if not lake.exists(model.table):
+        columns = touched_columns(model) if model.contract.write is Write.PARTITIONS else []
+        every = inputs.every_part(columns, MOST_PARTS) if columns else None
+        return None if every is None else set(every.values)
+    head = source_head(lake.state(model.table), MAIN)
+    stand = Stand.on(lake, model, MAIN, head)
+    decision = decide(inputs, stand, step.way, inputs.spans)
+    if decision.touched is not None and model.contract.write is Write.PARTITIONS:
+        return set(decision.touched.values)
+    rows = inputs.everything() if decision.rows is None else decision.rows
+    if decision.touched is not None:
+        rows = inputs.only(decision.touched)
+    contract, iceberg = model.contract, lake.iceberg(model.table)
+    given = shaped(session, rows, contract, deletes=contract.write is not Write.APPEND)
+    coming = placed(session, f"SELECT * FROM ({given}) WHERE NOT {DELETED}", iceberg)
+    if coming is None or decision.way is plan.Way.FULL:
+        return None if coming is None else {*held, *coming}
+    if contract.write is Write.APPEND:
+        return coming
+    # A row that changes leaves the partition where the row of its key is now.
+    keys = given
+    if decision.touched is not None:
+        keys = DuckReader(session).touched(model, decision.touched)
+    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in contract.key)
+    now = f"({session.table(model.table, head)}) AS t SEMI JOIN ({keys}) AS s ON {same}"
+    leaving = placed(session, f"SELECT t.* FROM {now}", iceberg)
+    return None if leaving is None else coming | leaving
 
 
 def _since(state: TableState | None, source: str) -> int | None:

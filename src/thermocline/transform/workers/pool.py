@@ -20,7 +20,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from thermocline import telemetry
+from thermocline import interrupt, telemetry
 from thermocline.errors import Permanent, ThermoclineError, Transient
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.workers.piece import Done, Piece
@@ -216,7 +216,7 @@ def told(said: dict[str, Any]) -> ThermoclineError:
     """The error that a worker told of."""
     for known in (OutOfMemory, Unable):
         if said["code"] == known.code:
-            return known(said["cause"])
+            return known(said["cause"], said["next_step"])
     kind = Transient if said["transient"] else Remote
     error = kind(said["cause"], said["next_step"], **said["details"])
     error.code = said["code"]
@@ -243,7 +243,7 @@ class _Process:
             return Permanent("The work was interrupted.", "Call it again to go on.").as_dict()
         if self._running is None:
             self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-            self._running = subprocess.Popen(
+            self._running = interrupt.start(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

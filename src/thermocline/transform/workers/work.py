@@ -13,6 +13,7 @@ from thermocline.errors import BadInput
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import Draft
 from thermocline.lake.faults import crash_point
+from thermocline.lake.liveness import RunLock
 from thermocline.transform.duck import plain
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
@@ -66,6 +67,7 @@ class Worker:
         if model is None:
             raise BadInput(f"There is no model of {piece.table}.", "Is it another project's piece?")
         began, cpu = time.monotonic(), time.process_time()
+        alive = RunLock(self._lake.settings.project, piece.run)
         try:
             done = self._parts(model, piece) if piece.parts else self._whole(model, piece)
         except MemoryError as error:
@@ -75,6 +77,8 @@ class Worker:
             if "Out of Memory" in error.cause or "bad_alloc" in error.cause:
                 raise OutOfMemory(error.cause) from error
             raise
+        finally:
+            alive.release()
         return replace(
             done,
             seconds=round(time.monotonic() - began, 3),

@@ -57,7 +57,7 @@ from tests.integration.serve.nodes.tending import (
 )
 
 from thermocline.lake import Lake, refs
-from thermocline.serve.keeper import feeding
+from thermocline.serve.keeper import feeding, link
 
 
 @pytest.fixture
@@ -65,9 +65,13 @@ def lake(tmp_path: Path) -> Lake:
     return make_lake(tmp_path)
 
 
+@pytest.mark.parametrize("most", [100_000, 2])
 def test_a_window_follows_appends_deletes_and_rewrites(
-    lake: Lake, node: Process, keepers: Keepers
+    lake: Lake, node: Process, keepers: Keepers, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also when what goes is told in many messages."""
+    monkeypatch.setattr(link, "MOST_GONE", most)
+    monkeypatch.setattr(link, "MOST_DELETED", most)
     table = make_table(lake, "gold.t")
     put(table, [row(n, days=n) for n in range(12)] + [row(99, note=None), {**row(98), "at": None}])
     keeper = keepers(lake, node)

@@ -34,12 +34,13 @@ from tests.integration.serve.nodes.tending import (
 
 from thermocline.lake import Lake, refs
 from thermocline.lake.metadata import local_path
-from thermocline.serve.fleet import lookout as lookouts
+from thermocline.serve.fleet.replica import Conversation, Replica
 from thermocline.serve.keeper import keeper as keeping
 from thermocline.serve.keeper import reading
 from thermocline.serve.keeper.keeper import Keeper
 from thermocline.serve.keeper.placing import place
 from thermocline.serve.keeper.reading import Difference
+from thermocline.serve.terms import Lookout
 from thermocline.serve.wire.wire import Line
 
 
@@ -158,7 +159,7 @@ def test_a_copy_that_takes_long_does_not_hold_up_other_tables(
 
     def slowly(difference: Difference) -> Iterator[pa.RecordBatch]:
         yield from batches(difference)
-        of_long = all(path.startswith(long.location()) for path in difference.files)
+        of_long = all(path.startswith(long.location()) for path in difference.came)
         while of_long and not enough.wait(0.01):
             sent.set()
             yield empty(long)
@@ -291,7 +292,7 @@ def test_what_is_asked_for_stays_when_room_is_short(
 ) -> None:
     for name in ("gold.a", "gold.b"):
         put(make_table(lake, name, WHOLE), [row(number) for number in range(100)])
-    size = sum(f.bytes for f in keepers(lake).lookout().heads["gold.a"].files)
+    size = keepers(lake).lookout().heads["gold.a"].files.total.bytes
     keeper = keepers(lake, node, budget=6 * size)
     caught_up(keeper, "node-0", "gold.a")
     assert "gold.b" not in keeper.lookout().held["node-0"]
@@ -310,14 +311,25 @@ def test_the_process_answers_the_router_and_ends_with_it(
     keeper = Process(
         "thermocline.serve.keeper", f"unix:{sockets / 'keeper'}.sock", "--project", project
     )
-    seen = lookouts.read(keeper.ask(do="lookout", after=0, wait=10.0)["lookout"])
+    replica = Replica()
+
+    def asked(**said: Any) -> Lookout:
+        talk = Conversation(replica)
+        following: dict[str, Any] | None = {**said, **talk.request()}
+        while following is not None:
+            reply = keeper.ask(**{"do": "lookout", **following})["lookout"]
+            following = talk.take(reply)
+        talk.end(reply)
+        return replica.known
+
+    seen = asked(wait=10.0)
     assert seen.heads["gold.t"].snapshot == head(table)
     keeper.ask(do="nodes", nodes=[{"name": "n", "address": node.address, "token": TOKEN}])
 
     def held() -> Any:
         nonlocal seen
         after = seen.epoch
-        seen = lookouts.read(keeper.ask(do="lookout", after=after, wait=10.0)["lookout"])
+        seen = asked(wait=10.0)
         assert seen.epoch > after
         return seen.held.get("n", {}).get("gold.t")
 
@@ -330,7 +342,7 @@ def test_the_process_answers_the_router_and_ends_with_it(
         pass
     assert time.monotonic() - began < 2.0
     put(table, [row(3)])
-    looked = lookouts.read(keeper.ask(do="look")["lookout"])
+    looked = asked(do="look")
     assert looked.heads["gold.t"].snapshot == head(table)
     assert "epoch" in keeper.ask(do="rebuild", tables=["gold.t"])
     assert keeper.line.ask({"do": "query", "sql": "select 1"}).error is not None

@@ -1,0 +1,58 @@
+"""A project that was copied or moved, made whole where it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from thermocline.cli import output
+from thermocline.cli.invocation import Command, Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from thermocline.recover import Relocation
+
+
+@click.command(cls=Command)
+@click.option("--plan", is_flag=True, help="Only show what would be done.")
+@click.option("--from", "old", metavar="FOLDER",
+              help="The warehouse that the tables were in, where it cannot be seen.")  # fmt: skip
+@click.option("--shared", is_flag=True,
+              help="Change a catalog that other projects may use, for all of them.")  # fmt: skip
+@pass_invocation
+def relocate(invocation: Invocation, plan: bool, old: str | None, shared: bool) -> None:
+    """Make a project whole that was copied or moved: its tables then lie in its own warehouse.
+
+    What lies elsewhere is read and never changed. Files that are not here yet are copied; every
+    snapshot is compared with what it was; then all tables are switched in one commit.
+    """
+    lakehouse = invocation.lakehouse()
+    with invocation.progress() as progress:
+        done = lakehouse.relocate(old=old, shared=shared, plan=plan, progress=progress)
+    invocation.show(done, _view)
+
+
+def _view(done: Relocation) -> RenderableType:
+    if not done.tables:
+        return output.line(f"All tables lie in {done.warehouse}; there is nothing to relocate.")
+    number = output.number
+    rows = [
+        [
+            each.table,
+            number(each.snapshots),
+            number(each.files),
+            f"{number(each.copied)} ({output.size(each.copied_bytes)})" if each.copied else "0",
+            number(each.written),
+            number(each.rows),
+        ]
+        for each in done.tables
+    ]
+    names = ["table", "snapshots", "files", "copied", "rewritten", "rows"]
+    verb = "are in" if done.done else "would be brought to"
+    return output.stack(
+        output.table(names, rows, right=names[1:]),
+        output.line(f"{output.plural(len(done.tables), 'table')} {verb} {done.warehouse}."),
+        output.line("Where they were, nothing was changed." if done.done else "", style="dim"),
+    )

@@ -1,0 +1,84 @@
+"""The JVM that PySpark talks to: started by us, so that it never outlives this process.
+
+PySpark's own launch forgets the process when it is interrupted, and leaves it our terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from thermocline import interrupt
+from thermocline.errors import EngineUnavailable
+
+_PLACE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+
+
+@contextmanager
+def launched(conf: Mapping[str, str], log: Path) -> Iterator[None]:
+    """Start a JVM with this configuration; in this block PySpark takes it for its own.
+
+    All that it prints goes to `log`. It ends when this process does, however that ends, because
+    its standard input is then closed.
+    """
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None or _PORT in os.environ:
+        yield
+        return
+    folder = Path(tempfile.mkdtemp(prefix="thermocline-jvm-"))
+    try:
+        with log.open("ab") as printed:
+            process = interrupt.start(
+                _command(conf),
+                stdin=subprocess.PIPE,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "SPARK_CONNECT_MODE": "0", _PLACE: str(folder / "connection")},
+            )
+        try:
+            os.environ[_PORT], os.environ[_SECRET] = _connection(process, folder, log)
+            yield
+        except BaseException:
+            interrupt.end_child(process)
+            raise
+        _processes.append(process)
+    finally:
+        for name in (_PORT, _SECRET):
+            os.environ.pop(name, None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+_processes: list[subprocess.Popen[bytes]] = []
+"""Kept, because the JVM ends when the pipe to it is closed."""
+
+
+def _command(conf: Mapping[str, str]) -> list[str]:
+    from pyspark import find_spark_home
+
+    home: str = find_spark_home._find_spark_home()  # type: ignore[no-untyped-call]
+    settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
+    asked = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    return [str(Path(home) / "bin" / "spark-submit"), *settings, *asked]
+
+
+def _connection(process: subprocess.Popen[bytes], folder: Path, log: Path) -> tuple[str, str]:
+    """The port and the secret that the JVM writes to a file once it listens."""
+    place = folder / "connection"
+    while not place.is_file():
+        if (code := process.poll()) is not None:
+            raise EngineUnavailable(
+                f"Spark did not start: its JVM ended with code {code}.",
+                f"See {log}, or run `thermo doctor`.",
+            )
+        time.sleep(0.05)
+    written = place.read_bytes()  # two numbers of four bytes: the port, and the secret's length
+    return str(int.from_bytes(written[:4], "big")), written[8:].decode()

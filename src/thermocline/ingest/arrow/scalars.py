@@ -1,0 +1,124 @@
+"""One text as one typed value, where it is certain what Spark would make of it.
+
+What a text means is said once, in Spark SQL (`values.scalar`). This is for a handful of records,
+so that they need no Spark: either the value, or that there is none, or Declined where the two
+might differ.
+"""
+
+from __future__ import annotations
+
+import decimal
+import math
+import re
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from thermocline.contract.types import Decimal, Primitive, Type
+from thermocline.ingest.plain import Declined
+from thermocline.ingest.values import PATTERNS
+
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_BOUNDS = {"int": 2**31, "long": 2**63}
+_TRUE = {"t", "true", "y", "yes", "1"}
+_FALSE = {"f", "false", "n", "no", "0"}
+_NUMBER = re.compile(r"[+-]?([0-9]+([.][0-9]*)?|[.][0-9]+)")
+_POWER = re.compile(r"[^eE]*[0-9.][eE][+-]?[0-9]+[^eE]*")
+_DAY = re.compile(r"(19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}")
+_MOMENT = re.compile(rf"({_DAY.pattern})[T ]([0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})([.]([0-9]{{1,6}}))?")
+_EXACT = decimal.Context(prec=80)
+
+
+class _Nothing:
+    """That a text is there and no value of its type."""
+
+
+NOTHING = _Nothing()
+
+
+def scalar(type_: Type, text: str) -> Any:
+    """The value of a text that is there, or NOTHING; Declined where Spark may see it otherwise."""
+    match type_:
+        case Primitive("string"):
+            return text
+        case Primitive("float" | "double" | "date" | "timestamp" | "timestamptz" as name):
+            if not re.fullmatch(PATTERNS[name], text):
+                return NOTHING if not text.endswith("\n") else _doubt(text, type_)
+            return _READERS[name](text)
+        case Primitive("boolean" | "int" | "long") | Decimal():
+            if not (text.isascii() and text.isprintable()):
+                return _doubt(text, type_)
+            plain = text.strip(" ")
+            if isinstance(type_, Decimal):
+                return _decimal(plain, type_)
+            return _boolean(plain) if type_.name == "boolean" else _whole(plain, type_.name)
+    return _doubt(text, type_)
+
+
+def _doubt(text: str, type_: Type) -> Any:
+    raise Declined(f"{text[:20]!r} as {type_}")
+
+
+def _boolean(text: str) -> Any:
+    low = text.lower()
+    return low in _TRUE if low in _TRUE | _FALSE else NOTHING
+
+
+def _whole(text: str, name: str) -> Any:
+    if not _WHOLE.fullmatch(text) or len(text) > 40:
+        return NOTHING
+    found = int(text)
+    return found if -_BOUNDS[name] <= found < _BOUNDS[name] else NOTHING
+
+
+def _decimal(text: str, type_: Decimal) -> Any:
+    if not _NUMBER.fullmatch(text):
+        return NOTHING if not _POWER.fullmatch(text) else _doubt(text, type_)
+    if len(text) > 38:
+        return _doubt(text, type_)
+    found = decimal.Decimal(text)
+    scaled = found.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_EXACT)
+    if scaled != found or abs(scaled) >= 10 ** (type_.precision - type_.scale):
+        return NOTHING
+    return scaled if scaled else abs(scaled)
+
+
+def _double(text: str) -> Any:
+    found = float(text)
+    if math.isinf(found) or math.isnan(found) or (found == 0.0 and text.startswith("-")):
+        return _doubt(text, Primitive("double"))
+    if found == 0.0 and re.search("[1-9]", re.split("[eE]", text)[0]):
+        return NOTHING
+    return found
+
+
+def _date(text: str) -> Any:
+    if not _DAY.fullmatch(text.removesuffix("Z")):
+        return _doubt(text, Primitive("date"))
+    try:
+        return date.fromisoformat(text.removesuffix("Z"))
+    except ValueError:
+        return NOTHING
+
+
+def _moment(text: str, *, zone: bool) -> Any:
+    if zone and not text.endswith("Z"):
+        return _doubt(text, Primitive("timestamptz"))
+    found = _MOMENT.fullmatch(text.removesuffix("Z"))
+    if found is None:
+        return _doubt(text, Primitive("timestamp"))
+    day, time, fraction = found[1], found[3], found[5] or ""
+    try:
+        whole = datetime.fromisoformat(f"{day}T{time}")
+    except ValueError:
+        return NOTHING
+    return whole + timedelta(microseconds=int(fraction.ljust(6, "0")))
+
+
+_READERS: dict[str, Any] = {
+    # What is rounded to a float is rounded once by Spark, and would be twice here.
+    "float": lambda text: _doubt(text, Primitive("float")),
+    "double": _double,
+    "date": _date,
+    "timestamp": lambda text: _moment(text, zone=False),
+    "timestamptz": lambda text: _moment(text, zone=True),
+}

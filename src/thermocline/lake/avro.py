@@ -1,0 +1,261 @@
+"""Avro files as they were written: every value by the file's own schema, none interpreted.
+
+PyIceberg reads manifests into what it knows of them. What is to be written again with other paths
+must keep the rest to the last byte: dates stay numbers, decimals bytes, unknown fields themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+_MAGIC = b"Obj\x01"
+_SCHEMA, _CODEC = "avro.schema", "avro.codec"
+_SIZES = {"float": 4, "double": 8}
+_BLOCK = 4000
+"""Records in a block, as many as are in memory at once when others read the file."""
+
+Schema = Any
+Named = dict[str, Schema]
+Read = Callable[[BytesIO], Any]
+Write = Callable[[BytesIO, Any], None]
+
+
+@dataclass(frozen=True)
+class AvroFile:
+    """A file's records, and the metadata of its header, the schema's text among it."""
+
+    metadata: Mapping[str, bytes]
+    records: list[Any]
+
+    @property
+    def fields(self) -> dict[str, Schema]:
+        """The schema of each field of a record."""
+        return fields_of(json.loads(self.metadata[_SCHEMA]))
+
+
+def fields_of(schema: Schema) -> dict[str, Schema]:
+    """The schema of each field of a record; of an optional one, of what it is when it is there."""
+    if isinstance(schema, list):
+        schema = next(each for each in schema if each != "null")
+    return {field["name"]: field["type"] for field in schema["fields"]}
+
+
+def read(content: bytes) -> AvroFile:
+    """Read a file. Raises ValueError for what is no whole Avro file."""
+    stream = BytesIO(content)
+    if stream.read(4) != _MAGIC:
+        raise ValueError("it is no Avro file")
+    try:
+        header: dict[str, bytes] = dict(_map(stream, _bytes))
+        codec = header.get(_CODEC, b"null")
+        if codec not in (b"null", b"deflate"):
+            raise ValueError(f"it is compressed by {codec.decode()}")
+        marker, one = stream.read(16), reader(json.loads(header[_SCHEMA]), {})
+        records = []
+        while stream.tell() < len(content):
+            count, size = _long(stream), _long(stream)
+            block = _exactly(stream, size)
+            inner = BytesIO(block if codec == b"null" else zlib.decompress(block, -15))
+            records += [one(inner) for _ in range(count)]
+            if _exactly(stream, 16) != marker:
+                raise ValueError("a block does not end where it says")
+    except (IndexError, KeyError, EOFError, zlib.error) as error:
+        raise ValueError(f"it is damaged: {error}") from error
+    return AvroFile(header, records)
+
+
+def written(file: AvroFile) -> bytes:
+    """Return the bytes of a file. The same records give the same bytes."""
+    stream, one = BytesIO(), writer(json.loads(file.metadata[_SCHEMA]), {})
+    stream.write(_MAGIC)
+    _write_array(stream, list(file.metadata.items()), _write_entry)
+    marker = bytes(16)
+    stream.write(marker)
+    for start in range(0, len(file.records), _BLOCK):
+        block, some = BytesIO(), file.records[start : start + _BLOCK]
+        for record in some:
+            one(block, record)
+        content = block.getvalue()
+        if file.metadata.get(_CODEC) == b"deflate":
+            packer = zlib.compressobj(wbits=-15)
+            content = packer.compress(content) + packer.flush()
+        _write_long(stream, len(some))
+        _write_bytes(stream, content)
+        stream.write(marker)
+    return stream.getvalue()
+
+
+def reader(schema: Schema, named: dict[str, Read]) -> Read:
+    """Return what reads one value. A union is read as (its branch, the value)."""
+    if isinstance(schema, list):
+        branches = [reader(each, named) for each in schema]
+
+        def union(stream: BytesIO) -> Any:
+            number = _long(stream)
+            return number, branches[number](stream)
+
+        return union
+    if isinstance(schema, str):
+        return named[schema] if schema in named else _READERS[schema]
+    match schema["type"]:
+        case "record":
+            fields: list[tuple[str, Read]] = []
+
+            def record(stream: BytesIO) -> Any:
+                return {name: each(stream) for name, each in fields}
+
+            named[schema["name"]] = record
+            fields += [(field["name"], reader(field["type"], named)) for field in schema["fields"]]
+            return record
+        case "array":
+            item = reader(schema["items"], named)
+            return lambda stream: _array(stream, item)
+        case "map":
+            value = reader(schema["values"], named)
+            return lambda stream: _map(stream, value)
+        case "fixed":
+            size = schema["size"]
+            found: Read = lambda stream: _exactly(stream, size)  # noqa: E731
+        case "enum":
+            found = _long
+        case inner:
+            return reader(inner, named)
+    named[schema["name"]] = found
+    return found
+
+
+def writer(schema: Schema, named: dict[str, Write]) -> Write:
+    """Return what writes one value, as `reader` gave it."""
+    if isinstance(schema, list):
+        branches = [writer(each, named) for each in schema]
+
+        def union(stream: BytesIO, value: Any) -> None:
+            _write_long(stream, value[0])
+            branches[value[0]](stream, value[1])
+
+        return union
+    if isinstance(schema, str):
+        return named[schema] if schema in named else _WRITERS[schema]
+    match schema["type"]:
+        case "record":
+            fields: list[tuple[str, Write]] = []
+
+            def record(stream: BytesIO, value: Any) -> None:
+                for name, each in fields:
+                    each(stream, value[name])
+
+            named[schema["name"]] = record
+            fields += [(field["name"], writer(field["type"], named)) for field in schema["fields"]]
+            return record
+        case "array":
+            item = writer(schema["items"], named)
+            return lambda stream, value: _write_array(stream, value, item)
+        case "map":
+            inside = writer(schema["values"], named)
+
+            def entry(stream: BytesIO, value: Any) -> None:
+                _write_bytes(stream, value[0].encode())
+                inside(stream, value[1])
+
+            return lambda stream, value: _write_array(stream, value, entry)
+        case "fixed":
+            found: Write = _write_raw
+        case "enum":
+            found = _write_long
+        case inner:
+            return writer(inner, named)
+    named[schema["name"]] = found
+    return found
+
+
+def _exactly(stream: BytesIO, size: int) -> bytes:
+    found = stream.read(size)
+    if size < 0 or len(found) != size:
+        raise EOFError("it ends too early")
+    return found
+
+
+def _long(stream: BytesIO) -> int:
+    number = shift = 0
+    while True:
+        byte = stream.read(1)[0]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1)
+        shift += 7
+
+
+def _bytes(stream: BytesIO) -> bytes:
+    return _exactly(stream, _long(stream))
+
+
+def _array(stream: BytesIO, item: Read) -> list[Any]:
+    found: list[Any] = []
+    while count := _long(stream):
+        if count < 0:  # its size follows, for readers that pass over it
+            count, _ = -count, _long(stream)
+        found += [item(stream) for _ in range(count)]
+    return found
+
+
+def _map(stream: BytesIO, value: Read) -> list[tuple[str, Any]]:
+    return _array(stream, lambda inner: (_bytes(inner).decode(), value(inner)))
+
+
+def _write_long(stream: BytesIO, value: int) -> None:
+    number = (value << 1) ^ (value >> 63)
+    while number > 0x7F:
+        stream.write(bytes((number & 0x7F | 0x80,)))
+        number >>= 7
+    stream.write(bytes((number,)))
+
+
+def _write_bytes(stream: BytesIO, value: bytes) -> None:
+    _write_long(stream, len(value))
+    stream.write(value)
+
+
+def _write_raw(stream: BytesIO, value: bytes) -> None:
+    stream.write(value)
+
+
+def _write_array(stream: BytesIO, values: list[Any], item: Write) -> None:
+    if values:
+        _write_long(stream, len(values))
+        for value in values:
+            item(stream, value)
+    _write_long(stream, 0)
+
+
+def _write_entry(stream: BytesIO, value: tuple[str, bytes]) -> None:
+    _write_bytes(stream, value[0].encode())
+    _write_bytes(stream, value[1])
+
+
+_READERS: Mapping[str, Read] = {
+    "null": lambda stream: None,
+    "boolean": lambda stream: _exactly(stream, 1),
+    "int": _long,
+    "long": _long,
+    "bytes": _bytes,
+    "string": lambda stream: _bytes(stream).decode(),
+    # The bits as they are: of NaN as well.
+    **{
+        name: lambda stream, size=size: _exactly(stream, size)  # type: ignore[misc]
+        for name, size in _SIZES.items()
+    },
+}
+_WRITERS: Mapping[str, Write] = {
+    "null": lambda stream, value: None,
+    "boolean": _write_raw,
+    "int": _write_long,
+    "long": _write_long,
+    "bytes": _write_bytes,
+    "string": lambda stream, value: _write_bytes(stream, value.encode()),
+    **dict.fromkeys(_SIZES, _write_raw),
+}

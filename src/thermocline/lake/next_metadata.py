@@ -1,0 +1,177 @@
+"""A table's next metadata file: changes of snapshots and refs, applied to the JSON of the last.
+
+PyIceberg copies all snapshots several times for each commit. Here a commit costs what it changes,
+and one pass over the file's text when it is written. Times never go back; see commit_times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from thermocline.errors import CommitConflict, Permanent
+from thermocline.lake.commit_times import last_ms, next_ms
+from thermocline.lake.metadata import MAIN
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+    from pyiceberg.table.update import TableUpdate
+
+Raw = Mapping[str, Any]
+
+LOG_SIZE = "write.metadata.previous-versions-max"
+_LOG_SIZE_DEFAULT, _LOG_SIZE_MOST = 100, 400
+GRACE_MS = 120_000
+"""A query may have begun with a metadata file: younger ones stay, up to a number."""
+REMOVES_OLD = "write.metadata.delete-after-commit.enabled"
+
+
+class SequenceTaken(CommitConflict):
+    """Somebody committed to another branch meanwhile: the snapshot's number is not the next."""
+
+
+def updated(table: str, raw: Raw, location: str, updates: Sequence[TableUpdate]) -> dict[str, Any]:
+    """The metadata that follows `raw`, which lies at a location and is left as it is."""
+    new = dict(raw)
+    new["refs"] = dict(_refs(raw))
+    at = next_ms(last_ms(raw))
+    for update in updates:
+        if update.action not in _APPLY:
+            raise Permanent(
+                f"A commit to {table} asks for {update.action}, which nobody wrote.",
+                "This is a bug; please report it.",
+            )
+        at = _APPLY[update.action](table, new, update, at)
+    new["last-updated-ms"] = at
+    log = [
+        *(raw.get("metadata-log") or ()),
+        {"metadata-file": location, "timestamp-ms": raw["last-updated-ms"]},
+    ]
+    young = sum(entry["timestamp-ms"] > at - GRACE_MS for entry in log) if _removes(raw) else 0
+    new["metadata-log"] = log[-max(_most(raw), min(young, _LOG_SIZE_MOST)) :]
+    return new
+
+
+def outdated(raw: Raw, new: Raw) -> frozenset[str]:
+    """The metadata files that the log no longer names, where a table wants them removed."""
+    if not _removes(new):
+        return frozenset()
+    named = ({entry["metadata-file"] for entry in each.get("metadata-log") or ()}
+             for each in (raw, new))  # fmt: skip
+    before, after = named
+    return frozenset(before - after)
+
+
+def require_next(table: str, snapshot: Snapshot, current: TableMetadata) -> None:
+    """Raise SequenceTaken for a snapshot whose number somebody else has had."""
+    last = getattr(current, "last_sequence_number", 0)  # the first format has none
+    if current.format_version > 1 and (snapshot.sequence_number or 0) <= last:
+        raise SequenceTaken(f"{table} was changed by somebody else.", "Run again.", table=table)
+
+
+def dumped(raw: Raw) -> bytes:
+    """The text of a metadata file."""
+    return json.dumps(raw, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _removes(raw: Raw) -> bool:
+    return str((raw.get("properties") or {}).get(REMOVES_OLD, "false")).lower() == "true"
+
+
+def _most(raw: Raw) -> int:
+    given = (raw.get("properties") or {}).get(LOG_SIZE, _LOG_SIZE_DEFAULT)
+    return max(1, int(given))
+
+
+def _refs(raw: Raw) -> Mapping[str, Any]:
+    """The refs; a table of the first format may only say which snapshot is current."""
+    current = raw.get("current-snapshot-id")
+    if raw.get("refs") or current in (None, -1):
+        return raw.get("refs") or {}
+    return {MAIN: {"snapshot-id": current, "type": "branch"}}
+
+
+def _add_snapshot(table: str, new: dict[str, Any], update: Any, at: int) -> int:
+    if new["format-version"] > 2:
+        raise Permanent(
+            f"{table} has format version {new['format-version']}, which cannot be written here.",
+            "Write to it with Spark.",
+        )
+    entry = json.loads(update.snapshot.model_dump_json())
+    if any(each["snapshot-id"] == entry["snapshot-id"] for each in new.get("snapshots") or ()):
+        raise Permanent(
+            f"{table} has a snapshot {entry['snapshot-id']} already.", "Run again.", table=table
+        )
+    at = max(at, entry["timestamp-ms"])
+    entry["timestamp-ms"] = at
+    if new["format-version"] == 2:
+        new["last-sequence-number"] = entry["sequence-number"]
+    new["snapshots"] = [*(new.get("snapshots") or ()), entry]
+    return at
+
+
+def _set_ref(table: str, new: dict[str, Any], update: Any, at: int) -> int:
+    if not any(each["snapshot-id"] == update.snapshot_id for each in new.get("snapshots") or ()):
+        raise CommitConflict(
+            f"{table} has no snapshot {update.snapshot_id} any more: it expired.", "Run again.",
+            table=table,
+        )  # fmt: skip
+    kept = {
+        "max-ref-age-ms": update.max_ref_age_ms,
+        "max-snapshot-age-ms": update.max_snapshot_age_ms,
+        "min-snapshots-to-keep": update.min_snapshots_to_keep,
+    }
+    ref = {"snapshot-id": update.snapshot_id, "type": getattr(update.type, "value", update.type)}
+    ref |= {name: value for name, value in kept.items() if value is not None}
+    if new["refs"].get(update.ref_name) == ref:
+        return at
+    new["refs"][update.ref_name] = ref
+    if update.ref_name == MAIN:
+        new["current-snapshot-id"] = update.snapshot_id
+        entry = {"snapshot-id": update.snapshot_id, "timestamp-ms": at}
+        new["snapshot-log"] = [*(new.get("snapshot-log") or ()), entry]
+    return at
+
+
+def _remove_ref(table: str, new: dict[str, Any], update: Any, at: int) -> int:
+    if new["refs"].pop(update.ref_name, None) is not None and update.ref_name == MAIN:
+        new.pop("current-snapshot-id", None)
+    return at
+
+
+def _set_properties(table: str, new: dict[str, Any], update: Any, at: int) -> int:
+    new["properties"] = {**(new.get("properties") or {}), **update.updates}
+    return at
+
+
+def _remove_snapshots(table: str, new: dict[str, Any], update: Any, at: int) -> int:
+    """Snapshots go with what only describes them. Refs stay, so none may need one of them."""
+    gone = set(update.snapshot_ids)
+    if needed := [name for name, ref in new["refs"].items() if ref["snapshot-id"] in gone]:
+        raise CommitConflict(
+            f"{table}: {needed[0]} needs a snapshot that was to expire.", "Run again.", table=table
+        )
+    new["snapshots"] = _without(new.get("snapshots") or (), gone)
+    # What was before a snapshot that is gone is not known, and readers of the log stop there.
+    log = new.get("snapshot-log") or []
+    lost = max((n for n, each in enumerate(log) if each["snapshot-id"] in gone), default=-1)
+    new["snapshot-log"] = log[lost + 1 :]
+    for described in ("statistics", "partition-statistics"):
+        if new.get(described):
+            new[described] = _without(new[described], gone)
+    return at
+
+
+def _without(entries: Iterable[Any], gone: set[int]) -> list[Any]:
+    return [entry for entry in entries if entry["snapshot-id"] not in gone]
+
+
+_APPLY: Mapping[str, Callable[[str, dict[str, Any], Any, int], int]] = {
+    "add-snapshot": _add_snapshot,
+    "set-snapshot-ref": _set_ref,
+    "remove-snapshot-ref": _remove_ref,
+    "remove-snapshots": _remove_snapshots,
+    "set-properties": _set_properties,
+}

@@ -1,0 +1,70 @@
+"""Puffin files: statistics of a table, each a blob, with a footer of JSON that says what they are.
+
+A blob of a known kind holds no location. The footer has free properties that may.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+_MAGIC = b"PFA1"
+_TAIL = 12  # the payload's size, flags, and the magic
+KNOWN = frozenset({"apache-datasketches-theta-v1"})
+"""Kinds of blobs that hold numbers alone."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """Where a file's footer begins, and what it says."""
+
+    start: int
+    said: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Again:
+    """A file with another footer, and what a table's metadata says of it."""
+
+    content: bytes
+    footer: int
+    properties: list[dict[str, str]]
+    """Of each blob."""
+
+
+def footer(content: bytes) -> Footer:
+    """Read a file's footer. Raises ValueError for what is not understood."""
+    tail = content[-_TAIL:]
+    size = int.from_bytes(tail[:4], "little")
+    start = len(content) - _TAIL - size - len(_MAGIC)
+    if tail[8:] != _MAGIC or start < 0 or content[start : start + 4] != _MAGIC:
+        raise ValueError("it is no Puffin file")
+    if any(tail[4:8]):
+        raise ValueError("its footer is compressed")
+    said = json.loads(content[start + 4 : start + 4 + size])
+    unknown = {blob["type"] for blob in said["blobs"]} - KNOWN
+    if unknown:
+        raise ValueError(f"blobs of type {min(unknown)} are not understood")
+    return Footer(start, said)
+
+
+def again(
+    content: bytes, names_old: Callable[[str], bool], moved: Callable[[str], str]
+) -> Again | None:
+    """Return the file with new locations in its footer; None where it names none."""
+    found = footer(content)
+    blobs = found.said["blobs"]
+    holders = [each for each in (found.said, *blobs) if each.get("properties")]
+    if not any(names_old(value) for each in holders for value in each["properties"].values()):
+        return None
+    for each in holders:
+        each["properties"] = {
+            key: moved(value) if names_old(value) else value
+            for key, value in each["properties"].items()
+        }
+    payload = json.dumps(found.said, separators=(",", ":")).encode()
+    end = _MAGIC + payload + len(payload).to_bytes(4, "little") + bytes(4) + _MAGIC
+    properties = [dict(blob.get("properties") or {}) for blob in blobs]
+    return Again(content[: found.start] + end, len(end), properties)

@@ -1,0 +1,192 @@
+"""Any Iceberg REST catalog, read over HTTP.
+
+Connections are kept for the next request, and several tables are asked for at a time. Whether a
+table has moved is asked without its snapshots; its metadata is asked for only when it has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from thermocline.errors import NotFound
+from thermocline.lake import metadata
+from thermocline.lake.catalog import PARALLEL, TIMEOUT, FileReader, no_such_table, unreachable
+from thermocline.lake.metadata import TableState
+
+if TYPE_CHECKING:
+    from urllib3 import PoolManager
+
+    from thermocline.config import Settings
+
+_ROUNDS = 5
+
+
+class _FileGone(Exception):
+    """The catalog has the table and cannot read its metadata."""
+
+
+class RestReader(FileReader):
+    """Any Iceberg REST catalog, read over HTTP."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._prefix: str | None = None
+        self._seen: dict[str, str | None] = {}
+
+    def tables(self) -> list[str]:
+        """All tables as "layer.name", sorted."""
+        spaces = [space for (space,) in self._pages("namespaces", "namespaces")]
+        return sorted(
+            f"{space}.{entry['name']}"
+            for space in spaces
+            for entry in self._pages(f"namespaces/{quote(space, safe='')}/tables", "identifiers")
+        )
+
+    def state(self, table: str) -> TableState:
+        """A table's metadata as it is now; NotFound when there is no such table."""
+        if self._seen.get(table) is not None:
+            location = self._location(table)
+            if location is not None and (kept := metadata.known(table, location)) is not None:
+                return kept
+        content = self._table(table, "all")
+        if content is None:
+            self._seen[table] = None
+            raise no_such_table(table)
+        answer = _json(content)
+        location = self._seen[table] = str(answer["metadata-location"])
+        return metadata.keep(TableState(table, location, answer["metadata"]), len(content))
+
+    def pointers(self, among: Collection[str] | None = None) -> dict[str, str]:
+        """The metadata file of every table, or of those `among` some, all at one moment."""
+        # Asked table by table. Two rounds that saw the same saw one moment, as no metadata file
+        # comes twice; in a catalog that never stands still the last round must do.
+        for _ in range(_ROUNDS):
+            found = self._round(self.tables() if among is None else among)
+            gone = set() if among is not None else set(self._seen) - set(found)
+            same = len(found) == 1 or all(
+                table in self._seen and self._seen[table] == at for table, at in found.items()
+            )
+            self._seen = {t: at for t, at in (self._seen | found).items() if t not in gone}
+            if same and not gone:
+                break
+        return {table: at for table, at in found.items() if at is not None}
+
+    def require_here(self) -> None:
+        """Nothing: where tables lie is the server's decision."""
+
+    def roots(self) -> list[str]:
+        """The warehouse as the settings have it."""
+        return [self._settings.warehouse]
+
+    def close(self) -> None:
+        """Close connections that are kept open."""
+        self._http.clear()
+
+    def _round(self, tables: Collection[str]) -> dict[str, str | None]:
+        if len(tables) < 2:
+            return {table: self._location(table) for table in tables}
+        with ThreadPoolExecutor(PARALLEL) as pool:
+            return dict(zip(tables, pool.map(self._location, tables), strict=True))
+
+    def _location(self, table: str) -> str | None:
+        content = self._table(table, "refs")
+        return None if content is None else str(_json(content)["metadata-location"])
+
+    def _table(self, table: str, shown: str) -> bytes | None:
+        namespace, name = (quote(part, safe="") for part in table.split(".", 1))
+        try:
+            return self._get(f"namespaces/{namespace}/tables/{name}?snapshots={shown}")
+        except _FileGone as error:
+            raise NotFound(
+                f"{table}: the catalog points to a metadata file which is not there.",
+                "Restore the file from a backup; the catalog's own log names it.",
+            ) from error
+
+    def _pages(self, path: str, key: str) -> Iterator[Any]:
+        token = ""
+        while True:
+            content = self._get(f"{path}?pageToken={quote(token, safe='')}")
+            answer = {} if content is None else _json(content)
+            yield from answer.get(key) or ()
+            token = answer.get("next-page-token") or ""
+            if not token:
+                return
+
+    def _get(self, path: str) -> bytes | None:
+        if self._prefix is None:
+            warehouse = quote(self._settings.warehouse, safe="")
+            config = self._fetch(f"config?warehouse={warehouse}")
+            if config is None:
+                raise unreachable("rest", NotFound("there is no catalog at its address"))
+            settings = _json(config)
+            merged = {**settings.get("defaults", {}), **settings.get("overrides", {})}
+            self._prefix = f"{merged['prefix']}/" if merged.get("prefix") else ""
+        return self._fetch(self._prefix + path)
+
+    def _fetch(self, path: str) -> bytes | None:
+        from urllib3.exceptions import HTTPError
+
+        catalog = self._settings.catalog
+        headers = {"Accept-Encoding": "gzip"}
+        if catalog.token is not None:
+            headers["Authorization"] = f"Bearer {catalog.token.reveal()}"
+        try:
+            answer = self._http.request(
+                "GET", f"{catalog.uri.rstrip('/')}/v1/{path}", headers=headers
+            )
+        except HTTPError as error:
+            raise unreachable("rest", _reason(error)) from error
+        if answer.status == 404:
+            if b'"NotFoundException"' in answer.data:
+                raise _FileGone  # what is not there is no table, but a file of one
+            return None
+        if answer.status != 200:
+            text = f"HTTP Error {answer.status}: {answer.reason}"
+            raise unreachable("rest", ConnectionError(text))
+        return answer.data
+
+    @cached_property
+    def _http(self) -> PoolManager:
+        """Connections by server. One that broke while it was idle is made again, once."""
+        from urllib.request import getproxies, proxy_bypass
+
+        from urllib3 import PoolManager, ProxyManager, Retry, Timeout
+
+        address = urlsplit(self._settings.catalog.uri)
+        proxy = getproxies().get(address.scheme)
+        kept: dict[str, Any] = {
+            "maxsize": PARALLEL,
+            "timeout": Timeout(TIMEOUT),
+            "retries": Retry(
+                total=6,
+                connect=0,
+                read=1,
+                redirect=5,
+                status=0,
+                other=0,
+                respect_retry_after_header=False,
+            ),
+        }
+        if proxy and not proxy_bypass(address.hostname or ""):
+            return ProxyManager(proxy, **kept)
+        return PoolManager(**kept)
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise unreachable("rest", NotFound("its answer is no JSON")) from error
+
+
+def _reason(error: Exception) -> BaseException:
+    """What went wrong itself, without what urllib3 wraps around it."""
+    inner = getattr(error, "reason", None)
+    while isinstance(inner, Exception) and isinstance(getattr(inner, "reason", None), Exception):
+        inner = inner.reason  # type: ignore[attr-defined]
+    return inner if isinstance(inner, BaseException) else error

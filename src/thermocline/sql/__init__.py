@@ -1,0 +1,1 @@
+"""Queries: guarded, understood, and translated faithfully for each engine."""

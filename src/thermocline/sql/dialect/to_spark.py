@@ -1,0 +1,400 @@
+"""DuckDB's meaning in Spark's words (ANSI mode, session in UTC, decimals without loss).
+
+Every rule here was found by asking both: what is not in `SAME` or `RULES` was seen to differ, or
+was not looked at yet.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
+from thermocline.sql.dialect import shared, texts, zero
+from thermocline.sql.dialect.exact import averaged
+from thermocline.sql.dialect.letters import spark_lower, spark_upper
+from thermocline.sql.dialect.rules import (
+    Rule,
+    alike,
+    call,
+    cast,
+    named,
+    number,
+    spreading,
+    unfaithful,
+    wrapped,
+)
+from thermocline.sql.dialect.shared import need
+from thermocline.sql.dialect.texts import text
+
+SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
+
+
+def _divided(node: exp.Expr) -> exp.Expr:
+    """`/` of doubles. ANSI mode fails at a zero; to us it is by a zero without a sign."""
+    assert isinstance(node, exp.Div)
+    need(node.left, *NUMBERS, of=node)
+    need(node.right, *NUMBERS, of=node)
+    if number(node.right):
+        divisor = cast(node.right, T.DOUBLE)
+        return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
+    left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
+    # No quotient is null but that by zero; and a power of 0 is infinity without a complaint.
+    unsigned = cast(zero.unsigned(node.right.copy()), T.DOUBLE)
+    power = call("POWER", unsigned, exp.Literal.number(-1))
+    by_zero = exp.Mul(this=left.copy(), expression=power)
+    quotient = call("TRY_DIVIDE", left, right)
+    return typed(exp.Coalesce(this=quotient, expressions=[by_zero]), T.DOUBLE)
+
+
+def _int_divided(node: exp.Expr) -> exp.Expr:
+    assert isinstance(node, exp.IntDiv)
+    need(node.left, "integer", of=node)
+    need(node.right, "integer", of=node)
+    divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
+    return typed(exp.IntDiv(this=wrapped(node.left), expression=divisor), T.BIGINT)
+
+
+def _remainder(node: exp.Expr) -> exp.Expr:
+    """DuckDB gives null for the remainder by zero, of doubles NaN."""
+    assert isinstance(node, exp.Mod)
+    need(node.left, "integer", "decimal", of=node)
+    need(node.right, "integer", "decimal", of=node)
+    divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
+    return exp.Mod(this=wrapped(node.left), expression=divisor)
+
+
+def _called(node: exp.Expr) -> exp.Expr:
+    """What the parser has no word for: the bytes of a text, or a query that is to fail."""
+    if node.name.lower() in texts.BYTES:
+        return call("OCTET_LENGTH", texts.of_bytes(node), kind=T.BIGINT)
+    if node.name != "error":
+        unfaithful(named(node))
+    return call("raise_error", *node.expressions, kind=node.type)
+
+
+_COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ", "Between", "In")
+
+
+def _compared(node: exp.Expr) -> exp.Expr:
+    if isinstance(node, exp.In) and node.args.get("query") and not _is_condition(node):
+        unfaithful("IN of a query as a value", "where it is null Spark has false")
+    node = shared.RULES[type(node).__name__](node)
+    for side in (node.this, node.args.get("expression")):
+        if side is not None:
+            side.replace(_read(side))
+    return node
+
+
+def _is_condition(node: exp.Expr) -> bool:
+    """Whether a value only decides what happens when it is true, so that null is as good as false.
+
+    A NOT around it is moved down to it by Spark.
+    """
+    held: exp.Expr | None = node
+    while held is not None and isinstance(held.parent, exp.Connector | exp.Not | exp.Paren):
+        held = held.parent
+    if held is None or isinstance(held.parent, exp.If):
+        return held is not None and held.arg_key == "this"
+    return isinstance(held.parent, exp.Where | exp.Having | exp.Join | exp.Qualify)
+
+
+def _read(node: exp.Expr) -> exp.Expr:
+    """A value that Spark reads itself, rather than leave what is asked of it to Iceberg.
+
+    Iceberg's notes of a file's least and greatest fraction leave NaN out, and for it -0.0 is less
+    than 0.0: by them it passes over rows, and tells a MAX. Of a sum it knows nothing.
+    """
+    return zero.unsigned(node.copy()) if isinstance(node, exp.Column | exp.Dot) else node
+
+
+def _moved(node: exp.Expr) -> exp.Expr:
+    left, right = shared.adding(node)
+    assert isinstance(node, exp.Binary)
+    if (left, right) == ("date", "date"):
+        if isinstance(node, exp.Add):
+            unfaithful("the sum of two dates")
+        return cast(call("DATEDIFF", node.left, node.right), T.BIGINT)
+    if right == "interval":
+        node.set("this", shared.as_timestamp(node.left))
+    return node
+
+
+def _whole(node: exp.Expr) -> exp.Expr:
+    """FLOOR and CEIL: Spark's of doubles is an integer, which has no NaN and ends at 2^63."""
+    if family(node.this) == "integer":
+        return cast(node.this, T.DOUBLE)
+    need(node.this, "decimal", of=node)
+    return node
+
+
+def _rounded(node: exp.Expr) -> exp.Expr:
+    """Spark rounds the decimal digits that a double is printed with; DuckDB what it is."""
+    digits = node.args.get("decimals")
+    if digits is not None and number(digits) is None:
+        unfaithful("ROUND to a number of digits that is no constant")
+    need(node.this, *NUMBERS, of=node)
+    if family(node.this) != "double" or digits is None:
+        return node
+    factor = cast(exp.Literal.number(10 ** abs(number(digits) or 0)), T.DOUBLE)
+    if (number(digits) or 0) < 0:
+        unfaithful("ROUND of a double to less than units")
+    up = exp.Round(this=exp.Mul(this=wrapped(node.this), expression=factor))
+    return typed(exp.paren(exp.Div(this=up, expression=factor.copy(), typed=True)), T.DOUBLE)
+
+
+def _cast(node: exp.Expr) -> exp.Expr:
+    source, target = family(node.this), family(node)
+    if isinstance(node, exp.TryCast) and source == "text":
+        unfaithful("TRY_CAST of a text", "engines take different texts for numbers and dates")
+    if source == target and source in {"integer", "boolean", "double", "date", "timestamp"}:
+        return node
+    match target, source:
+        case "text", "text" | "null":
+            return cast(node.this, T.TEXT)
+        case "text", "integer" | "decimal" | "boolean" | "date" | "timestamp":
+            return cast(node.this, T.TEXT)
+        case "integer", "decimal":
+            node.set("this", exp.Round(this=node.this))
+        case "integer", "double":
+            node.set("this", call("RINT", node.this))
+        case "double", "integer" | "decimal" | "real" | "text" | "null":
+            pass
+        case "decimal", "integer" | "decimal" | "text" | "null":
+            pass
+        case "integer", "text" | "boolean" | "null":
+            pass
+        case "boolean", "integer" | "null":
+            pass
+        case (
+            "date" | "timestamp" | "timestamptz",
+            "date" | "timestamp" | "timestamptz" | "text" | "null",
+        ):
+            return shared.cast_to_time(node, source)
+        case _:
+            unfaithful(f"a cast of {source} to {target}")
+    return node
+
+
+def _length(node: exp.Expr) -> exp.Expr:
+    if family(node.this) == "list":
+        return cast(call("SIZE", node.this), T.BIGINT)
+    need(node.this, "text", of=node)
+    return cast(call("CHAR_LENGTH", node.this), T.BIGINT)
+
+
+def _like(node: exp.Expr) -> exp.Expr:
+    """Without ESCAPE, Spark takes a backslash for one; DuckDB takes none."""
+    need(node.this, "text", of=node)
+    pattern = shared.pattern(node)
+    if pattern is None:
+        unfaithful(f"{named(node)} of a pattern that is no constant")
+    escaped = isinstance(node.parent, exp.Escape)
+    if isinstance(node, exp.ILike):
+        if any(letter in pattern for letter in "İΣς"):
+            unfaithful("ILIKE with such letters")
+        pattern, negate = pattern.lower(), node.args.get("negate")
+        node = exp.Like(
+            this=spark_lower(exp.Lower(this=node.this)), expression=text(pattern), negate=negate
+        )
+    if "\\" not in pattern or escaped:
+        return node
+    mark = next((char for char in "!#~^|@" if char not in pattern), None)
+    if mark is None:
+        unfaithful("LIKE with a backslash and so many other signs")
+    return exp.Escape(this=node.copy(), expression=text(mark))
+
+
+def _position(node: exp.Expr) -> exp.Expr:
+    node = texts.position(node)
+    return cast(call("LOCATE", node.args["substr"], node.this), T.BIGINT)
+
+
+def _time_part(node: exp.Expr) -> exp.Expr:
+    """A part of a time. Spark counts days of the week from Sunday as 1, and gives INT."""
+    need(node.this, *TIMES, of=node)
+    kind = type(node).__name__
+    match kind:
+        case "DayOfWeek":
+            found: exp.Expr = exp.Sub(
+                this=call("DAYOFWEEK", node.this), expression=exp.Literal.number(1)
+            )
+        case "DayOfWeekIso":
+            found = exp.Add(this=call("WEEKDAY", node.this), expression=exp.Literal.number(1))
+        case "Week" | "WeekOfYear":
+            found = call("WEEKOFYEAR", node.this)
+        case "DayOfMonth" | "DayOfYear":
+            found = call(kind.upper(), node.this)
+        case _:
+            found = call(kind.upper(), node.this)
+    return cast(found, T.BIGINT)
+
+
+_PARTS = {
+    "YEAR": exp.Year, "MONTH": exp.Month, "DAY": exp.Day, "HOUR": exp.Hour, "MINUTE": exp.Minute,
+    "SECOND": exp.Second, "QUARTER": exp.Quarter, "DOW": exp.DayOfWeek, "DAYOFWEEK": exp.DayOfWeek,
+    "ISODOW": exp.DayOfWeekIso, "WEEK": exp.Week, "DOY": exp.DayOfYear, "DAYOFYEAR": exp.DayOfYear,
+}  # fmt: skip
+
+
+def _extracted(node: exp.Expr) -> exp.Expr:
+    part = node.name.upper()
+    if part == "EPOCH":
+        return _epoch(exp.TimeToUnix(this=node.expression))
+    if part not in _PARTS:
+        unfaithful(f"EXTRACT of {part.lower()}")
+    return _time_part(_PARTS[part](this=node.expression))
+
+
+def _epoch(node: exp.Expr) -> exp.Expr:
+    need(node.this, *TIMES, of=node)
+    micros = cast(call("UNIX_MICROS", cast(node.this, T.TIMESTAMPTZ)), T.DOUBLE)
+    million = cast(exp.Literal.number(1_000_000), T.DOUBLE)
+    return typed(exp.paren(exp.Div(this=micros, expression=million, typed=True)), T.DOUBLE)
+
+
+def _truncated(node: exp.Expr) -> exp.Expr:
+    """Spark's DATE_TRUNC gives a time with zone, whatever it was given."""
+    need(node.this, *TIMES, of=node)
+    of = family(node.this)
+    found = call("DATE_TRUNC", text(shared.unit(node)), node.this)
+    return typed(found, T.TIMESTAMPTZ) if of == "timestamptz" else cast(found, T.TIMESTAMPNTZ)
+
+
+def _difference(node: exp.Expr) -> exp.Expr:
+    """How many boundaries of a unit lie between two times; Spark's own counts whole units."""
+    need(node.this, *TIMES, of=node)
+    need(node.expression, *TIMES, of=node)
+    end, start = node.this, node.expression
+    match shared.unit(node):
+        case "DAY":
+            days = call("DATEDIFF", cast(end, T.DATE), cast(start, T.DATE))
+            return cast(days, T.BIGINT)
+        case "YEAR":
+            years = exp.Sub(this=call("YEAR", end), expression=call("YEAR", start))
+            return cast(years, T.BIGINT)
+        case "MONTH":
+            months = [
+                exp.Add(
+                    this=exp.Mul(this=call("YEAR", each), expression=exp.Literal.number(12)),
+                    expression=call("MONTH", each.copy()),
+                )
+                for each in (end, start)
+            ]
+            return cast(
+                exp.Sub(this=exp.paren(months[0]), expression=exp.paren(months[1])), T.BIGINT
+            )
+        case "HOUR" | "MINUTE" | "SECOND" as unit:
+            seconds = [
+                call("UNIX_SECONDS", call("DATE_TRUNC", text(unit), cast(each, T.TIMESTAMPTZ)))
+                for each in (end, start)
+            ]
+            size = {"HOUR": 3600, "MINUTE": 60, "SECOND": 1}[unit]
+            apart = exp.paren(exp.Sub(this=seconds[0], expression=seconds[1]))
+            units = exp.IntDiv(this=apart, expression=exp.Literal.number(size))
+            return typed(exp.paren(units), T.BIGINT)
+        case unit:
+            return unfaithful(f"DATE_DIFF by {unit.lower()}")
+
+
+def _extreme(node: exp.Expr) -> exp.Expr:
+    if family(node.this) in {"list", "struct", "map", "unknown"}:
+        unfaithful(f"{named(node)} of {family(node.this)}")
+    if node.expressions:
+        unfaithful(f"{named(node)} of several values")
+    node.set("this", _read(node.this))
+    return node
+
+
+def _summed(node: exp.Expr) -> exp.Expr:
+    of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+    need(of, *NUMBERS, "real", of=node)
+    return node
+
+
+def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
+    """Of decimals DuckDB gives a double, Spark another decimal."""
+    of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
+    need(of, *NUMBERS, "real", of=node)
+    if family(of) != "decimal":
+        return None
+    return call("TRY_DIVIDE", *averaged(node.this, of, place), kind=T.DOUBLE)
+
+
+def _median(node: exp.Expr) -> exp.Expr:
+    need(node.this, "integer", "double", of=node)
+    return node
+
+
+def _grouped(node: exp.Expr) -> exp.Expr:
+    """Of no rows Spark gives no total where one is asked for among other groupings."""
+    if node.expressions and all(_holds_total(each) for each in node.expressions):
+        unfaithful("ROLLUP, CUBE or the grouping set ()", "of no rows there would be no total")
+    return shared.RULES["Group"](node)
+
+
+def _holds_total(node: exp.Expr) -> bool:
+    """Whether one of the groupings is by nothing."""
+    if isinstance(node, exp.GroupingSets):
+        return any(_holds_total(each) for each in node.expressions)
+    empty = isinstance(node, exp.Tuple) and not node.expressions
+    return empty or isinstance(node, exp.Rollup | exp.Cube)
+
+
+def _joined(node: exp.Expr) -> exp.Expr:
+    """STRING_AGG: Spark 4.1 fails to plan it beside an aggregate of distinct values."""
+    select = node.find_ancestor(exp.Select)
+    distinct = [] if select is None else select.find_all(exp.Distinct)
+    if any(isinstance(each.parent, exp.AggFunc) for each in distinct):
+        unfaithful("STRING_AGG beside an aggregate of DISTINCT values")
+    return texts.joined(node)
+
+
+def _quantile(node: exp.Expr) -> exp.Expr:
+    """QUANTILE_CONT of integers: between fractions engines weigh the two nearest differently."""
+    need(node.this, "integer", of=node)
+    at = node.expression
+    if not (isinstance(at, exp.Literal) and not at.is_string):
+        unfaithful("QUANTILE_CONT at something that is no constant")
+    return call("PERCENTILE", node.this, at, kind=T.DOUBLE)
+
+
+def _list_item(node: exp.Expr) -> exp.Expr:
+    return call("TRY_ELEMENT_AT", node.this, shared.place_in_list(node))
+
+
+def _extremes(node: exp.Expr) -> exp.Expr:
+    if not node.args.get("ignore_nulls"):
+        unfaithful(named(node), "nulls")
+    found = [node.this, *node.expressions]
+    if {family(each) for each in found} - NUMBERS - TIMES - {"text"}:
+        unfaithful(named(node))
+    alike(found, named(node))
+    return node
+
+
+RULES: dict[str, Rule] = {
+    **shared.RULES,
+    **spreading({"Avg": _average}, shared.RULES["Window"]),
+    **dict.fromkeys(_COMPARISONS, _compared),
+    **dict.fromkeys(("Add", "Sub"), _moved),
+    **dict.fromkeys(("Floor", "Ceil"), _whole),
+    **dict.fromkeys(("Cast", "TryCast"), _cast),
+    **dict.fromkeys(("Like", "ILike"), _like),
+    **dict.fromkeys(("Left", "Right"), texts.ends),
+    **dict.fromkeys(("Min", "Max"), _extreme),
+    **dict.fromkeys(("Year", "Month", "Day", "Hour", "Minute", "Second", "Quarter", "DayOfWeek",
+                     "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _time_part),
+    **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
+    **dict.fromkeys(("Greatest", "Least"), _extremes),
+    "Anonymous": _called,
+    "Div": _divided, "Pow": zero.power, "IntDiv": _int_divided, "Mod": _remainder,
+    "Round": _rounded, "Length": _length, "Lower": spark_lower, "Upper": spark_upper,
+    "Escape": texts.escape, "RegexpLike": texts.regexp, "Substring": texts.substring,
+    "Trim": texts.trimmed, "StrPosition": _position, "Replace": texts.replaced,
+    "SplitPart": texts.part, "Extract": _extracted, "TimeToUnix": _epoch, "DateDiff": _difference,
+    **dict.fromkeys(("Contains", "EndsWith"), texts.found_in),
+    "RegexpReplace": texts.pattern_replaced, "GroupConcat": _joined,
+    "Group": _grouped,
+    "PercentileCont": _quantile,
+    "Sum": _summed, "Median": _median, "Bracket": _list_item, "ArraySize": _length,
+}  # fmt: skip

@@ -1,0 +1,163 @@
+"""Trino's CAST and TRY_CAST in DuckDB's words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from thermocline.engine.query_types import T, decimal, family, typed
+from thermocline.sql.dialect.rules import call, cast, number, time_literal, unfaithful, wrapped
+from thermocline.sql.dialect.texts import text
+
+
+@dataclass(frozen=True)
+class _Spelling:
+    """How texts of a type are written: those that both read alike, and all that Trino may read."""
+
+    alike: str
+    perhaps: str
+
+
+_BLANK = r"[\x00-\x20]*"
+_DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+_SPELLINGS = {
+    "integer": _Spelling(rf"{_BLANK}[+-]?[0-9]+{_BLANK}", r"(?s).*[^\x00-\x7F].*"),
+    "double": _Spelling(
+        rf"{_BLANK}[+-]?(?:[0-9]{{1,200}}\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{{1,2}})?{_BLANK}",
+        rf"(?s).*[^\x00-\x7F].*|{_BLANK}[+-]?(?:NaN|Infinity|{_DIGITS}[dDfF]?|0[xX].*){_BLANK}",
+    ),
+    "decimal": _Spelling(
+        r"[+-]?(?:[0-9]{1,38}(?:\.[0-9]{0,38})?|\.[0-9]{1,38})",
+        rf"(?s).*[^\x00-\x7F].*|[+-]?{_DIGITS}",
+    ),
+    "date": _Spelling(
+        rf"{_BLANK}[0-9]{{4}}-[0-9]{{1,2}}-[0-9]{{1,2}}{_BLANK}",
+        rf"(?s).*[^\x00-\x7F].*|{_BLANK}[+-]?[0-9]+-[0-9]+-[0-9]+{_BLANK}",
+    ),
+}
+
+
+def convert(node: exp.Expr) -> exp.Expr:
+    """CAST or TRY_CAST between the families that both convert alike."""
+    source, target = family(node.this), family(node)
+    to = node.args["to"]
+    match target, source:
+        case "text", "text" if to.this == T.VARCHAR and to.expressions:
+            width = to.expressions[0].this
+            return exp.Substring(this=node.this, start=exp.Literal.number(1), length=width)
+        case "text", "text" | "null" | "integer" | "decimal" | "boolean" | "date":
+            if to.this == T.CHAR or (to.expressions and source != "text"):
+                unfaithful("a cast to a text of a given length")
+            return cast(node.this, T.TEXT)
+        case "decimal", _ if not to.expressions and source in {"integer", "decimal", "null"}:
+            node.set("to", decimal(38, 0))
+        case "integer" | "double" | "decimal", "text":
+            return _from_text(node, target)
+        case "date", "text" if not isinstance(node.this, exp.Literal):
+            return _from_text(node, target)
+        case "integer", "double":
+            node.set("this", exp.Round(this=node.this))
+        case "integer", "integer" | "decimal" | "boolean" | "null":
+            pass
+        case "double", "integer" | "decimal" | "double" | "real" | "null":
+            pass
+        case "decimal", "integer" | "decimal" | "null":
+            pass
+        case "boolean", "integer" | "boolean" | "null":
+            pass
+        case "date", "date" | "timestamp" | "timestamptz" | "null":
+            pass
+        case "timestamp" | "timestamptz", "date" | "timestamp" | "timestamptz" | "null":
+            kind = T.TIMESTAMPTZ if target == "timestamptz" else T.TIMESTAMPNTZ
+            found = cast(node.this, kind)
+            return found if source in {"date", "null"} else rounded(found, _places(to), kind)
+        case "date" | "timestamp" | "timestamptz", "text":
+            return _time(node, target)
+        case _:
+            unfaithful(f"a cast of {source} to {target}")
+    return node
+
+
+def _from_text(node: exp.Expr, target: str) -> exp.Expr:
+    """A text that is read as a value. What only Trino can read fails the query."""
+    to, value = node.args["to"], node.this
+    if target == "decimal" and not to.expressions:
+        to = decimal(38, 0)
+    spelling = _SPELLINGS[target]
+    trimmed = call("trim", value.copy(), text("".join(map(chr, range(1, 33)))))
+    read = exp.TryCast if isinstance(node, exp.TryCast) else exp.Cast
+    found = read(this=trimmed, to=to.copy())
+    alike = call("regexp_full_match", value.copy(), text(spelling.alike))
+    perhaps = call("regexp_full_match", value.copy(), text(spelling.perhaps))
+    failing = call("error", text(f"A text cannot be read as {target} with its meaning in Trino."))
+    branches = [exp.If(this=alike, true=found), exp.If(this=perhaps, true=failing)]
+    # What nobody can read: so that the failure is that of a cast, only once there is such a row.
+    never = exp.Cast(this=call("concat", value.copy(), text("?")), to=to.copy())
+    absent = exp.Is(this=value.copy(), expression=exp.Null())
+    if read is exp.Cast:
+        branches.append(exp.If(this=exp.not_(absent), true=never))
+    return typed(exp.paren(exp.Case(ifs=branches)), to)
+
+
+def _places(to: exp.Expr) -> int:
+    """How many digits of a second a type has: milliseconds, unless it says otherwise."""
+    return number(to.expressions[0].this) or 0 if to.expressions else 3
+
+
+_HALVES = {0: ("second", 500_000), 3: ("millisecond", 500)}
+"""Digits of a second → the unit that a time is rounded to, and half of it in microseconds."""
+
+
+def rounded(node: exp.Expr, places: int, kind: exp.DType) -> exp.Expr:
+    """A time rounded to so many digits of a second, halves up."""
+    if places >= 6:
+        return node
+    if places not in _HALVES:
+        unfaithful(f"a time with {places} digits of a second")
+    unit, half = _HALVES[places]
+    interval = exp.Interval(this=text(str(half)), unit=exp.Var(this="MICROSECOND"))
+    later = exp.Add(this=wrapped(node), expression=interval)
+    return call("date_trunc", text(unit), later, kind=kind)
+
+
+_SHORT = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+    r"(?: (?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}))?)?(?P<rest>\D.*)?"
+)
+
+
+def _padded(written: str) -> str:
+    """A time with two digits for each of its parts, which Trino does not ask for."""
+    found = _SHORT.fullmatch(written)
+    if found is None:
+        return written
+    day = f"{found['year']}-{int(found['month']):02}-{int(found['day']):02}"
+    if found["hour"]:
+        day += f" {int(found['hour']):02}:{int(found['minute']):02}:{int(found['second'] or 0):02}"
+    return day + (found["rest"] or "")
+
+
+def _time(node: exp.Expr, target: str) -> exp.Expr:
+    """A time that is written as a text."""
+    literal, to = node.this, node.args["to"]
+    if not isinstance(literal, exp.Literal):
+        unfaithful("a cast of a text to a time", "engines read different spellings")
+    if isinstance(node, exp.TryCast):
+        unfaithful("TRY_CAST of a constant to a time")
+    fraction = literal.name.partition(".")[2].split(" ")[0].split("+")[0]
+    if target != "date" and len(fraction) > _places(to):
+        unfaithful("a time with more digits of a second than its type")
+    if re.search(r"[+-]\d\d:?\d\d$", literal.name) and target == "timestamptz":
+        # Trino's value keeps its zone, and its parts are those of that zone; DuckDB's is in UTC.
+        unfaithful("a time in another zone than UTC")
+    kinds = {"date": T.DATE, "timestamp": T.TIMESTAMPNTZ, "timestamptz": T.TIMESTAMPTZ}
+    return time_literal(_padded(literal.name), kinds[target])
+
+
+def to_date(node: exp.Expr) -> exp.Expr:
+    """DATE(x) is a cast."""
+    if node.expressions or node.args.get("zone"):
+        unfaithful("DATE of several values")
+    return convert(typed(exp.Cast(this=node.this, to=exp.DataType(this=T.DATE)), T.DATE))

@@ -1,0 +1,33 @@
+"""Trino's texts as the parser reads them, with the types that literals have there."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from sqlglot import exp
+from sqlglot.dialects.trino import Trino
+from sqlglot.parsers.trino import TrinoParser
+
+_DECIMAL = re.compile(r"\s*[+-]?(?:0*(?P<whole>\d*))(?:\.(?P<rest>\d*))?\s*")
+
+
+def _decimal_literal(self: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr:
+    """Type `DECIMAL '1.2'` by its digits; CAST('1.2' AS DECIMAL) has none behind the point."""
+    found = _DECIMAL.fullmatch(value.name) if isinstance(value, exp.Literal) else None
+    if found is not None and not kind.expressions:
+        rest = len(found["rest"] or "")
+        digits = max(len(found["whole"]) + rest, 1)
+        kind = exp.DataType.build(f"DECIMAL({digits}, {rest})")
+    cast: exp.Expr = self.expression(exp.Cast(this=value, to=kind))
+    return cast
+
+
+class TrinoText(Trino):
+    """The dialect in which Trino's queries are read."""
+
+    class Parser(TrinoParser):
+        TYPE_LITERAL_PARSERS: ClassVar[dict[Any, Any]] = {
+            **TrinoParser.TYPE_LITERAL_PARSERS,
+            exp.DType.DECIMAL: _decimal_literal,
+        }

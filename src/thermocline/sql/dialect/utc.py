@@ -1,0 +1,91 @@
+"""Times with a zone, said so that DuckDB reckons with them quickly.
+
+Everybody here is in UTC, where a time with a zone shows the same hour and day as one without. But
+for one with a zone DuckDB asks a calendar of all zones row by row, which takes about ten times as
+long. So fields of a stored column are taken from the same time without a zone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from thermocline.sql.dialect.rules import call
+
+if TYPE_CHECKING:
+    from thermocline.engine.query_types import Columns
+
+Stored = Callable[[exp.Table], str | None]
+"""Says which stored table a table of the query is; None for any other."""
+
+_TRUNCATED = (exp.DateTrunc, exp.TimestampTrunc)
+_FIELDS = (
+    exp.Year, exp.Quarter, exp.Month, exp.Week, exp.WeekOfYear, exp.Day, exp.DayOfMonth,
+    exp.DayOfYear, exp.DayOfWeek, exp.DayOfWeekIso, exp.Hour, exp.Minute, exp.Date,
+)  # fmt: skip
+_PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DOY", "DOW", "ISODOW", "HOUR", "MINUTE"}
+
+
+def without_zones(tree: exp.Query, stored: Stored, columns: Columns) -> None:
+    """Take fields of stored times with a zone from the same times without one."""
+    for node in list(tree.find_all(*_TRUNCATED, *_FIELDS, exp.Extract, exp.Cast, exp.Anonymous)):
+        time = _time_of(node)
+        if not isinstance(time, exp.Column) or not _has_zone(time, stored, columns):
+            continue
+        if not isinstance(node, _TRUNCATED):
+            time.replace(_plain(time))
+        elif node.find_ancestor(exp.Where, exp.Join) is None:
+            # There it stays as it is: DuckDB sees by it which rows and files it need not read.
+            time.replace(_plain(time))
+            node.replace(call("make_timestamptz", call("epoch_us", node.copy())))
+
+
+def _plain(time: exp.Expr) -> exp.Expr:
+    """A time with a zone as the time that it is in UTC, without one."""
+    return call("make_timestamp", call("epoch_us", time.copy()))
+
+
+def _time_of(node: exp.Expr) -> exp.Expr | None:
+    """The time that a field is taken of; None where it is another function or field."""
+    match node:
+        case exp.Extract():
+            return node.expression if node.name.upper() in _PARTS else None
+        case exp.Anonymous() if node.name.upper() == "DATE_PART" and len(node.expressions) == 2:
+            unit, time = node.expressions
+            return time if unit.name.upper() in _PARTS else None
+        case exp.Cast():
+            plain = node.to.this == exp.DType.DATE and not node.args.get("format")
+            return node.this if plain else None
+        case exp.Anonymous():
+            return None
+        case exp.DateTrunc() | exp.TimestampTrunc():
+            return None if node.args.get("zone") else node.this
+        case _:
+            more = any(value for key, value in node.args.items() if key != "this")
+            return None if more else node.this
+
+
+def _has_zone(column: exp.Column, stored: Stored, columns: Columns) -> bool:
+    """Whether a column is known to be a stored table's, and of times with a zone."""
+    select = column.find_ancestor(exp.Select)
+    if select is None or select.args.get("laterals"):
+        return False
+    name = column.name.lower()
+    if any(isinstance(e, exp.Alias) and e.alias.lower() == name for e in select.expressions):
+        return False  # it may be the result of that name
+    kinds = []
+    for source in [select.args.get("from_"), *select.args.get("joins", ())]:
+        table = source.this if source is not None else None
+        found = stored(table) if isinstance(table, exp.Table) else None
+        if table is None or found is None or found not in columns or _has_more(table):
+            return False  # it may have a column of the name, of any type
+        if not column.table or column.table.lower() == table.alias_or_name.lower():
+            kinds += [kind for each, kind in columns[found].items() if each.lower() == name]
+    return kinds == ["timestamptz"]
+
+
+def _has_more(table: exp.Table) -> bool:
+    """Whether other columns than its own hang on a table."""
+    return any(table.args.get(each) for each in ("joins", "laterals", "pivots"))
