@@ -23,7 +23,7 @@ from tests.contract.commit_crowd import CONTRACT, PER_WRITER, TABLE, Job, Outcom
 from tests.servers import postgres, settings
 
 from benchmarks.measure import Cost, machine, measured
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 CATALOGS = ("sqlite", "postgres")
@@ -127,7 +127,7 @@ def _verdict(met: bool, text: str) -> str:
 def _measure(kind: str, job: Job) -> Result:
     """One phase on a lake of its own."""
     with _lake(kind) as (project, environ):
-        lake = Lake(load(project, environ={**os.environ, **environ}))
+        lake = Lake(load_settings(project, environ={**os.environ, **environ}))
         lake.ensure(CONTRACT)
         if job.plain:
             with lake.iceberg(TABLE).transaction() as transaction:

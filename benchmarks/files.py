@@ -17,7 +17,7 @@ from pathlib import Path
 import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
 from benchmarks.pipeline import SETTINGS
-from thermocline.api.example import _generator
+from thermocline.api.example import _load_generator
 
 LANES = ("spark", "auto")
 Costs = dict[tuple[str, str], list[Cost]]
@@ -47,7 +47,7 @@ def main() -> None:
 def _project(folder: Path, options: argparse.Namespace, orders: int, customers: int) -> Path:
     tc.init(folder)
     (folder / "thermocline.toml").write_text(SETTINGS.format(memory=options.memory))
-    with _generator(folder) as generator:
+    with _load_generator(folder) as generator:
         summary = generator.generate(
             folder, orders=orders, customers=customers, events=customers, products=2_000,
             orders_format=options.format,

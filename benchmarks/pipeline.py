@@ -18,7 +18,7 @@ from pathlib import Path
 import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
 from thermocline.api import Lakehouse
-from thermocline.api.example import _generator
+from thermocline.api.example import _load_generator
 from thermocline.transform.models import parse_query, table_references
 
 SETTINGS = """
@@ -81,7 +81,7 @@ def _bench(folder: Path, options: argparse.Namespace) -> None:
             full[engine].append(_said(f"{engine}, full", partial(_ours, project)))
     change = {}
     for engine, project in projects.items():
-        with _generator(project) as generator:
+        with _load_generator(project) as generator:
             print(generator.change(project, share=options.share), file=sys.stderr)
         name = f"{engine}, {options.share:.0%} change"
         change[engine] = _said(name, partial(_ours, project))
@@ -95,7 +95,7 @@ def _project(
         tc.init(folder)
         settings = SETTINGS.format(memory=options.memory, engine=engine)
         (folder / "thermocline.toml").write_text(settings)
-        with _generator(folder) as generator:
+        with _load_generator(folder) as generator:
             summary = generator.generate(
                 folder, orders=orders, customers=customers, events=customers,
                 products=2_000, orders_format="parquet",

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.contract.random_files import Differs, trial
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 
@@ -35,7 +35,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as name:
             project = Path(name)
             (project / "thermocline.toml").write_text('[lake]\nname = "pruning"\n')
-            with closing(Lake(load(project, environ=clean))) as lake:
+            with closing(Lake(load_settings(project, environ=clean))) as lake:
                 try:
                     trial(lake, asked.seed + number, asked.steps)
                 except Differs as error:

@@ -19,8 +19,8 @@ from tests.servers.trial import SECRET, crashes, name_servers
 
 import thermocline as tc
 from thermocline.cli.output import print_json, print_text
-from thermocline.cli.progress import watched
-from thermocline.cli.torture import told
+from thermocline.cli.progress import show_progress
+from thermocline.cli.torture import render_verdict
 from thermocline.torture import Order, Verdict, torture
 
 LANES = ("kafka", "postgres")
@@ -60,7 +60,7 @@ def main() -> int:
     if asked.json:
         print_json(verdict)
     else:
-        print_text(told(verdict))
+        print_text(render_verdict(verdict))
     return 0 if passed else 1
 
 
@@ -75,7 +75,7 @@ def _tried(folder: Path, asked: argparse.Namespace) -> Verdict:
             asked.minutes, asked.seed, asked.kills, asked.events,
             tuple(asked.lane or LANES), crashes(broker, database), keep=asked.keep,
         )  # fmt: skip
-        progress = stack.enter_context(watched())
+        progress = stack.enter_context(show_progress())
         house = tc.open(_project(folder / "project", broker, database))
         return torture(house, order, progress=progress)
 

@@ -31,7 +31,7 @@ from sqlglot import exp
 import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
 from thermocline.engine.duck import all_rows
-from thermocline.lake.names import new_run_id
+from thermocline.lake.naming import new_run_id
 from thermocline.transform.models import parse_query, table_references
 
 WORKERS, SPARK, PLAIN = "DuckDB workers", "Thermocline on Spark", "plain Spark SQL"

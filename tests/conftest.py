@@ -70,10 +70,10 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def lake(project: Path) -> Iterator[Lake]:
     """A fresh embedded lake. Its Spark session, if asked for, lives in this process's one JVM."""
-    from thermocline.config import load
+    from thermocline.config import load_settings
     from thermocline.lake import Lake
 
-    opened = Lake(load(project, environ=clean_environment()))
+    opened = Lake(load_settings(project, environ=clean_environment()))
     yield opened
     opened.duck.stop()
     if opened.spark.started:

@@ -33,7 +33,7 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, TimestamptzType
 
 from benchmarks.attack.queries import HOT, LARGE, WORST
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 SETTINGS = """[lake]
@@ -80,7 +80,7 @@ def build(project: Path) -> None:
     """Make a lake of some days of orders."""
     project.mkdir(parents=True)
     (project / "thermocline.toml").write_text(SETTINGS)
-    lake = Lake(load(project, environ={}))
+    lake = Lake(load_settings(project, environ={}))
     lake.catalog.create_namespace("silver")
     by_day = PartitionSpec(PartitionField(2, 1000, DayTransform(), "ordered_at_day"))
     lake.catalog.create_table("silver.orders", ORDERS, partition_spec=by_day)

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Primitive
-from thermocline.ingest.folder import FolderIntake
+from thermocline.ingest.folder_stream import FolderIngester
 from thermocline.ingest.source import Source
 from thermocline.lake import Lake
-from thermocline.lake.metadata import local_path
+from thermocline.lake.metadata import location_path
 
 if TYPE_CHECKING:
     from thermocline.lake.metadata import TableState
@@ -94,26 +94,26 @@ def _stream(size: int) -> Figures:
         lake, landing = _lake(Path(place))
         intake = _intake(lake, landing)
         _deliver(landing, "first")
-        assert intake.take() is not None
+        assert intake.ingest_batch() is not None
         _fabricate(lake, size)
         intake = _intake(lake, landing)
         for number in range(WARM):
             _deliver(landing, f"warm-{number}")
-            assert intake.take() is not None
-        folder = local_path(lake.state(TARGET).location) / "metadata"
+            assert intake.ingest_batch() is not None
+        folder = location_path(lake.state(TARGET).location) / "metadata"
         walls, cpus, written = [], [], []
         for number in range(BATCHES):
             _deliver(landing, f"batch-{number:04}")
             names = set(folder.iterdir())
             wall, cpu = time.perf_counter(), time.process_time()
-            assert intake.take() is not None
+            assert intake.ingest_batch() is not None
             walls.append(time.perf_counter() - wall)
             cpus.append(time.process_time() - cpu)
             new = set(folder.iterdir()) - names
             written.append(sum(path.stat().st_size for path in new))
         tracemalloc.start()
         _deliver(landing, "last")
-        assert intake.take() is not None
+        assert intake.ingest_batch() is not None
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         found = Figures(
@@ -137,31 +137,31 @@ def _landing(size: int) -> tuple[Figures, Figures, Figures, Figures]:
         first = _polled(size, _intake(lake, landing))
         intake = _intake(lake, landing)
         start = _polled(size, intake)
-        intake.take()
+        intake.ingest_batch()
         idle = _polled(size, intake)
         _deliver(landing, "9999/new")
-        intake.take()
+        intake.ingest_batch()
         _deliver(landing, "9999/newer")
         one = _polled(size, intake)
         lake.close()
         return first, start, idle, one
 
 
-def _polled(size: int, intake: FolderIntake) -> Figures:
+def _polled(size: int, intake: FolderIngester) -> Figures:
     wall, cpu = time.perf_counter(), time.process_time()
-    intake.take()
+    intake.ingest_batch()
     return Figures(size, (time.process_time() - cpu) * 1e3, (time.perf_counter() - wall) * 1e3)
 
 
 def _lake(place: Path) -> tuple[Lake, Path]:
     (place / "landing").mkdir()
     (place / "thermocline.toml").write_text('[lake]\nname = "growth"\n')
-    return Lake(load(place, environ={})), place / "landing"
+    return Lake(load_settings(place, environ={})), place / "landing"
 
 
-def _intake(lake: Lake, landing: Path) -> FolderIntake:
+def _intake(lake: Lake, landing: Path) -> FolderIngester:
     source = Source("events", str(landing), TARGET, format="jsonl", settle=0.001)
-    return FolderIntake(lake, source, CONTRACT)
+    return FolderIngester(lake, source, CONTRACT)
 
 
 def _deliver(landing: Path, name: str, rows: int = ROWS) -> None:
@@ -218,8 +218,8 @@ def _fabricate(lake: Lake, size: int) -> None:
 def _point(lake: Lake, state: TableState, raw: dict[str, Any]) -> None:
     name = f"09999-{uuid.uuid4()}.metadata.json"
     location = f"{state.location}/metadata/{name}"
-    local_path(location).write_text(json.dumps(raw))
-    for old in local_path(location).parent.glob("*.metadata.json"):
+    location_path(location).write_text(json.dumps(raw))
+    for old in location_path(location).parent.glob("*.metadata.json"):
         if old.name != name:
             old.unlink()
     with lake.catalog.engine.begin() as connection:  # type: ignore[attr-defined]

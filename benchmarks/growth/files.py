@@ -32,14 +32,14 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, TimestamptzType
 
 from benchmarks.growth.plan import columns, peak_mb
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
-from thermocline.contract.definition import Partition, Rule, Updates
+from thermocline.contract.definition import PartitionField, Rule, UpdateMode
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake, atomic, filechange
-from thermocline.lake.append import changes_of
+from thermocline.lake.file_commit import snapshot_changes
 from thermocline.lake.filechange import FileChange
-from thermocline.lake.names import new_run_id
+from thermocline.lake.naming import new_run_id
 
 SIZES = (6_000, 25_000, 100_000)
 A_DAY = 20
@@ -55,8 +55,8 @@ CONTRACT = Contract(
         Column("note", Primitive("string")),
     ),
     key=("id",),
-    partition=(Partition("at", "day"),),
-    updates=Updates.MERGE_ON_READ,
+    partition=(PartitionField("at", "day"),),
+    updates=UpdateMode.MERGE_ON_READ,
 )
 RULED = replace(
     CONTRACT,
@@ -102,7 +102,7 @@ def _make(project: Path, size: int) -> int:
         head = table.current_snapshot()
         parent = None if head is None else head.snapshot_id
         made = filechange.snapshot_of(table, FileChange(files, appends=True), parent, {})
-        atomic.commit_all(table.catalog, changes_of(table, made, "main", parent))
+        atomic.commit_all(table.catalog, snapshot_changes(table, made, "main", parent))
         table = lake.iceberg(TABLE)
     draft = lake.draft(new_run_id())
     draft.append(TABLE, _rows(size), bookmark=None, operation="ingest")
@@ -112,7 +112,7 @@ def _make(project: Path, size: int) -> int:
 
 def _lake(project: Path) -> Lake:
     clean = {k: v for k, v in os.environ.items() if not k.startswith("THERMOCLINE_")}
-    return Lake(load(project, environ=clean))
+    return Lake(load_settings(project, environ=clean))
 
 
 def _rows(size: int, note: str = "new") -> pa.Table:
@@ -161,11 +161,11 @@ def _overwrite(lake: Lake) -> None:
 
 
 def _warn(lake: Lake) -> None:
-    from thermocline.lake.partitions import too_fine
+    from thermocline.lake.partitions import partition_warnings
 
     head = lake.state(TABLE).head()
     assert head is not None
-    too_fine(lake, CONTRACT, head)
+    partition_warnings(lake, CONTRACT, head)
 
 
 def _merge(lake: Lake) -> None:
@@ -186,17 +186,17 @@ def _merge(lake: Lake) -> None:
 
 
 def _difference(lake: Lake) -> None:
-    from thermocline.lake.changes import changes
+    from thermocline.lake.changes import diff_snapshots
 
     state = lake.state(TABLE)
     chain = [snapshot.id for snapshot in state.ancestry(state.head())]
-    changes(lake.iceberg(TABLE), chain[1], chain[0], key=["id"])
+    diff_snapshots(lake.iceberg(TABLE), chain[1], chain[0], key=["id"])
 
 
 def _check(lake: Lake) -> None:
     """Check what the last change touched; what was measured before it is made up here."""
     from thermocline.check import measures
-    from thermocline.check.tables import check_tables
+    from thermocline.check.table_checks import check_tables
 
     state = lake.state(TABLE)
     head, before = [snapshot.id for snapshot in state.ancestry(state.head())][:2]

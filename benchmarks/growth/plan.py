@@ -30,8 +30,8 @@ from tests.integration.odcs import HEAD
 from tests.servers import postgres, rest_catalog, settings
 
 import thermocline as tc
-from thermocline.lake.metadata import local_path
-from thermocline.lake.names import new_run_id
+from thermocline.lake.metadata import location_path
+from thermocline.lake.naming import new_run_id
 
 SIZES = (60, 250, 1000)
 CATALOGS = ("sqlite", "postgres", "rest")
@@ -118,7 +118,7 @@ def _make(project: Path, environ: dict[str, str], size: int) -> None:
             fingerprint = house.models[f"silver.{name}"].fingerprint
             for layer in layers:
                 raw = _copied(first[layer], name, fingerprint)
-                place = local_path(raw["location"]) / "metadata"
+                place = location_path(raw["location"]) / "metadata"
                 place.mkdir(parents=True)
                 path = place / f"00001-{uuid.uuid4()}.metadata.json"
                 path.write_text(json.dumps(raw))

@@ -49,12 +49,12 @@ from pyiceberg.types import LongType, NestedField, TimestamptzType
 from benchmarks.measure import machine
 from benchmarks.serving.load import Client, Heard, ask
 from benchmarks.serving.report import quantile
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 from thermocline.serve.fleet.fleet import Fleet, Plan
 from thermocline.serve.router import Router
-from thermocline.serve.terms import Ask, Caller
-from thermocline.serve.wire import wire
+from thermocline.serve.values import Caller, QueryRequest
+from thermocline.serve.wire import protocol
 
 LARGE, SMALL = "gold.large", "gold.small"
 SCHEMA = Schema(
@@ -89,7 +89,7 @@ verify_share = 0.0
 @cache
 def lake_of(project: Path) -> Lake:
     """The lake of a project, opened once in a process."""
-    return Lake(load(project, environ={}))
+    return Lake(load_settings(project, environ={}))
 
 
 def made(project: Path, *tables: str) -> Lake:
@@ -178,7 +178,7 @@ class Loop:
 def watched() -> Iterator[Loop]:
     """Note every step of the event loop and every frame."""
     seen = Loop()
-    run, read = asyncio.Handle._run, wire.header_of
+    run, read = asyncio.Handle._run, protocol.parse_header
 
     def stepped(self: asyncio.Handle) -> None:
         began = time.thread_time()
@@ -192,18 +192,18 @@ def watched() -> Iterator[Loop]:
         return read(written)
 
     asyncio.Handle._run = stepped  # type: ignore[method-assign]
-    wire.header_of = counted  # type: ignore[attr-defined]
+    protocol.parse_header = counted  # type: ignore[attr-defined]
     try:
         yield seen
     finally:
         asyncio.Handle._run = run  # type: ignore[method-assign]
-        wire.header_of = read  # type: ignore[attr-defined]
+        protocol.parse_header = read  # type: ignore[attr-defined]
 
 
 async def _seen(router: Router, table: str, snapshot: int, seconds: float = 120.0) -> None:
     until = time.perf_counter() + seconds
     while True:
-        head = router.lookout().heads.get(table)
+        head = router.lake_state().table_heads.get(table)
         if head is not None and head.snapshot == snapshot:
             return
         if time.perf_counter() > until:
@@ -220,7 +220,9 @@ def committer() -> Iterator[ProcessPoolExecutor]:
 
 def _keeper() -> psutil.Process:
     (found,) = (
-        each for each in psutil.Process().children() if "thermocline.serve.keeper" in each.cmdline()
+        each
+        for each in psutil.Process().children()
+        if "thermocline.serve.replicator" in each.cmdline()
     )
     return found
 
@@ -334,13 +336,13 @@ async def _texts(project: Path, snapshot: int, count: int) -> dict[str, float]:
             commit.stdin.write(f"{number}\n")
             commit.stdin.flush()
             newest = int(await loop.run_in_executor(None, commit.stdout.readline))
-            await router.fleet.look(60.0)
+            await router.fleet.poll(60.0)
             await _seen(router, LARGE, newest)
             sql = (
                 f"select count(*) as n, max(id) as m from {SMALL} "
                 f"where at >= timestamptz '2026-01-01 00:00:00+00' and id <> {number} group by at"
             )
-            await router.answer(Ask(sql), Caller())
+            await router.answer(QueryRequest(sql), Caller())
         gc.collect()
         grown = psutil.Process().memory_info().rss - before
         return {"grown MB": grown / 1e6, "kB per text": grown / 1e3 / count}

@@ -21,7 +21,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 TABLE = "silver.views"
@@ -72,7 +72,7 @@ def build(project: Path, rows: int) -> Lake:
 
 def opened(project: Path) -> Lake:
     """A lake that was built before."""
-    return Lake(load(project, environ={}))
+    return Lake(load_settings(project, environ={}))
 
 
 def views(first: int, count: int, start: datetime, span: timedelta) -> pa.Table:

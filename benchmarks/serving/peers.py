@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.serving.lake import TABLE
-from thermocline.api.answer import answer
+from thermocline.api.query import execute_query
 from thermocline.lake import Lake
 
 Asker = Callable[[str], int]
@@ -55,12 +55,12 @@ def _timed(ask: Asker, questions: Sequence[str]) -> tuple[float, list[int]]:
 
 @contextmanager
 def _duckdb(lake: Lake) -> Iterator[Asker]:
-    yield lambda sql: len(answer(lake, sql, engine="duckdb").rows)
+    yield lambda sql: len(execute_query(lake, sql, engine="duckdb").rows)
 
 
 @contextmanager
 def _spark(lake: Lake) -> Iterator[Asker]:
-    yield lambda sql: len(answer(lake, sql, engine="spark").rows)
+    yield lambda sql: len(execute_query(lake, sql, engine="spark").rows)
 
 
 @contextmanager
@@ -110,12 +110,12 @@ def _trino(lake: Lake) -> Iterator[Asker]:
 def _translated(sql: str, name: str, lake: Lake) -> str:
     """A question in Trino's words, as the router would say it."""
     from thermocline.lake.schema import shape_of
-    from thermocline.serve.question.clock import pin
+    from thermocline.serve.analysis.clock import pin_clock
     from thermocline.sql.guard import guard
     from thermocline.sql.translate import translate
 
     question = guard(sql)
-    pin(question.tree, datetime.now(UTC))
+    pin_clock(question.tree, datetime.now(UTC))
     state = lake.state(TABLE)
     columns = {TABLE: {each.name: str(each.type) for each in shape_of(state).columns}}
     names = {TABLE: f"{name} FOR VERSION AS OF {state.head()}"}

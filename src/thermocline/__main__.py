@@ -1,4 +1,4 @@
-"""The first lines of `thermo`: from here on a signal ends it, whatever it is loading or doing."""
+"""Entry point of `thermo`: install the signal handlers first, then load and run the command."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from thermocline import interrupt
 
 
 def main() -> int:
-    """Run the command that the arguments name, and return its exit code."""
+    """Run the command that the arguments name and return its exit code."""
     interrupt.install()
     from thermocline.cli.main import run
 
-    return interrupt.leave(run())
+    return interrupt.confirm_exit(run())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What can go wrong, and whether trying again can help.
+"""Every error that Thermocline raises on purpose, and whether a retry can help.
 
 Every error names its cause and the next step a person can take. Callers branch on the class,
 never on the text; programs read `code` and `details`.
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class ThermoclineError(Exception):
-    """Base of everything Thermocline raises on purpose.
+    """Base of every error that Thermocline raises on purpose.
 
     `cause` says what is wrong in one line, `next_step` what to do about it. Keyword arguments are
     kept as `details`, so that a program never has to parse a message.
@@ -30,7 +30,7 @@ class ThermoclineError(Exception):
         return f"{self.cause}\n  {self.next_step}" if self.next_step else self.cause
 
     def as_dict(self) -> dict[str, Any]:
-        """The one JSON shape of an error, everywhere."""
+        """Return the JSON form of the error, the same in every output."""
         return {
             "error": {
                 "code": self.code,
@@ -43,11 +43,11 @@ class ThermoclineError(Exception):
 
 
 class Permanent(ThermoclineError):
-    """Trying again without a change gives the same answer."""
+    """A retry without a change fails in the same way."""
 
 
 class Transient(ThermoclineError):
-    """Trying again may help."""
+    """A retry may succeed."""
 
     code = "transient"
     transient = True
@@ -55,43 +55,43 @@ class Transient(ThermoclineError):
 
 
 class ConfigError(Permanent):
-    """A setting is missing, unknown or has a value that cannot be used."""
+    """A setting is missing, unknown or has an invalid value."""
 
     code = "config"
     exit_code = 2
 
 
 class BadInput(Permanent):
-    """What the caller passed cannot be used: a name, a path, a file, a query."""
+    """The caller passed something unusable: a name, a path, a file or a query."""
 
     code = "bad-input"
     exit_code = 2
 
 
 class NotFound(Permanent):
-    """A table, snapshot, branch, tag, run or file that does not exist."""
+    """A table, snapshot, branch, tag, run or file does not exist."""
 
     code = "not-found"
     exit_code = 2
 
 
 class TablesElsewhere(Permanent):
-    """The catalog's tables do not lie in the lake's warehouse: they are another project's."""
+    """The catalog's tables are outside the lake's warehouse: they belong to another project."""
 
     code = "elsewhere"
     exit_code = 2
 
 
 class FileMissing(NotFound):
-    """A file that a table needs is not there. `details` has the table and the file."""
+    """A file that a table needs does not exist. `details` has the table and the file."""
 
     code = "file-missing"
 
 
 class ContractError(Permanent):
-    """One or more contracts are wrong, or ask for a change that is not allowed.
+    """One or more contracts are invalid, or ask for a change that is not allowed.
 
-    `problems` holds all of them, so that a person mends the file once.
+    `problems` holds all of them, so that the file can be fixed in one pass.
     """
 
     code = "contract"
@@ -104,14 +104,14 @@ class ContractError(Permanent):
 
 
 class CheckFailed(Permanent):
-    """Quality rules did not hold, so nothing was published."""
+    """Quality rules failed, so nothing was published."""
 
     code = "check-failed"
     exit_code = 4
 
 
 class EngineUnavailable(Permanent):
-    """An engine that the work needs cannot be started here."""
+    """An engine that the work needs cannot be started on this machine."""
 
     code = "engine"
     exit_code = 6
@@ -124,27 +124,27 @@ class CatalogUnavailable(Transient):
 
 
 class DiskFull(Transient):
-    """There is no room for a file. Nothing of the work was published."""
+    """The disk has no space left for a file. Nothing was published."""
 
     code = "disk-full"
 
 
 class NotWritable(Permanent):
-    """A file may not be written or read. Nothing of the work was published."""
+    """Permissions forbid reading or writing a file. Nothing was published."""
 
     code = "not-writable"
 
 
 class CommitConflict(Transient):
-    """Somebody else committed first. Nothing of ours landed."""
+    """Another writer committed first. Our commit did not land."""
 
     code = "conflict"
 
 
 class CommitUnknown(Transient):
-    """The commit may or may not have landed and could not be looked up.
+    """The commit may or may not have landed, and its outcome could not be looked up.
 
-    Nothing may be deleted and nothing repeated until the commit id in `details` was looked for.
+    Do not delete files or retry before looking for the commit id in `details`.
     """
 
     code = "commit-unknown"

@@ -1,7 +1,7 @@
-"""What the system says while it works: structured logs and progress.
+"""Structured logs and progress.
 
-Both are silent until an entry point asks for them. Whatever is said passes through `redact`, so
-a secret that was named to `hide` leaves the process nowhere.
+Both are silent until an entry point asks for them. All output passes through `redact`, so a
+secret that was registered with `hide` never leaves the process.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ _hidden: set[str] = set()
 
 
 def hide(values: Iterable[str]) -> None:
-    """Never let these values out again: neither as they are, nor as a URL or JSON spells them."""
+    """Redact these values from all output: as they are, and in their URL and JSON spellings."""
     import json
     from urllib.parse import quote, quote_plus
 
     for value in values:
-        # A shorter one protects nothing and would blot out ordinary words.
+        # Redacting a shorter value would protect nothing and hide ordinary words.
         if len(value) >= 4:
             _hidden.update((value, quote(value, safe=""), quote_plus(value)))
             _hidden.update((json.dumps(value)[1:-1], repr(value)[1:-1]))
 
 
 def redact(text: str) -> str:
-    """The text with every hidden value replaced by ***."""
+    """Return the text with every hidden value replaced by ***."""
     for value in sorted(_hidden, key=len, reverse=True):  # a longer secret may hold a shorter one
         text = text.replace(value, "***")
     return text
 
 
 def one_line(text: str) -> str:
-    """The text as one printable line: no value can forge a second line or move a cursor."""
+    """Return the text as one printable line: no value can forge a second line or move a cursor."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
 
 
-def log_to(target: Path | None = None, level: str = "INFO", largest: int = 0) -> None:
-    """Write the system's log as JSON lines to a file, or to stderr when none is named.
+def configure_log(target: Path | None = None, level: str = "INFO", largest: int = 0) -> None:
+    """Write the log as JSON lines to a file, or to stderr without `target`.
 
-    A file that has grown to `largest` bytes is put aside, in the place of the one before.
+    A file that reaches `largest` bytes is rotated; one old file is kept.
     """
     import logging
 
@@ -59,18 +59,18 @@ def log_to(target: Path | None = None, level: str = "INFO", largest: int = 0) ->
     if target is None:
         handler = logging.StreamHandler(sys.stderr)
     else:
-        handler = _file(target, largest)
-    handler.setFormatter(_json_lines())
+        handler = _file_handler(target, largest)
+    handler.setFormatter(_json_formatter())
     logger.addHandler(handler)
     logger.setLevel(level.upper())
     logger.propagate = False
 
 
-def _file(target: Path, largest: int) -> logging.Handler:
+def _file_handler(target: Path, largest: int) -> logging.Handler:
     import os
     from logging.handlers import RotatingFileHandler
 
-    class OwnersAlone(RotatingFileHandler):
+    class OwnerOnlyHandler(RotatingFileHandler):
         def _open(self) -> Any:
             return open(
                 self.baseFilename,
@@ -79,23 +79,25 @@ def _file(target: Path, largest: int) -> logging.Handler:
                 opener=lambda path, flags: os.open(path, flags, 0o600),
             )
 
-    return OwnersAlone(target, maxBytes=largest, backupCount=1 if largest else 0, encoding="utf-8")
+    return OwnerOnlyHandler(
+        target, maxBytes=largest, backupCount=1 if largest else 0, encoding="utf-8"
+    )
 
 
 def log(name: str, event: str, /, *, level: str = "INFO", **fields: Any) -> None:
-    """Record an event of a part of the system; `fields` are kept as they are, not as prose."""
+    """Record an event of a component; `fields` become JSON fields of the record."""
     import logging
 
     logger = logging.getLogger(f"{ROOT_LOGGER}.{name}")
     logger.log(logging.getLevelNamesMapping()[level], event, extra={"fields": fields})
 
 
-def _json_lines() -> logging.Formatter:
+def _json_formatter() -> logging.Formatter:
     import json
     import logging
     from datetime import UTC, datetime
 
-    class JsonLines(logging.Formatter):
+    class JsonLogFormatter(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
             entry: dict[str, Any] = {
                 "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
@@ -109,24 +111,24 @@ def _json_lines() -> logging.Formatter:
             # JSON escapes CR and LF, so one record is one line whatever a value holds.
             return redact(json.dumps(entry, default=str))
 
-    return JsonLines()
+    return JsonLogFormatter()
 
 
 class Progress(Protocol):
-    """Who watches a long piece of work. Steps follow each other; one is open at a time."""
+    """Receives the progress of long work. Steps follow each other; one is open at a time."""
 
     def step(self, name: str, total: int | None = None) -> None:
-        """A new step begins; `total` is how far `advance` will go, where that is known."""
+        """Begin a step; `total` is the number of units that `advance` will reach, where known."""
 
     def advance(self, by: int = 1, detail: str = "") -> None:
-        """The open step went further."""
+        """Advance the open step by a number of units."""
 
     def done(self, detail: str = "") -> None:
-        """The open step ended well; `detail` is what a person wants to know of it."""
+        """End the open step with success; `detail` is a short summary for a person."""
 
 
-class Silent:
-    """Progress that nobody watches."""
+class SilentProgress:
+    """Progress that shows nothing."""
 
     def step(self, name: str, total: int | None = None) -> None:
         pass
@@ -138,4 +140,4 @@ class Silent:
         pass
 
 
-SILENT: Progress = Silent()
+SILENT: Progress = SilentProgress()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from thermocline.contract import Column, Contract, Drift, Partition, Sort
+from thermocline.contract import Column, Contract, DriftMode, PartitionField, SortField
 from thermocline.contract.types import Decimal, Field, Fixed, List, Map, Primitive, Struct
 from thermocline.lake import Lake
 from thermocline.lake.metadata import MAIN
@@ -46,15 +46,15 @@ EVERY_TYPE = Contract(
     ),
     key=("id", "country"),
     partition=(
-        Partition("country"),
-        Partition("a_date", "year"),
-        Partition("born", "month"),
-        Partition("paid", "day"),
-        Partition("a_timestamptz", "hour"),
-        Partition("id", "bucket", 8),
-        Partition("a_decimal", "truncate", 10),
+        PartitionField("country"),
+        PartitionField("a_date", "year"),
+        PartitionField("born", "month"),
+        PartitionField("paid", "day"),
+        PartitionField("a_timestamptz", "hour"),
+        PartitionField("id", "bucket", 8),
+        PartitionField("a_decimal", "truncate", 10),
     ),
-    sort=(Sort("paid", descending=True), Sort("id")),
+    sort=(SortField("paid", descending=True), SortField("id")),
 )  # fmt: skip
 
 ORDERS = Contract(
@@ -69,7 +69,7 @@ ORDERS = Contract(
         Column("old", STRING),
     ),
     key=("id",),
-    partition=(Partition("placed", "day"),),
+    partition=(PartitionField("placed", "day"),),
 )
 
 
@@ -92,15 +92,15 @@ def evolved() -> Contract:
             Column("placed", Primitive("date")),
         ),
         dropped=("old",),
-        partition=(Partition("placed", "month"), Partition("id", "bucket", 4)),
-        sort=(Sort("amount", descending=True),),
+        partition=(PartitionField("placed", "month"), PartitionField("id", "bucket", 4)),
+        sort=(SortField("amount", descending=True),),
     )
 
 
 def wanted_by(worker: int) -> Contract:
     """Orders with a column that only this worker's contract names; what others add stays."""
     mine = Column(f"by_{worker}", STRING)
-    return orders(columns=(*ORDERS.columns, mine), drift=Drift.ADD)
+    return orders(columns=(*ORDERS.columns, mine), drift=DriftMode.ADD)
 
 
 def order(number: int) -> dict[str, Any]:

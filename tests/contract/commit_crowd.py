@@ -22,8 +22,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from thermocline.config import load
-from thermocline.contract import Column, Contract, Partition
+from thermocline.config import load_settings
+from thermocline.contract import Column, Contract, PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
 from thermocline.lake.catalog import connect
@@ -38,7 +38,7 @@ CONTRACT = Contract(
         Column("writer", Primitive("int"), True),
         Column("payload", Primitive("string")),
     ),
-    partition=(Partition("id", "bucket", 2),),
+    partition=(PartitionField("id", "bucket", 2),),
 )
 PER_WRITER = 100_000
 _WORTH_JOINING = 20
@@ -122,7 +122,7 @@ class Crowd:
         self._notes.mkdir()
         self._random = random.Random(job.seed)
         self._running: dict[int, int] = {}
-        self._has_leases = load(project).catalog.type != "rest"
+        self._has_leases = load_settings(project).catalog.type != "rest"
         self._kills = self._deaths = self._holders_killed = 0
 
     def run(self) -> Outcome:
@@ -212,7 +212,7 @@ class Crowd:
 
     def _write(self, writer: int) -> None:
         """Commit key by key, from the first that has no answer yet."""
-        lake = Lake(load(self._project))
+        lake = Lake(load_settings(self._project))
         table = self._ready(lake, writer)
         owners = range(writer + 1) if self._job.freeze else [writer]
         for number in range(len(self._answers(writer)), self._job.commits):
@@ -229,7 +229,7 @@ class Crowd:
         """Plain appends, which PyIceberg tries again as it does, and the writer after that."""
         from pyiceberg.exceptions import CommitFailedException
 
-        table = self._ready(Lake(load(self._project)), writer)
+        table = self._ready(Lake(load_settings(self._project)), writer)
         schema, until = table.schema().as_arrow(), time.time() + self._job.plain
         for number in range(self._job.commits):
             began = time.perf_counter()
@@ -244,7 +244,7 @@ class Crowd:
 
     def _compact(self) -> None:
         """Join the files of each partition, again and again."""
-        lake = Lake(load(self._project))
+        lake = Lake(load_settings(self._project))
         for number in count():
             table = lake.iceberg(TABLE)
             head = table.current_snapshot()
@@ -280,7 +280,7 @@ def leaseholder(project: Path) -> int | None:
     """The process that commits for the table just now, by the catalog's database."""
     from sqlalchemy import text
 
-    engine = getattr(connect(load(project)), "engine", None)
+    engine = getattr(connect(load_settings(project)), "engine", None)
     if engine is None:
         return None
     query = "SELECT owner FROM thermocline_commit_leases WHERE expires > 0"

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import clean_environment
 from tests.servers import settings
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 CATALOGS = ("sqlite", "postgres", "rest")
@@ -32,7 +32,9 @@ def open_lake(project: Path, catalog_environ: dict[str, str]) -> Iterator[Callab
     opened: list[Lake] = []
 
     def again() -> Lake:
-        opened.append(Lake(load(project, environ={**clean_environment(), **catalog_environ})))
+        opened.append(
+            Lake(load_settings(project, environ={**clean_environment(), **catalog_environ}))
+        )
         return opened[-1]
 
     yield again

@@ -44,9 +44,9 @@ from pyiceberg.types import (
 
 from thermocline.errors import Permanent
 from thermocline.lake import Lake, atomic, filechange, filediff, rewrite
-from thermocline.lake.append import changes_of
+from thermocline.lake.file_commit import snapshot_changes
 from thermocline.lake.filechange import FileChange
-from thermocline.lake.metadata import local_path
+from thermocline.lake.metadata import location_path
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -165,7 +165,7 @@ class RandomFiles:
 
     def erase(self) -> None:
         """Erase statistics from the newest manifest list, as writers may leave them out."""
-        path = local_path(self.table.current_snapshot().manifest_list)  # type: ignore[union-attr]
+        path = location_path(self.table.current_snapshot().manifest_list)  # type: ignore[union-attr]
         with path.open("rb") as stream:
             found = fastavro.reader(stream)
             schema, kept, records = found.writer_schema, found.metadata, list(found)
@@ -231,7 +231,7 @@ class RandomFiles:
         head = self.table.current_snapshot()
         parent = None if head is None else head.snapshot_id
         made = filechange.snapshot_of(self.table, change, parent, {})
-        atomic.commit_all(self.table.catalog, changes_of(self.table, made, "main", parent))
+        atomic.commit_all(self.table.catalog, snapshot_changes(self.table, made, "main", parent))
         self._load()
         self.live |= {file.file_path: file for file in change.added}
         for file in change.removed:

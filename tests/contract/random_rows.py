@@ -22,11 +22,11 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, MonthTransf
 from tests.contract.catalog_tables import ORDERS, order, orders
 
 from thermocline.lake import Lake, atomic, avro, filechange, filediff, refs, rewrite
-from thermocline.lake.append import changes_of
+from thermocline.lake.file_commit import snapshot_changes
 from thermocline.lake.filechange import FileChange
-from thermocline.lake.files import orphans
+from thermocline.lake.locations import normalize_location
 from thermocline.lake.metadata import MAIN
-from thermocline.lake.place import bare
+from thermocline.lake.orphans import find_orphans
 from thermocline.lake.writing import write_files
 
 Photo = dict[str, tuple[int, str]]
@@ -141,7 +141,7 @@ class RandomRows:
         branch = branch or self._a_branch()
         head = table.metadata.refs[branch].snapshot_id
         made = filechange.snapshot_of(table, change, head, {})
-        atomic.commit_all(self.lake.catalog, changes_of(table, made, branch, head))
+        atomic.commit_all(self.lake.catalog, snapshot_changes(table, made, branch, head))
 
     def _a_branch(self) -> str:
         found = self.lake.state(self.name).refs.values()
@@ -197,7 +197,7 @@ def photo(folder: Path) -> Photo:
 
 def left_over(lake: Lake) -> set[str]:
     """The names of files that no snapshot needs."""
-    found = (orphans(lake.iceberg(table)) for table in lake.tables())
+    found = (find_orphans(lake.iceberg(table)) for table in lake.tables())
     return {path.rpartition("/")[2] for some in found for path, _ in some}
 
 
@@ -236,10 +236,10 @@ def _deletes(lake: Lake, location: str) -> list[Any]:
 
 
 def _bytes(lake: Lake, location: str) -> bytes:
-    path = bare(location)
+    path = normalize_location(location)
     if path.startswith("/"):
         return Path(path).read_bytes()
-    from thermocline.lake.catalog import file_io
+    from thermocline.lake.catalog import load_file_io
 
-    with file_io(lake.settings).new_input(location).open() as stream:
+    with load_file_io(lake.settings).new_input(location).open() as stream:
         return bytes(stream.read())

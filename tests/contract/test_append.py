@@ -13,12 +13,12 @@ import pytest
 from pyiceberg.types import StringType
 
 from thermocline.contract import Column, Contract
-from thermocline.contract.definition import Partition, Sort
+from thermocline.contract.definition import PartitionField, SortField
 from thermocline.contract.types import Field, List, Map, Primitive, Struct
 from thermocline.errors import CatalogUnavailable, CommitConflict, CommitUnknown, Permanent
 from thermocline.lake import Draft, Lake, atomic
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.metadata import local_path
+from thermocline.lake.metadata import location_path
 
 TABLE = "silver.t"
 CONTRACT = Contract(
@@ -28,8 +28,8 @@ CONTRACT = Contract(
         Column("name", Primitive("string")),
         Column("at", Primitive("timestamptz")),
     ),
-    partition=(Partition("at", "day"),),
-    sort=(Sort("name", descending=True), Sort("id")),
+    partition=(PartitionField("at", "day"),),
+    sort=(SortField("name", descending=True), SortField("id")),
 )
 
 
@@ -63,7 +63,7 @@ def files(lake: Lake, run: str, read: Callable[[Path], Any] = pq.read_table) -> 
     """What a run's draft added, by the folder of each file."""
     head = lake.state(TABLE).head(lake.draft(run).branch)
     tasks = lake.iceberg(TABLE).scan(snapshot_id=head).plan_files()
-    paths = [local_path(task.file.file_path) for task in tasks]
+    paths = [location_path(task.file.file_path) for task in tasks]
     return {path.parent.name: read(path) for path in paths}
 
 
@@ -72,7 +72,7 @@ def test_rows_are_on_the_draft_with_their_bookmark_until_it_is_published(made: L
     snapshot = appended(draft, (1, "a", 1), (2, None, 2))
     assert (ids(made), ids(made, draft.branch)) == ([], [1, 2])
     found = made.state(TABLE).snapshot(snapshot)
-    assert bookmarks.of(found) == {"n": 1}
+    assert bookmarks.parse_bookmark(found) == {"n": 1}
     assert (found.summary[bookmarks.RUN], found.summary[bookmarks.OPERATION]) == ("RUN", "ingest")
     assert found.count("added-records") == 2
     draft.publish()
@@ -100,7 +100,7 @@ def test_nulls_stay_nulls_and_every_engine_finds_the_columns(lake: Lake) -> None
         Column("map", Map(Primitive("string"), Primitive("string"))),
         Column("part", Primitive("string")),
     )
-    keyed = (Partition("part", "truncate", 1), Partition("id", "bucket", 4))
+    keyed = (PartitionField("part", "truncate", 1), PartitionField("id", "bucket", 4))
     lake.ensure(Contract(TABLE, columns, partition=keyed))
     kinds = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     given = pa.table(
@@ -245,7 +245,7 @@ def test_rows_take_the_place_of_a_file_and_the_others_stay(made: Lake) -> None:
     assert (stays in now, gone in now, len(now)) == (True, False, 3)
     found = made.state(TABLE).snapshot(second)
     assert (found.count("added-records"), found.count("deleted-records")) == (2, 1)
-    assert (bookmarks.of(found), found.count("total-records")) == ({"n": 2}, 3)
+    assert (bookmarks.parse_bookmark(found), found.count("total-records")) == ({"n": 2}, 3)
 
 
 def test_a_file_that_the_branch_does_not_have_is_not_replaced(made: Lake) -> None:

@@ -14,13 +14,14 @@ import pytest
 
 from thermocline.check import measures
 from thermocline.check.gate import Report
-from thermocline.check.tables import check_tables
+from thermocline.check.rules import rules
+from thermocline.check.table_checks import check_tables
 from thermocline.contract import Column, Contract
-from thermocline.contract.definition import Partition, Rule, Updates
+from thermocline.contract.definition import PartitionField, Rule, UpdateMode
 from thermocline.contract.types import Decimal, Field, Primitive, Struct
 from thermocline.lake import Draft, Lake
-from thermocline.lake.metadata import local_path
-from thermocline.lake.names import new_run_id
+from thermocline.lake.metadata import location_path
+from thermocline.lake.naming import new_run_id
 
 TABLE = "silver.t"
 COLUMNS = (
@@ -57,8 +58,8 @@ pytestmark = pytest.mark.parametrize("catalog_environ", ["sqlite"], indirect=Tru
 
 
 def contract(on_read: bool) -> Contract:
-    updates = Updates.MERGE_ON_READ if on_read else Updates.COPY_ON_WRITE
-    part = (Partition("day"),)
+    updates = UpdateMode.MERGE_ON_READ if on_read else UpdateMode.COPY_ON_WRITE
+    part = (PartitionField("day"),)
     return Contract(TABLE, COLUMNS, key=("id",), partition=part, updates=updates, rules=RULES)
 
 
@@ -147,9 +148,7 @@ def test_carried_measures_are_those_of_the_whole_table(
         assert shown(one) == shown(whole)
         again = measures.carried(lake, given, lake.state(TABLE), head)
         assert again is not None and again.rows == whole.rows
-        for rule, value, found in zip(
-            measures.rules(given), again.values, whole.measured, strict=True
-        ):
+        for rule, value, found in zip(rules(given), again.values, whole.measured, strict=True):
             plain = not {"code", "deep.x"} & set(rule.columns)
             assert (value is not None) == (rule.kind in ADDING and plain), rule
             assert value is None or value == found
@@ -195,7 +194,7 @@ def test_a_rule_that_adds_up_opens_no_file_that_did_not_change(lake: Lake) -> No
         Rule("range", ("price",), (("max", 100),)),
         Rule("length", ("kind",), (("max", 9),)),
     )
-    plain = Contract(TABLE, COLUMNS[1:], partition=(Partition("day"),), rules=rules)
+    plain = Contract(TABLE, COLUMNS[1:], partition=(PartitionField("day"),), rules=rules)
     lake.ensure(plain)
     new = rows(random.Random(2), 30).drop_columns(["id"])
     draft = lake.draft(new_run_id())
@@ -205,7 +204,7 @@ def test_a_rule_that_adds_up_opens_no_file_that_did_not_change(lake: Lake) -> No
     head = table.snapshot_by_id(draft.head(TABLE))
     for manifest in head.manifests(table.io):  # type: ignore[union-attr]
         for entry in manifest.fetch_manifest_entry(table.io):
-            local_path(entry.data_file.file_path).unlink()
+            location_path(entry.data_file.file_path).unlink()
     more = new.slice(0, 3)
     draft.append(TABLE, more, bookmark=None, operation="append")
     second = check_tables(lake, [plain], {TABLE: draft.head(TABLE)}, NOW)

@@ -20,21 +20,21 @@ from tests.contract.catalog_tables import (
     rows,
 )
 
-from thermocline.contract import Column, Contract, Partition, Updates
+from thermocline.contract import Column, Contract, PartitionField, UpdateMode
 from thermocline.contract.types import Decimal, Primitive
 from thermocline.errors import BadInput, CommitConflict, ContractError, NotFound
 from thermocline.lake import Lake, MainMoved, refs
-from thermocline.lake.metadata import local_path
-from thermocline.lake.moments import resolve
+from thermocline.lake.metadata import location_path
 from thermocline.lake.schema import shape_of
-from thermocline.lake.tables import pending
+from thermocline.lake.table_setup import pending_changes
+from thermocline.lake.time_travel import resolve_snapshot
 
 TABLE = "silver.orders"
 THREE = ("gold.a", "gold.b", "gold.c")
 
 
 def test_a_table_is_made_as_its_contract_says(lake: Lake) -> None:
-    assert pending(lake, EVERY_TYPE) == ["create"]
+    assert pending_changes(lake, EVERY_TYPE) == ["create"]
     assert lake.ensure(EVERY_TYPE) == ["created"]
 
     state = lake.state("silver.every_type")
@@ -88,14 +88,14 @@ def test_asking_again_for_what_is_there_commits_nothing(lake: Lake) -> None:
     lake.ensure(EVERY_TYPE)
     before = lake.state("silver.every_type").metadata_location
 
-    assert pending(lake, EVERY_TYPE) == []
+    assert pending_changes(lake, EVERY_TYPE) == []
     assert lake.ensure(EVERY_TYPE) == []
     assert lake.state("silver.every_type").metadata_location == before
 
 
 def test_a_changed_write_mode_reaches_the_table(lake: Lake) -> None:
     lake.ensure(ORDERS)
-    lake.ensure(orders(updates=Updates.MERGE_ON_READ))
+    lake.ensure(orders(updates=UpdateMode.MERGE_ON_READ))
     assert lake.state(TABLE).properties["write.update.mode"] == "merge-on-read"
 
 
@@ -104,7 +104,7 @@ def test_evolving_keeps_every_row_and_every_field_id(lake: Lake) -> None:
     first = add_orders(lake, TABLE, 1, 2)
     before = _field_ids(lake.state(TABLE).schema)
     files = _data_files(lake)
-    foreseen = pending(lake, evolved())
+    foreseen = pending_changes(lake, evolved())
 
     assert lake.ensure(evolved()) == foreseen
     assert lake.ensure(evolved()) == []
@@ -188,15 +188,15 @@ def test_what_a_contract_may_not_ask_for_changes_nothing(lake: Lake) -> None:
     lake.ensure(ORDERS)
     add_orders(lake, TABLE, 1)
     before = lake.state(TABLE)
-    content = local_path(before.metadata_location).read_bytes()
+    content = location_path(before.metadata_location).read_bytes()
     for said, contract in REFUSED.items():
-        for ask in (lake.ensure, lambda wanted: pending(lake, wanted)):
+        for ask in (lake.ensure, lambda wanted: pending_changes(lake, wanted)):
             with pytest.raises(ContractError) as caught:
                 ask(_also_adding(contract))
             assert said in str(caught.value)
     after = lake.state(TABLE)
     assert after.metadata_location == before.metadata_location
-    assert local_path(after.metadata_location).read_bytes() == content
+    assert location_path(after.metadata_location).read_bytes() == content
     assert rows(lake, TABLE) == [order(1)]
 
 
@@ -252,8 +252,8 @@ def test_branches_and_tags_are_made_and_dropped(lake: Lake) -> None:
         "try": ("branch", on_branch),
     }
     assert ids(lake, TABLE) == [1, 3]
-    assert ids(lake, TABLE, resolve(state, "try")) == [1, 2]
-    assert ids(lake, TABLE, resolve(state, "release-1.0")) == [1]
+    assert ids(lake, TABLE, resolve_snapshot(state, "try")) == [1, 2]
+    assert ids(lake, TABLE, resolve_snapshot(state, "release-1.0")) == [1]
     with pytest.raises(BadInput, match=r"has a tag release-1\.0 already"):
         refs.new_ref(state, "release-1.0", None, tag=False)
     with pytest.raises(NotFound, match="no snapshot 7"):
@@ -281,7 +281,7 @@ def test_rollback_goes_back_and_what_came_after_stays_readable(lake: Lake) -> No
     assert ids(lake, TABLE) == [1]
     assert ids(lake, TABLE, two) == [1, 2]
     state = lake.state(TABLE)
-    assert resolve(state, state.published_at(two)) == two, "it was true at that time"
+    assert resolve_snapshot(state, state.published_at(two)) == two, "it was true at that time"
     add_orders(lake, TABLE, 3)
     assert ids(lake, TABLE) == [1, 3]
     with pytest.raises(BadInput, match="was never on main"):
@@ -359,7 +359,7 @@ def _metadata_files(lake: Lake) -> list[str]:
     return sorted(
         str(path)
         for table in THREE
-        for path in (local_path(lake.state(table).location) / "metadata").glob("*.json")
+        for path in (location_path(lake.state(table).location) / "metadata").glob("*.json")
     )
 
 
@@ -386,11 +386,11 @@ def test_repartitioning_back_and_forth_reads_every_row(lake: Lake) -> None:
     lake.ensure(ORDERS)
     layouts = [
         (),
-        (Partition("placed", "year"),),
-        (Partition("id", "bucket", 4),),
-        (Partition("note", "truncate", 2), Partition("placed", "day")),
-        (Partition("id", "bucket", 8),),
-        (Partition("placed", "day"),),
+        (PartitionField("placed", "year"),),
+        (PartitionField("id", "bucket", 4),),
+        (PartitionField("note", "truncate", 2), PartitionField("placed", "day")),
+        (PartitionField("id", "bucket", 8),),
+        (PartitionField("placed", "day"),),
     ]
     for number, layout in enumerate(layouts):
         assert lake.ensure(orders(partition=layout))

@@ -25,7 +25,7 @@ from tests.contract.catalog_tables import (
 
 from thermocline.contract import Column
 from thermocline.errors import CommitConflict
-from thermocline.lake import Draft, Lake, MainMoved, atomic, refs, tables
+from thermocline.lake import Draft, Lake, MainMoved, atomic, refs, table_setup
 
 TABLE = "silver.orders"
 THREE = ("gold.a", "gold.b", "gold.c")
@@ -61,12 +61,12 @@ PROCESS = """
 import sys, time
 from pathlib import Path
 from tests.contract.catalog_tables import wanted_by
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 import pyiceberg.catalog.sql
 
 worker, start = int(sys.argv[2]), Path(sys.argv[1], "go")
-lake = Lake(load(Path(sys.argv[1])))
+lake = Lake(load_settings(Path(sys.argv[1])))
 Path(sys.argv[1], f"ready-{worker}").touch()
 while not start.exists():
     time.sleep(0.005)
@@ -246,7 +246,7 @@ def test_a_table_that_others_never_leave_alone_is_a_conflict(
 
     monkeypatch.setattr(lake, "state", look_and_lose)
     with pytest.raises(CommitConflict) as caught:
-        tables.ensure(lake, wanted_by(1))
+        table_setup.ensure_table(lake, wanted_by(1))
     assert TABLE in caught.value.cause
     assert len(str(caught.value).splitlines()) == 2
     assert "by_1" not in str(look(TABLE).schema)

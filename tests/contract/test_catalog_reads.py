@@ -17,12 +17,12 @@ from tests.contract.catalog_tables import ORDERS, add_orders
 from tests.servers import relay as relays
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.errors import NotFound
 from thermocline.lake import Lake, refs
-from thermocline.lake.metadata import TableState, local_path
+from thermocline.lake.metadata import TableState, location_path
 from thermocline.transform.declare import Read
 from thermocline.transform.models import Model
 from thermocline.transform.plan import plan
@@ -38,7 +38,9 @@ def behind_relay(project: Path, environ: Mapping[str, str]) -> Iterator[tuple[La
     assert address.port is not None
     with relays.serve(address.port) as relay:
         uri = environ[ADDRESS].replace(f":{address.port}", f":{relay.port}")
-        lake = Lake(load(project, environ={**clean_environment(), **environ, ADDRESS: uri}))
+        lake = Lake(
+            load_settings(project, environ={**clean_environment(), **environ, ADDRESS: uri})
+        )
         try:
             yield lake, relay
         finally:
@@ -129,7 +131,7 @@ def test_metadata_that_is_removed_meanwhile_is_looked_for_again(
     with ThreadPoolExecutor(2) as pool:
         looking = [pool.submit(look) for _ in range(2)]
         for number in range(25):
-            old = [local_path(writer.state(table).metadata_location) for table in pair]
+            old = [location_path(writer.state(table).metadata_location) for table in pair]
             changes = [
                 refs.set_ref(table, f"tag-{number}", heads[table] or 0, was=None, tag=True)
                 for table in pair
@@ -157,19 +159,19 @@ def test_a_plan_reads_nothing_of_tables_that_are_not_selected(lake: Lake) -> Non
         )  # fmt: skip
     damaged = lake.iceberg("bronze.s2")
     damaged.append(pa.table({"id": pa.array([1], pa.int64())}))
-    local_path(damaged.metadata_location).unlink()
+    location_path(damaged.metadata_location).unlink()
     assert [step.table for step in plan(lake, models, select=["gold.m1"]).steps] == ["gold.m1"]
     with pytest.raises(NotFound, match=r"bronze\.s2: .*which is not there"):
         plan(lake, models)
 
 
 def test_a_broken_table_does_not_stop_a_check_of_another(project: Path) -> None:
-    house = Lakehouse(load(project, environ=clean_environment()))
+    house = Lakehouse(load_settings(project, environ=clean_environment()))
     for name in ("one", "two"):
         contract = Contract(f"silver.{name}", ORDERS.columns)
         house.contracts[contract.table] = replace(contract, rules=())
         house.lake.ensure(contract)
-    local_path(house.lake.catalog.load_table("silver.two").metadata_location).unlink()
+    location_path(house.lake.catalog.load_table("silver.two").metadata_location).unlink()
     assert [report.table for report in house.check(["silver.one"])] == ["silver.one"]
 
 

@@ -13,7 +13,7 @@ from tests.servers.postgres import Postgres
 from tests.servers.process import free_port
 from tests.servers.rest_catalog import RestCatalog
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import CatalogUnavailable
 from thermocline.lake import Lake
 
@@ -25,7 +25,7 @@ def lake_on(project: Path, kind: str, uri: str) -> Lake:
     """A lake whose catalog gets the canary as password and as token."""
     given = {"TYPE": kind, "URI": uri, "USER": "lake", "PASSWORD": CANARY, "TOKEN": CANARY}
     environ = {f"THERMOCLINE_LAKE__CATALOG__{key}": value for key, value in given.items()}
-    return Lake(load(project, environ={**clean_environment(), **environ}))
+    return Lake(load_settings(project, environ={**clean_environment(), **environ}))
 
 
 def asks(lake: Lake) -> list[Callable[[], object]]:
@@ -83,7 +83,7 @@ def test_the_database_does_not_exist(postgres_server: Postgres, project: Path) -
         "THERMOCLINE_LAKE__CATALOG__USER": postgres_server.user,
         "THERMOCLINE_LAKE__CATALOG__PASSWORD": postgres_server.password,
     }
-    lake = Lake(load(project, environ={**clean_environment(), **environ}))
+    lake = Lake(load_settings(project, environ={**clean_environment(), **environ}))
     for ask in asks(lake):
         said = said_by(ask)
         assert 'database "nowhere" does not exist' in said
@@ -112,7 +112,7 @@ def test_the_catalog_goes_away_while_a_lake_is_open(
     from tests.servers.settings import postgres_lake_settings
 
     environ = postgres_lake_settings(postgres_server, project)
-    lake = Lake(load(project, environ={**clean_environment(), **environ}))
+    lake = Lake(load_settings(project, environ={**clean_environment(), **environ}))
     lake.ensure(ORDERS)
     name = environ["THERMOCLINE_LAKE__CATALOG__URI"].rsplit("/", 1)[1]
     with postgres_server.connect() as connection, connection.cursor() as cursor:

@@ -12,12 +12,12 @@ import pytest
 from pyiceberg.manifest import DataFileContent, ManifestContent
 
 from thermocline.contract import Column, Contract
-from thermocline.contract.definition import Partition
+from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed, Permanent
 from thermocline.lake import Draft, Lake, atomic, writing
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.changes import changes
+from thermocline.lake.changes import diff_snapshots
 
 TABLE = "silver.t"
 CONTRACT = Contract(
@@ -27,7 +27,7 @@ CONTRACT = Contract(
         Column("at", Primitive("timestamptz")),
         Column("code", Primitive("uuid")),
     ),
-    partition=(Partition("at", "day"),),
+    partition=(PartitionField("at", "day"),),
 )
 DAYS = [date(2026, 3, day) for day in range(1, 5)]
 
@@ -60,7 +60,7 @@ def ids(draft: Draft) -> list[int]:
     found = [row[0] for row in lake.duck.connection.execute("select id from t").fetchall()]
     table = lake.iceberg(TABLE)
     scanned = table.scan(snapshot_id=head).to_arrow()["id"].to_pylist()
-    ours = changes(table, None, head).inserts["id"].to_pylist()
+    ours = diff_snapshots(table, None, head).inserts["id"].to_pylist()
     assert sorted(scanned) == sorted(ours) == sorted(found)
     return sorted(found)
 
@@ -90,7 +90,7 @@ def test_a_whole_table_is_replaced_with_its_delete_files(draft: Draft) -> None:
     snapshot = draft.replace(TABLE, rows((7, 4)), bookmark={"n": 2}, operation="replace")
     assert ids(draft) == [7]
     found = draft.lake.state(TABLE).snapshot(snapshot)
-    assert (found.operation, bookmarks.of(found)) == ("overwrite", {"n": 2})
+    assert (found.operation, bookmarks.parse_bookmark(found)) == ("overwrite", {"n": 2})
     assert (summary(draft, "total-records"), summary(draft, "total-position-deletes")) == (1, 0)
     draft.replace(TABLE, [], bookmark=None, operation="replace")
     assert ids(draft) == []
@@ -123,7 +123,7 @@ def test_single_rows_are_taken_out_and_others_added(draft: Draft, *, on_read: bo
             operation="merge",
         )  # fmt: skip
     assert ids(draft) == [2, 3, 4, 10]
-    found = changes(draft.lake.iceberg(TABLE), before, draft.head(TABLE), key=["id"])
+    found = diff_snapshots(draft.lake.iceberg(TABLE), before, draft.head(TABLE), key=["id"])
     assert found.counts == {"inserts": 1, "updates": 1, "deletes": 3}
     assert (summary(draft, "total-delete-files") > 0) == on_read
     assert summary(draft, "total-records") - summary(draft, "total-position-deletes") == 4
@@ -210,8 +210,8 @@ def test_a_file_that_is_gone_already_is_no_ones_to_replace(draft: Draft) -> None
 def test_parts_are_bounded_and_no_row_is_lost(
     draft: Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "HELD_BYTES", 64)
-    monkeypatch.setattr(writing, "MOST_OPEN", 1)
+    monkeypatch.setattr(writing, "BUFFER_BYTES", 64)
+    monkeypatch.setattr(writing, "MAX_OPEN_FILES", 1)
     parts = [rows((n, 1 + n % 2)) for n in range(20)]
     draft.replace(TABLE, parts, bookmark=None, operation="replace")
     assert ids(draft) == list(range(20))
@@ -222,5 +222,5 @@ def test_uuids_come_as_text(draft: Draft) -> None:
     code = "0f8fad5b-d9cb-469f-a165-70867728950e"
     given = rows((1, 1), (2, 1)).append_column("code", pa.array([code.upper(), None]))
     draft.replace(TABLE, given, bookmark=None, operation="replace")
-    found = changes(draft.lake.iceberg(TABLE), None, draft.head(TABLE)).inserts
+    found = diff_snapshots(draft.lake.iceberg(TABLE), None, draft.head(TABLE)).inserts
     assert {row["id"]: row["code"] for row in found.to_pylist()} == {1: code, 2: None}

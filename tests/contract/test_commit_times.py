@@ -18,9 +18,9 @@ from tests.contract.catalog_tables import ORDERS, add_orders, evolved, ids, orde
 from tests.contract.commit_entries import entry, overwriting
 
 from thermocline.lake import Lake, refs
-from thermocline.lake.commit_times import backward_ms, last_ms, mended, now_ms
-from thermocline.lake.metadata import TableState, local_path
-from thermocline.lake.moments import resolve
+from thermocline.lake.commit_times import backward_ms, last_ms, now_ms, repair_times
+from thermocline.lake.metadata import TableState, location_path
+from thermocline.lake.time_travel import resolve_snapshot
 
 TABLE = ORDERS.table
 HOUR = 3_600_000
@@ -28,7 +28,7 @@ HOUR = 3_600_000
 
 def rewrite(state: TableState, raw: Mapping[str, Any]) -> None:
     """Put another text into a table's metadata file; Hadoop's checksum beside it goes."""
-    path = local_path(state.metadata_location)
+    path = location_path(state.metadata_location)
     path.write_text(json.dumps(raw))
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
@@ -116,9 +116,9 @@ def test_a_time_finds_what_was_current_then(lake: Lake) -> None:
     set_clock_back(lake, HOUR)
     second = add_orders(lake, TABLE, 2)
     state = lake.state(TABLE)
-    assert resolve(state, then + timedelta(hours=1)) == first
-    assert resolve(state, then + timedelta(hours=1, seconds=1)) == second
-    assert resolve(state, "now") == second
+    assert resolve_snapshot(state, then + timedelta(hours=1)) == first
+    assert resolve_snapshot(state, then + timedelta(hours=1, seconds=1)) == second
+    assert resolve_snapshot(state, "now") == second
 
 
 def test_times_that_earlier_writers_left_are_mended(lake: Lake) -> None:
@@ -164,5 +164,5 @@ def test_times_in_order_stay_as_they_are(lake: Lake) -> None:
     lake.ensure(ORDERS)
     add_orders(lake, TABLE, 1)
     state = lake.state(TABLE)
-    assert mended(state)["snapshot-log"] == state.raw["snapshot-log"]
-    assert mended(state)["metadata-log"][:-1] == state.raw["metadata-log"]
+    assert repair_times(state)["snapshot-log"] == state.raw["snapshot-log"]
+    assert repair_times(state)["metadata-log"][:-1] == state.raw["metadata-log"]

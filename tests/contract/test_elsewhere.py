@@ -15,14 +15,14 @@ from tests.contract.commit_entries import entry
 from tests.contract.random_rows import photo
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import TablesElsewhere
 from thermocline.lake import Lake
 from thermocline.lake import catalog as catalogs
-from thermocline.lake.files import orphans
+from thermocline.lake.orphans import find_orphans
 from thermocline.recover import relocate
 from thermocline.serve.assembly import assemble
-from thermocline.serve.engines.direct import Direct
+from thermocline.serve.engines.direct import DirectWorker
 
 TABLE = ORDERS.table
 
@@ -33,7 +33,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("original") / "city"
     folder.mkdir()
     (folder / "thermocline.toml").write_text(SETTINGS)
-    lake = Lake(load(folder, environ=clean_environment()))
+    lake = Lake(load_settings(folder, environ=clean_environment()))
     lake.ensure(ORDERS)
     add_orders(lake, TABLE, 1, 2)
     lake.close()
@@ -43,7 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def opened(folder: Path) -> Lake:
-    return Lake(load(folder, environ=clean_environment()))
+    return Lake(load_settings(folder, environ=clean_environment()))
 
 
 WAYS: dict[str, Callable[[Lake], object]] = {
@@ -63,9 +63,9 @@ WAYS: dict[str, Callable[[Lake], object]] = {
     "a run's branch": lambda lake: lake.draft("RUN").begin(TABLE),
     "Spark": lambda lake: lake.spark,
     "DuckDB": lambda lake: lake.duck.connection,
-    "what a server looks at": lambda lake: catalogs.reader(lake.settings).pointers(),
+    "what a server looks at": lambda lake: catalogs.open_reader(lake.settings).pointers(),
     "a server": lambda lake: assemble(lake.settings),
-    "a server's worker": lambda lake: Direct(lake.settings),
+    "a server's worker": lambda lake: DirectWorker(lake.settings),
     "a query": lambda lake: Lakehouse(lake.settings).query(f"select * from {TABLE}"),
     "an ingestion": lambda lake: Lakehouse(lake.settings).lake.ensure(ORDERS),
     "a plan": lambda lake: Lakehouse(lake.settings).plan(),
@@ -87,7 +87,7 @@ def test_a_copy_is_refused_on_every_way_in(original: Path, tmp_path: Path, way: 
 
 def test_doctor_says_it_once_and_goes_on(original: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(original, tmp_path / "copy"))
-    found = Lakehouse(load(copy, environ=clean_environment())).doctor()
+    found = Lakehouse(load_settings(copy, environ=clean_environment())).doctor()
     failed = [finding for finding in found if finding.status == "fail"]
     assert [finding.what for finding in failed] == ["catalog"]
     assert "thermo relocate" in failed[0].next_step
@@ -118,11 +118,11 @@ def test_a_project_by_another_path_is_the_same_project(
     for lake in (opened(tmp_path / used), opened(tmp_path / made)):
         assert duck_rows(lake, TABLE) == [order(number) for number in (1, 2, 3, 4)]
         assert duck_rows(lake, "silver.new") == []
-        assert orphans(lake.iceberg(TABLE)) == []
-        worker = Direct(lake.settings)
+        assert find_orphans(lake.iceberg(TABLE)) == []
+        worker = DirectWorker(lake.settings)
         state = lake.state(TABLE)
         place = {"metadata": state.metadata_location, "snapshot": state.head()}
-        assert "iceberg_scan" in worker._reading(TABLE, place)
+        assert "iceberg_scan" in worker._view_statement(TABLE, place)
         lake.duck.stop()
 
 
@@ -196,7 +196,7 @@ def test_a_copied_catalog_of_one_warehouse_is_refused_while_the_other_is_there(
         with pytest.raises(TablesElsewhere, match=r"is a copy of .*city/catalog\.db"):
             WAYS[way](opened(copy))
     (copy / "thermocline.toml").write_text(apart(f"{copy}/files"))
-    assert relocate(load(copy, environ=clean_environment())).tables
+    assert relocate(load_settings(copy, environ=clean_environment())).tables
     here = opened(copy)
     add_orders(here, TABLE, 2)
     assert ids(here, TABLE) == [1, 2]

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conftest import SETTINGS, clean_environment
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
 from thermocline.contract.types import Decimal, Primitive, Type
 from thermocline.errors import ContractError
 from thermocline.lake import Lake
-from thermocline.lake.changes import rows as read_rows
+from thermocline.lake.changes import read_rows
 
 TABLE = "silver.things"
 PROMOTED: dict[Type, Type] = {
@@ -217,7 +217,7 @@ def test_history_stays_true_and_evolution_loses_nothing(
     with tempfile.TemporaryDirectory() as name:
         project = Path(name)
         (project / "thermocline.toml").write_text(SETTINGS)
-        story = Story(Lake(load(project, environ=clean_environment())), data)
+        story = Story(Lake(load_settings(project, environ=clean_environment())), data)
         story.evolve()
         story.append()
         story.verify()

@@ -17,8 +17,8 @@ from tests.contract.commit_entries import TABLE, compacting, entry, files, overw
 from thermocline.errors import CatalogUnavailable, CommitConflict, Permanent
 from thermocline.lake import Lake, atomic, refs
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.files import orphans
 from thermocline.lake.groupcommit import Entry, Files, Partitions
+from thermocline.lake.orphans import find_orphans
 from thermocline.lake.writing import write_files
 
 
@@ -36,7 +36,7 @@ def test_appended_files_are_there_under_their_key(made: Lake) -> None:
     assert ids(made, TABLE, first) == [1, 2]
     state = made.state(TABLE)
     assert state.head() == second
-    assert bookmarks.of(state.snapshot(first)) == {"n": 1}
+    assert bookmarks.parse_bookmark(state.snapshot(first)) == {"n": 1}
     assert bookmarks.read(state) == {"n": 1}
     said = summary(made, first)
     assert (said[bookmarks.KEYS], said[bookmarks.RUN]) == ("job-1", "R")
@@ -194,7 +194,7 @@ def test_others_who_commit_meanwhile_are_worked_around(
     assert ids(made, TABLE) == [1, 2, 50]
     assert ids(made, TABLE, made.state(TABLE).head("aside")) == [1, 50]
     if made.settings.catalog.type != "rest":
-        data = {path for path, _ in orphans(made.iceberg(TABLE))}
+        data = {path for path, _ in find_orphans(made.iceberg(TABLE))}
         assert not {path for path in data if path.endswith(".avro")}
 
 

@@ -12,10 +12,10 @@ from tests.contract.commit_entries import TABLE, compacting, entry, files, overw
 from thermocline.errors import CommitConflict, Permanent, Transient
 from thermocline.lake import Lake
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.files import orphans
 from thermocline.lake.groupcommit import Entry, queue
 from thermocline.lake.groupcommit.committer import Committer
 from thermocline.lake.groupcommit.queue import LeaseLost, Queue
+from thermocline.lake.orphans import find_orphans
 
 pytestmark = pytest.mark.parametrize("catalog_environ", ["sqlite", "postgres"], indirect=True)
 
@@ -62,11 +62,14 @@ def test_bookmarks_that_differ_get_snapshots_of_their_own(made: Lake) -> None:
     one, two, three, four = [ticket.wait() for ticket in tickets]
     assert one == two != three == four
     state = made.state(TABLE)
-    assert [bookmarks.of(state.snapshot(s)) for s in (one, three)] == [{"n": 0}, {"n": 1}]
+    assert [bookmarks.parse_bookmark(state.snapshot(s)) for s in (one, three)] == [
+        {"n": 0},
+        {"n": 1},
+    ]
 
 
 def test_rounds_are_bounded(made: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue, "BATCH", 3)
+    monkeypatch.setattr(queue, "BATCH_ENTRIES", 3)
     tickets = [made.commits.submit(entry(made, f"k{n}", n)) for n in range(5)]
     landed = [ticket.wait() for ticket in tickets]
     assert [landed.count(snapshot) for snapshot in dict.fromkeys(landed)] == [3, 2]
@@ -118,7 +121,7 @@ def test_who_lost_the_lease_cannot_commit(made: Lake) -> None:
     assert standing is not None and standing.state == queue.WAITING
     committer._commit(next_one, rows.waiting(TABLE))
     assert ids(made, TABLE) == [1]
-    assert [path for path, _ in orphans(made.iceberg(TABLE))] == []
+    assert [path for path, _ in find_orphans(made.iceberg(TABLE))] == []
 
 
 def test_a_leaseholder_that_works_on_gives_signs_of_life(made: Lake) -> None:
@@ -170,7 +173,7 @@ def test_an_entry_outlives_its_writer_and_a_settled_one_its_use(
     assert ids(made, TABLE) == [1, 2]
     rows = Queue(made.catalog)  # type: ignore[arg-type]
     assert rows.standing(TABLE, "left") is not None
-    monkeypatch.setattr(queue, "KEPT", -1.0)
+    monkeypatch.setattr(queue, "KEY_SECONDS", -1.0)
     waiting = made.commits.submit(entry(made, "aside", 3))
     held = rows.lease(TABLE, "me")
     assert held is not None

@@ -13,7 +13,7 @@ from pyiceberg.types import StringType
 from thermocline.contract import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.lake import Draft, Lake, MainMoved, atomic, next_metadata, refs
-from thermocline.lake.files import orphans
+from thermocline.lake.orphans import find_orphans
 
 TABLE, OTHER = "bronze.t", "quarantine.t"
 
@@ -46,7 +46,7 @@ def ids(lake: Lake, table: str = TABLE) -> list[int]:
 
 def left(lake: Lake) -> set[str]:
     """Files of the table that nobody needs, but for metadata files."""
-    return {path for path, _ in orphans(lake.iceberg(TABLE)) if not path.endswith(".json")}
+    return {path for path, _ in find_orphans(lake.iceberg(TABLE)) if not path.endswith(".json")}
 
 
 def test_a_batch_is_one_commit_of_each_table_and_no_branch(
@@ -140,7 +140,9 @@ def test_the_next_metadata_is_what_pyiceberg_would_write(late: Draft) -> None:
         refs.set_ref(TABLE, "main", first, was=head),
         refs.set_ref(TABLE, "side", head, was=None),
     ):
-        ours = next_metadata.updated(TABLE, state.raw, state.metadata_location, change.updates)
+        ours = next_metadata.apply_updates(
+            TABLE, state.raw, state.metadata_location, change.updates
+        )
         theirs = update_table_metadata(
             table.metadata, change.updates, metadata_location=state.metadata_location
         )

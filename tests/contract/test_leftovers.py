@@ -16,21 +16,21 @@ import pyarrow as pa
 import pytest
 
 from thermocline.api.leftovers import clean
-from thermocline.config import private
+from thermocline.config import private_files
 from thermocline.contract import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake import Draft, Lake, leftovers, liveness
-from thermocline.lake.names import RUN_PREFIX, new_run_id
+from thermocline.lake import Draft, Lake, liveness, run_branches
+from thermocline.lake.naming import RUN_PREFIX, new_run_id
 
 TABLE, QUIET = "silver.t", "silver.quiet"
 
 OTHER_PROCESS = """
 import os, sys, time
 from pathlib import Path
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
-draft = Lake(load(Path(sys.argv[1]))).draft(sys.argv[2])
+draft = Lake(load_settings(Path(sys.argv[1]))).draft(sys.argv[2])
 draft.begin("silver.t", "silver.quiet")
 print("begun", flush=True)
 sys.stdin.read()
@@ -93,9 +93,9 @@ def test_a_killed_run_is_dropped_from_all_tables_and_a_live_one_is_kept(
     dead, alive, mine = new_run_id(), new_run_id(), failed(lake)
     elsewhere(alive)
     victim = elsewhere(dead)
-    with pytest.raises(BadInput, match=f"Run {alive} is still at work"):
+    with pytest.raises(BadInput, match=f"Run {alive} is still running"):
         clean(lake, [alive])
-    assert {r.run: str(r.standing) for r in clean(lake, plan=True).runs} == {
+    assert {r.run: str(r.status) for r in clean(lake, plan=True).runs} == {
         dead: "working", alive: "working", mine: "dead"
     }  # fmt: skip
     victim.kill()
@@ -105,17 +105,17 @@ def test_a_killed_run_is_dropped_from_all_tables_and_a_live_one_is_kept(
     assert branches(lake) == before
     done = clean(lake)
     assert done.runs == planned.runs
-    assert {r.run: (str(r.standing), r.dropped) for r in done.runs} == {
+    assert {r.run: (str(r.status), r.dropped) for r in done.runs} == {
         dead: ("dead", True), alive: ("working", False), mine: ("dead", True)
     }  # fmt: skip
     assert branches(lake) == {TABLE: {RUN_PREFIX + alive}, QUIET: {RUN_PREFIX + alive}}
-    assert liveness.known(lake.settings.project) == [alive]
+    assert liveness.known_runs(lake.settings.project) == [alive]
     assert clean(lake, force=True).runs[0].dropped is False
 
 
 def test_a_run_is_named_by_the_beginning_of_its_id(lake: Lake) -> None:
     first, second = failed(lake), failed(lake)
-    with pytest.raises(BadInput, match=r"2 runs with branches have an id that begins with 0"):
+    with pytest.raises(BadInput, match=r"2 runs with branches have an id that starts with 0"):
         clean(lake, ["0"])
     with pytest.raises(NotFound, match=r"No table has a branch of run nowhere"):
         clean(lake, ["nowhere"])
@@ -127,10 +127,10 @@ def test_a_run_is_named_by_the_beginning_of_its_id(lake: Lake) -> None:
 
 def test_a_run_of_another_machine_is_kept_until_it_is_old(lake: Lake) -> None:
     run = failed(lake)
-    liveness.forget(lake.settings.project, run)
+    liveness.forget_run(lake.settings.project, run)
     [kept] = clean(lake).runs
-    assert (str(kept.standing), kept.dropped) == ("unknown", False)
-    with pytest.raises(BadInput, match=f"Run {run} began elsewhere"):
+    assert (str(kept.status), kept.dropped) == ("unknown", False)
+    with pytest.raises(BadInput, match=f"Run {run} was started on another machine"):
         clean(lake, [run])
     [forced] = clean(lake, [run], force=True).runs
     assert (forced.run, forced.dropped) == (run, True)
@@ -143,7 +143,7 @@ def test_old_branches_go_by_themselves_also_where_nobody_commits(
 ) -> None:
     run = failed(lake)
     if not known:
-        liveness.forget(lake.settings.project, run)
+        liveness.forget_run(lake.settings.project, run)
     publish(lake)
     assert RUN_PREFIX + run in branches(lake)[QUIET]  # seven days are not over
 
@@ -151,16 +151,16 @@ def test_old_branches_go_by_themselves_also_where_nobody_commits(
     impatient = Lake(settings)
     alive = impatient.draft(new_run_id())
     alive.begin(TABLE, QUIET)
-    swept = private.folder(settings.project) / "swept"
-    while leftovers.unpublished(impatient)[-1].touched.timestamp() > time.time() - 1.1:
+    swept = private_files.ensure_folder(settings.project) / "swept"
+    while run_branches.find_unpublished_runs(impatient)[-1].touched.timestamp() > time.time() - 1.1:
         time.sleep(0.05)
     long_ago = time.time() - timedelta(hours=2).total_seconds()
     os.utime(swept, (long_ago, long_ago))
     publish(impatient)  # to one of the tables
     assert branches(impatient) == {TABLE: {alive.branch}, QUIET: {alive.branch}}
-    assert liveness.known(settings.project) == [alive.run]
+    assert liveness.known_runs(settings.project) == [alive.run]
     alive.drop()
-    assert liveness.known(settings.project) == []
+    assert liveness.known_runs(settings.project) == []
     impatient.duck.stop()
 
 
@@ -168,7 +168,9 @@ def test_a_copy_of_the_project_knows_nothing_of_its_runs(lake: Lake, tmp_path: P
     draft = lake.draft(new_run_id())
     draft.begin(TABLE)
     copied = tmp_path / "copy"
-    shutil.copytree(private.folder(lake.settings.project), copied / private.FOLDER)
+    shutil.copytree(
+        private_files.ensure_folder(lake.settings.project), copied / private_files.FOLDER
+    )
     assert liveness.is_working(lake.settings.project, draft.run) is True
     assert liveness.is_working(copied, draft.run) is None
     draft.release()

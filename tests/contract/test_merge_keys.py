@@ -15,9 +15,9 @@ from pyiceberg.types import LongType
 from thermocline.contract import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
-from thermocline.lake.names import new_run_id
-from thermocline.transform.duck import keys
-from thermocline.transform.duck.applying import Target
+from thermocline.lake.naming import new_run_id
+from thermocline.transform.duck import key_filters
+from thermocline.transform.duck.commits import Target
 from thermocline.transform.duck.session import Session
 
 TABLE = "silver.t"
@@ -93,8 +93,8 @@ def test_no_row_with_a_key_of_the_batch_is_left_out(
         wanted = chance.sample(every, count)
         batch = batch_of(session, stored, wanted)
         for most in (500, 2):
-            monkeypatch.setattr(keys, "MOST_NAMED", most)
-            near = keys.within(session, contract, ["k"], batch)
+            monkeypatch.setattr(key_filters, "MOST_NAMED", most)
+            near = key_filters.within(session, contract, ["k"], batch)
             assert (" IN (" in near) == (count <= most)
             found = found_by(session, target.beside(batch))
             assert set(wanted) <= set(found) <= set(every), (near, wanted)
@@ -117,7 +117,7 @@ def test_only_files_that_can_hold_a_key_are_opened(lake: Lake) -> None:
     target = Target(session, contract, draft, "")
 
     def of(*wanted: int) -> str:
-        near = keys.within(session, contract, ["k"], batch_of(session, "long", list(wanted)))
+        near = key_filters.within(session, contract, ["k"], batch_of(session, "long", list(wanted)))
         return f"SELECT * FROM ({target.now}) WHERE {near}"
 
     def opened(rows: str) -> int:
@@ -131,5 +131,5 @@ def test_only_files_that_can_hold_a_key_are_opened(lake: Lake) -> None:
     assert found_by(session, target.beside(none)) == []
     for unnamed in ("timestamptz", "double", "uuid", "decimal(9,2)", "boolean", "binary"):
         odd = Contract(TABLE, (Column("k", Primitive(unnamed)),), key=("k",))
-        assert keys.within(session, odd, ["k"], none) == "true"
+        assert key_filters.within(session, odd, ["k"], none) == "true"
     session.close()

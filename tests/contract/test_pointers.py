@@ -15,7 +15,7 @@ PAIR = ("gold.one", "gold.two")
 
 
 def test_pointers_lead_to_every_table(lake: Lake) -> None:
-    reader = catalog.reader(lake.settings)
+    reader = catalog.open_reader(lake.settings)
     assert reader.pointers() == {}
     lake.ensure(ORDERS)
     first = reader.pointers()
@@ -45,7 +45,7 @@ def test_tables_of_one_transaction_are_seen_together(
     looks: list[int] = []
 
     def look() -> None:
-        reader = catalog.reader(lake.settings)
+        reader = catalog.open_reader(lake.settings)
         while not ended.is_set():
             found = reader.pointers(among)
             tags = [sorted(reader.state_at(t, found[t]).refs) for t in PAIR]

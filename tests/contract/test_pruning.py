@@ -19,11 +19,11 @@ from pyiceberg.types import IcebergType, LongType, StringType
 from tests.contract.random_files import SCHEMA, VALUES, trial
 
 from thermocline.contract import Column, Contract
-from thermocline.contract.definition import Partition
+from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
 from thermocline.lake.manifests import Manifests
-from thermocline.lake.partitions import most_partitions, too_fine
+from thermocline.lake.partitions import max_partitions, partition_warnings
 
 ONE = "silver.one"
 
@@ -124,9 +124,9 @@ def test_the_number_of_partitions_follows_from_the_manifest_list(lake: Lake) -> 
     days = Contract(
         "silver.days",
         (Column("day", Primitive("date")), Column("kind", Primitive("string"))),
-        partition=(Partition("day"),),
+        partition=(PartitionField("day"),),
     )
-    kinds = Contract("silver.kinds", days.columns, partition=(Partition("kind"),))
+    kinds = Contract("silver.kinds", days.columns, partition=(PartitionField("kind"),))
     for contract in (days, kinds):
         lake.ensure(contract)
         for first in (0, 3, 20):  # three days each, of which the second begins in the first
@@ -135,8 +135,8 @@ def test_the_number_of_partitions_follows_from_the_manifest_list(lake: Lake) -> 
             lake.iceberg(contract.table).append(pa.table(rows))
         head = lake.state(contract.table).head()
         assert head is not None
-        assert most_partitions(lake, contract.table, head) == 11
-        assert too_fine(lake, contract, head) == ()
+        assert max_partitions(lake, contract.table, head) == 11
+        assert partition_warnings(lake, contract, head) == ()
     table = lake.iceberg("silver.days")
     manifests = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]
     assert Manifests(table).most_partitions(manifests) == 11
@@ -144,4 +144,4 @@ def test_the_number_of_partitions_follows_from_the_manifest_list(lake: Lake) -> 
     table.append(with_null)
     head = lake.state("silver.days").head()
     assert head is not None
-    assert most_partitions(lake, "silver.days", head) == 12
+    assert max_partitions(lake, "silver.days", head) == 12

@@ -16,9 +16,9 @@ from tests.contract import random_files
 from tests.contract.random_files import RandomFiles
 
 from thermocline.lake import Lake
-from thermocline.lake.metadata import local_path
-from thermocline.lake.references import References
-from thermocline.recover.places import Moving
+from thermocline.lake.metadata import location_path
+from thermocline.lake.references import ReferenceRewriter
+from thermocline.recover.location_mapping import LocationMapping
 
 LISTED = "file:///lake"
 """Where the files are that are only listed."""
@@ -37,22 +37,22 @@ def test_every_snapshot_lists_the_same_files_at_their_new_place(
     made = RandomFiles(lake, seed)
     for _ in range(12):
         made.step()
-    raw = json.loads(local_path(made.table.metadata_location).read_text())
+    raw = json.loads(location_path(made.table.metadata_location).read_text())
     old, new = f"file://{lake.settings.warehouse}", f"file://{tmp_path}/new"
-    moving = Moving(new, [old, LISTED], {made.name: made.table.metadata_location})
+    moving = LocationMapping(new, [old, LISTED], {made.name: made.table.metadata_location})
 
     def read(location: str) -> bytes:
         if location not in made.named:
-            return local_path(location).read_bytes()
+            return location_path(location).read_bytes()
         names = sorted(made.named[location])
         out = BytesIO()
         pq.write_table(pa.table({"file_path": names, "pos": [0] * len(names)}), out)
         return out.getvalue()
 
     written: dict[str, bytes] = {}
-    found = References(made.name, moving, read, written.__setitem__).rewrite(raw)
+    found = ReferenceRewriter(made.name, moving, read, written.__setitem__).rewrite(raw)
     for location, content in written.items():
-        path = local_path(location)
+        path = location_path(location)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         assert old.encode() not in content
@@ -82,7 +82,7 @@ def _applied(table: Table, head: int) -> set[Any]:
     return random_files._shown(random_files._compared(table, None, head))
 
 
-def _again(moving: Moving, deletes: frozenset[str]) -> frozenset[str]:
+def _again(moving: LocationMapping, deletes: frozenset[str]) -> frozenset[str]:
     return frozenset(moving.written(path) for path in deletes)
 
 

@@ -28,7 +28,7 @@ from tests.contract.random_rows import (
 from tests.servers.s3 import S3
 from tests.servers.settings import s3_access_settings
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import TablesElsewhere, Transient
 from thermocline.lake import Lake
 from thermocline.recover import Relocation, relocate
@@ -45,7 +45,7 @@ def opening() -> Iterator[Open]:
     opened: list[Lake] = []
 
     def again(folder: Path, environ: Mapping[str, str] | None = None) -> Lake:
-        found = load(folder, environ={**clean_environment(), **(environ or {})})
+        found = load_settings(folder, environ={**clean_environment(), **(environ or {})})
         opened.append(Lake(found))
         return opened[-1]
 
@@ -79,7 +79,7 @@ def built(lake: Lake, seed: int = 1, steps: int = 6) -> dict[str, object]:
 
 def relocated(folder: Path, **how: Any) -> Relocation:
     """Relocate as a process of its own would."""
-    return relocate(load(folder, environ=clean_environment()), **how)
+    return relocate(load_settings(folder, environ=clean_environment()), **how)
 
 
 def killed(point: str, folder: Path, *more: str) -> None:
@@ -169,7 +169,7 @@ def test_a_lake_goes_to_a_store_and_comes_back(
         "THERMOCLINE_LAKE__WAREHOUSE": f"s3://{s3_server.bucket}/{copy.parent.name}",
     }
     environ = {**clean_environment(), **far}
-    relocate(load(copy, environ=environ), old=str(copy / "lake"))
+    relocate(load_settings(copy, environ=environ), old=str(copy / "lake"))
     there = opening(copy, far)
     assert state_of(there) == before
     assert names(there, str(tmp_path)) == []
@@ -178,7 +178,7 @@ def test_a_lake_goes_to_a_store_and_comes_back(
     after = state_of(there)
     home = far | {"THERMOCLINE_LAKE__WAREHOUSE": str(copy / "home"),
                   "THERMOCLINE_LAKE__CATALOG__URI": "catalog.db"}  # fmt: skip
-    relocate(load(copy, environ={**clean_environment(), **home}))
+    relocate(load_settings(copy, environ={**clean_environment(), **home}))
     assert state_of(opening(copy, home)) == after
     assert names(opening(copy, home), "s3://") == []
     assert photo(project) == original

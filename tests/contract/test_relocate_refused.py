@@ -20,10 +20,10 @@ from tests.servers.postgres import Postgres
 from tests.servers.rest_catalog import RestCatalog
 from tests.servers.settings import postgres_lake_settings, rest_lake_settings
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import BadInput, CheckFailed, NotFound, Permanent, TablesElsewhere
 from thermocline.lake import Lake, avro
-from thermocline.lake.metadata import local_path
+from thermocline.lake.metadata import location_path
 from thermocline.lake.references import Unmovable
 from thermocline.recover import relocate
 
@@ -37,7 +37,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("original") / "city"
     folder.mkdir()
     (folder / "thermocline.toml").write_text(SETTINGS)
-    lake = Lake(load(folder, environ=clean_environment()))
+    lake = Lake(load_settings(folder, environ=clean_environment()))
     RandomRows(lake, 3).play(0)
     lake.close()
     before = photo(folder)
@@ -61,11 +61,11 @@ def refused(copy: Path, kind: type[Exception], match: str, **how: Any) -> None:
     """Relocating is refused, and has written nothing."""
     before = files(copy)
     with pytest.raises(kind, match=match) as caught:
-        relocate(load(copy, environ=clean_environment()), **how)
+        relocate(load_settings(copy, environ=clean_environment()), **how)
     assert str(caught.value).count("\n") == 1, "cause and next step are a line each"
     assert files(copy) == before
     with pytest.raises(TablesElsewhere):
-        Lake(load(copy, environ=clean_environment())).states()
+        Lake(load_settings(copy, environ=clean_environment())).states()
 
 
 def pointer_of(copy: Path) -> str:
@@ -82,7 +82,7 @@ def metadata(copy: Path) -> Path:
 
 def in_copy(copy: Path, original: Path, location: str) -> Path:
     """Where the copy has a file that metadata names."""
-    path = local_path(location)
+    path = location_path(location)
     assert path is not None
     return copy / path.relative_to(original)
 
@@ -168,7 +168,7 @@ def test_files_that_are_not_understood_are_refused(copy: Path, original: Path, w
     path = manifests(copy, original, lists=False)[-1]
     file = avro.read(path.read_bytes())
     change(file.records[0])
-    path.write_bytes(avro.written(file))
+    path.write_bytes(avro.dump(file))
     refused(copy, Unmovable, match)
 
 
@@ -200,16 +200,16 @@ def test_an_unknown_field_is_refused_where_it_has_a_value(
 ) -> None:
     path = manifests(copy, original, lists)[-1]
     content = path.read_bytes()
-    path.write_bytes(avro.written(with_field(avro.read(content), name, 5, at)))
+    path.write_bytes(avro.dump(with_field(avro.read(content), name, 5, at)))
     refused(copy, Unmovable, name)
-    path.write_bytes(avro.written(with_field(avro.read(content), name, None, at)))
-    plan = relocate(load(copy, environ=clean_environment()), plan=True)
+    path.write_bytes(avro.dump(with_field(avro.read(content), name, None, at)))
+    plan = relocate(load_settings(copy, environ=clean_environment()), plan=True)
     assert [each.table for each in plan.tables] == [TABLE]
 
 
 def kept_data(copy: Path, original: Path) -> Path:
     """A data file of the copy that main needs."""
-    lake = Lake(load(original, environ=clean_environment()))
+    lake = Lake(load_settings(original, environ=clean_environment()))
     task = next(iter(lake.iceberg(TABLE).scan().plan_files()))
     lake.close()
     return in_copy(copy, original, task.file.file_path)
@@ -221,7 +221,7 @@ def test_a_file_that_is_cut_off_is_copied_again_and_one_that_is_lost_is_named(
     path = kept_data(copy, original)
     whole = path.read_bytes()
     path.write_bytes(whole[:-1])
-    plan = relocate(load(copy, environ=clean_environment()), plan=True)
+    plan = relocate(load_settings(copy, environ=clean_environment()), plan=True)
     assert [(each.copied, each.copied_bytes) for each in plan.tables] == [(1, len(whole))]
     aside = original.with_name("aside")
     original.rename(aside)
@@ -229,7 +229,7 @@ def test_a_file_that_is_cut_off_is_copied_again_and_one_that_is_lost_is_named(
         refused(copy, NotFound, f"1 files are neither here nor.*{path.name}")
     finally:
         aside.rename(original)
-    relocate(load(copy, environ=clean_environment()))
+    relocate(load_settings(copy, environ=clean_environment()))
     assert path.read_bytes() == whole
 
 
@@ -248,7 +248,7 @@ def test_rows_that_differ_are_noticed_before_the_switch(original: Path, copy: Pa
     assert path.stat().st_size == size
     before = pointer_of(copy)
     with pytest.raises(CheckFailed, match=r"silver.orders does not hold the same rows"):
-        relocate(load(copy, environ=clean_environment()))
+        relocate(load_settings(copy, environ=clean_environment()))
     assert pointer_of(copy) == before
 
 
@@ -263,20 +263,22 @@ def test_a_log_of_metadata_elsewhere_is_let_go(copy: Path) -> None:
         raw["metadata-log"].append({"metadata-file": "s3://far/away.json", "timestamp-ms": 1})
 
     edited(copy, log)
-    assert relocate(load(copy, environ=clean_environment())).done
-    lake = Lake(load(copy, environ=clean_environment()))
+    assert relocate(load_settings(copy, environ=clean_environment())).done
+    lake = Lake(load_settings(copy, environ=clean_environment()))
     assert lake.state(TABLE).raw["metadata-log"] == []
     add_orders(lake, TABLE, 1001)
 
 
 def test_a_layer_elsewhere_needs_the_name_of_its_warehouse(copy: Path) -> None:
-    relocate(load(copy, environ=clean_environment()))
-    lake = Lake(load(copy, environ=clean_environment()))
+    relocate(load_settings(copy, environ=clean_environment()))
+    lake = Lake(load_settings(copy, environ=clean_environment()))
     lake.catalog.create_namespace("own", {"location": "file:/far/lake/own"})
     lake.close()
-    refused(copy, BadInput, "The layer own sends")
-    relocate(load(copy, environ=clean_environment()), old="/far/lake")
-    found = Lake(load(copy, environ=clean_environment())).catalog.load_namespace_properties("own")
+    refused(copy, BadInput, "The layer own writes")
+    relocate(load_settings(copy, environ=clean_environment()), old="/far/lake")
+    found = Lake(
+        load_settings(copy, environ=clean_environment())
+    ).catalog.load_namespace_properties("own")
     assert found["location"] == f"file://{copy}/lake/own"
 
 
@@ -293,12 +295,12 @@ def test_a_catalog_that_others_may_use_is_changed_only_when_that_is_said(
     project: Path, tmp_path: Path, postgres_server: Postgres
 ) -> None:
     environ = {**clean_environment(), **postgres_lake_settings(postgres_server, project)}
-    first = Lake(load(project, environ=environ))
+    first = Lake(load_settings(project, environ=environ))
     first.ensure(ORDERS)
     add_orders(first, TABLE, 1, 2)
     shutil.copytree(project, tmp_path / "copy")
     moved = {**environ, "THERMOCLINE_LAKE__WAREHOUSE": str(tmp_path / "copy" / "warehouse")}
-    second = load(tmp_path / "copy", environ=moved)
+    second = load_settings(tmp_path / "copy", environ=moved)
     for act in (Lake(second).tables, lambda: Lake(second).catalog):
         with pytest.raises(TablesElsewhere):
             act()
@@ -312,7 +314,7 @@ def test_a_catalog_that_others_may_use_is_changed_only_when_that_is_said(
     add_orders(here, TABLE, 3)
     assert ids(here, TABLE) == [1, 2, 3]
     with pytest.raises(TablesElsewhere):
-        Lake(load(project, environ=environ)).tables()
+        Lake(load_settings(project, environ=environ)).tables()
 
 
 def test_a_catalog_file_outside_of_the_project_is_one_that_others_may_use(
@@ -321,19 +323,21 @@ def test_a_catalog_file_outside_of_the_project_is_one_that_others_may_use(
     (copy / "lake" / "catalog.db").rename(tmp_path / "shared.db")
     environ = {**clean_environment(), "THERMOCLINE_LAKE__CATALOG__URI": str(tmp_path / "shared.db")}
     with pytest.raises(BadInput, match="Other projects may use"):
-        relocate(load(copy, environ=environ))
-    relocate(load(copy, environ=environ), shared=True)
-    assert Lake(load(copy, environ=environ)).tables() == [TABLE]
+        relocate(load_settings(copy, environ=environ))
+    relocate(load_settings(copy, environ=environ), shared=True)
+    assert Lake(load_settings(copy, environ=environ)).tables() == [TABLE]
 
 
 def test_where_tables_of_a_rest_catalog_lie_is_its_own_business(
     project: Path, tmp_path: Path, rest_catalog_server: RestCatalog
 ) -> None:
     environ: Mapping[str, str] = {**clean_environment(), **rest_lake_settings(rest_catalog_server)}
-    first = Lake(load(project, environ=environ))
+    first = Lake(load_settings(project, environ=environ))
     first.ensure(ORDERS)
     add_orders(first, TABLE, 1)
-    other = load(project, environ={**environ, "THERMOCLINE_LAKE__WAREHOUSE": str(tmp_path / "any")})
+    other = load_settings(
+        project, environ={**environ, "THERMOCLINE_LAKE__WAREHOUSE": str(tmp_path / "any")}
+    )
     assert ids(Lake(other), TABLE) == [1]
     with pytest.raises(Permanent, match="REST catalog decides"):
         relocate(other)

@@ -130,7 +130,7 @@ def thermo(project: Path, settings: Environ, *arguments: str) -> Any:
 
 def opened(project: Path, settings: Environ) -> Lakehouse:
     """The project, opened in this process."""
-    return Lakehouse(config.load(project, environ=environment(settings)))
+    return Lakehouse(config.load_settings(project, environ=environment(settings)))
 
 
 def contents(lakehouse: Lakehouse, engine: str) -> dict[str, list[str]]:

@@ -25,7 +25,7 @@ from tests.e2e.crash_project import COMMANDS, Picture, Scene, deliver, picture, 
 import thermocline
 from thermocline.api import Lakehouse
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.files import present, reachable
+from thermocline.lake.orphans import list_files, referenced_files
 
 Found = TypeVar("Found")
 
@@ -326,9 +326,11 @@ def bookmarks_name_what_was_read(house: Lakehouse, *, stale: bool) -> None:
 def no_file_is_lost(house: Lakehouse) -> None:
     for table in house.lake.tables():
         iceberg = house.lake.iceberg(table)
-        there = {path for path, _ in present(iceberg)}
-        assert reachable(iceberg) <= there, table
-        assert {path for path, _ in house.orphans(table)} == there - reachable(iceberg), table
+        there = {path for path, _ in list_files(iceberg)}
+        assert referenced_files(iceberg) <= there, table
+        assert {path for path, _ in house.orphans(table)} == there - referenced_files(iceberg), (
+            table
+        )
 
 
 def iceberg_agrees_on_the_orphans(house: Lakehouse) -> None:
@@ -341,7 +343,7 @@ def iceberg_agrees_on_the_orphans(house: Lakehouse) -> None:
             f"union select file from lake.{table}.metadata_log_entries"
         )
         paths = {re.sub("^file:/+", "/", row[0]) for row in needed.collect()}
-        there = {path for path, _ in present(house.lake.iceberg(table))}
+        there = {path for path, _ in list_files(house.lake.iceberg(table))}
         assert {path for path, _ in house.orphans(table)} == there - paths, table
 
 

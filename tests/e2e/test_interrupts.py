@@ -72,7 +72,7 @@ def test_a_second_signal_ends_what_was_asked_to_finish(shop: Path, tmp_path: Pat
         process.wait_until(lambda it: bool(it.commands()))
         ended = process.interrupt("process", again=0.4)
     assert ended.flaw(signal.SIGINT) is None, ended
-    assert "SIGINT: ending after the batch in hand." in ended.said
+    assert "SIGINT: ending after the current batch." in ended.said
     assert ended.said.endswith("Interrupted.\n")
     assert ended.seconds < 2.5
 
@@ -135,7 +135,7 @@ def test_a_child_that_is_about_to_start_is_not_forgotten(tmp_path: Path) -> None
         "from thermocline import interrupt\n"
         "interrupt.install()\n"
         "os.kill(os.getpid(), signal.SIGINT)\n"
-        "while True: interrupt.start(['sleep', '77777'])\n"
+        "while True: interrupt.start_child(['sleep', '77777'])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (130, "Interrupted.\n")

@@ -32,7 +32,7 @@ LISTED = {
 
 @pytest.fixture(scope="module")
 def server(embedded_shop: Embedded) -> Iterator[Serving]:
-    lake = Lake(config.load(embedded_shop.project))
+    lake = Lake(config.load_settings(embedded_shop.project))
     lake.catalog.create_table("gold.odd", ODD)
     lake.close()
     try:

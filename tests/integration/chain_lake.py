@@ -22,11 +22,11 @@ from tests.integration.random_models import ARROW, FIRST, SOURCES
 from tests.random_chains import DAY, MONEY, NUMBER, TEXT, Chain, Relation, chain
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import ThermoclineError
-from thermocline.lake.changes import rows
-from thermocline.lake.names import new_run_id
-from thermocline.transform.parts import not_incremental
+from thermocline.lake.changes import read_rows
+from thermocline.lake.naming import new_run_id
+from thermocline.transform.target_parts import not_incremental
 
 _KINDS = {"long": NUMBER, "int": NUMBER, "decimal(10,2)": MONEY, "decimal(6,2)": MONEY}
 STORED = tuple(
@@ -106,7 +106,7 @@ def opened(folder: Path, asked: Mapping[str, Chain], engine: str, share: float =
     for table, each in asked.items():
         put(folder / "contracts", table, ".odcs.yaml", contract_of(each))
         put(folder / "models", table, ".sql", each.sql)
-    house = Lakehouse(load(folder, environ=clean_environment()))
+    house = Lakehouse(load_settings(folder, environ=clean_environment()))
     for source in SOURCES:
         house.lake.ensure(house.contracts[source])
     return house
@@ -198,7 +198,7 @@ def _compare(
         for table, each in asked.items():
             expected = Counter(plain.execute(each.sql).fetchall())
             state = house.lake.state(table)
-            found = rows(house.lake.iceberg(table), state.head() or 0)
+            found = read_rows(house.lake.iceberg(table), state.head() or 0)
             there = Counter(tuple(row.values()) for row in found.to_pylist())
             if there != expected:
                 raise Wrong(

@@ -10,9 +10,9 @@ import pytest
 from thermocline.engine.duck_types import ddl as duck_ddl
 from thermocline.engine.duck_types import quoted
 from thermocline.engine.spark_types import ddl as spark_ddl
-from thermocline.transform import strategies
-from thermocline.transform.duck.executor import write as duck_write
 from thermocline.transform.duck.session import Session
+from thermocline.transform.duck.strategies import write as duck_write
+from thermocline.transform.spark.strategies import write as spark_write
 
 if TYPE_CHECKING:
     from thermocline.contract import Contract
@@ -53,7 +53,7 @@ class Writer:
             [key] = contract.key
             kind = spark_ddl(contract.column(key).type)  # type: ignore[union-attr]
             how["affected"] = session.createDataFrame([(v,) for v in affected], f"{key} {kind}")
-        return strategies.write(frame, contract, draft, bookmark=bookmark, **how)
+        return spark_write(frame, contract, draft, bookmark=bookmark, **how)
 
     def _by_duckdb(
         self, rows: Any, contract: Contract, draft: Draft, bookmark: Any, affected: Any, how: Any

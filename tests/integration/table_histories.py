@@ -22,10 +22,10 @@ from tests.conftest import clean_environment
 from tests.integration.odcs import HEAD
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake import MainMoved
-from thermocline.lake.changes import rows
+from thermocline.lake.changes import read_rows
 from thermocline.lake.companions import QUARANTINE, tombstones_of
 
 SETTINGS = (
@@ -163,7 +163,7 @@ class History:
         self._write("models/silver/t.sql", MODELS[self.kind].format(factor=factor))
 
     def _open(self) -> Lakehouse:
-        return Lakehouse(load(self.folder, environ=clean_environment()))
+        return Lakehouse(load_settings(self.folder, environ=clean_environment()))
 
     def move(self, folder: Path) -> None:
         """Go on in a project that holds what this one does; every row is read again."""
@@ -408,7 +408,7 @@ class History:
                 TARGET: COLUMNS[self.kind],
                 tombstones_of(TARGET): COMPANION_COLUMNS.get(self.kind),
             }[table]
-            found = rows(self.house.lake.iceberg(table), snapshot).select(columns)
+            found = read_rows(self.house.lake.iceberg(table), snapshot).select(columns)
             self._seen[snapshot] = tuples(found.to_pylist())
         return self._seen[snapshot]
 

@@ -18,7 +18,7 @@ from tests.servers.web_api import WebApi
 import thermocline as tc
 from thermocline.api import Lakehouse
 from thermocline.errors import BadInput
-from thermocline.ingest.feed import FeedIntake, Taken, open_feed
+from thermocline.ingest.feed import FeedIngester, StreamBatch, open_feed
 
 CONTRACT = """\
 apiVersion: v3.1.0
@@ -81,13 +81,13 @@ def write_project(folder: Path, api: WebApi, *, batch: str = "", order: str = ""
     return folder
 
 
-def take_all(house: Lakehouse) -> list[Taken]:
+def take_all(house: Lakehouse) -> list[StreamBatch]:
     """Every batch there is, as one start of a process would land them."""
     source = house.sources["things"]
     contract = house.contracts[source.target]
-    intake = FeedIntake(house.lake, source, contract, open_feed(house.lake, source, contract))
-    taken = list(iter(intake.take, None))
-    intake.close()
+    ingester = FeedIngester(house.lake, source, contract, open_feed(house.lake, source, contract))
+    taken = list(iter(ingester.ingest_batch, None))
+    ingester.close()
     return taken
 
 

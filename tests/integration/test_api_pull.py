@@ -18,16 +18,16 @@ import pytest
 from tests.servers import web_api
 from tests.servers.web_api import WebApi, basic
 
-from thermocline.contract.problems import Report
+from thermocline.contract.problems import ProblemReport
 from thermocline.errors import BadInput, ConfigError, Permanent, ThermoclineError, Transient
-from thermocline.ingest.address import Reach, Unreachable
 from thermocline.ingest.api import session as sessions
 from thermocline.ingest.api.position import Position, Sieve
 from thermocline.ingest.api.pull import items
 from thermocline.ingest.api.source import ApiSource, read
-from thermocline.ingest.source import Fields
+from thermocline.ingest.egress_policy import AddressRefused, EgressPolicy
+from thermocline.ingest.source import SettingsReader
 
-HERE = Reach(private=True)
+HERE = EgressPolicy(allow_private=True)
 BY_PAGE = {"type": "page_number", "base_page": 1, "total_path": None}
 SINCE = {"cursor_path": "updated", "initial_value": "2026-01-01"}
 
@@ -48,8 +48,8 @@ def source(base_url: str, path: str = "items", **given: Any) -> ApiSource:
 
 
 def read_source(data: dict[str, Any]) -> ApiSource:
-    report = Report("sources/things.yaml", lambda at: 1)
-    found = read(Fields(data, report, Path()))
+    report = ProblemReport("sources/things.yaml", lambda at: 1)
+    found = read(SettingsReader(data, report, Path()))
     assert found is not None, report.problems
     return found
 
@@ -138,8 +138,8 @@ def test_a_token_is_fetched_through_the_same_guard(
     made = source(api.url, auth=auth, endpoint=PAGING["items"])
     assert ids(items(made, Position(), HERE)) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert api.paths()[0] == "/token"
-    with pytest.raises(Unreachable):
-        list(items(made, Position(), Reach()))
+    with pytest.raises(AddressRefused):
+        list(items(made, Position(), EgressPolicy()))
 
 
 def test_a_secret_that_is_not_set_is_named_and_one_that_is_never_shown(
@@ -208,12 +208,12 @@ def test_an_answer_that_is_not_json_is_an_error(api: WebApi, body: bytes) -> Non
 
 
 def test_a_redirect_to_the_metadata_service_is_refused(api: WebApi) -> None:
-    reach = Reach.of(False, ["127.0.0.0/8"])
+    reach = EgressPolicy.from_settings(False, ["127.0.0.0/8"])
     metadata = "http://169.254.169.254/latest/meta-data/"
-    with pytest.raises(Unreachable, match=r"leads to http://169\.254\.169\.254"):
+    with pytest.raises(AddressRefused, match=r"leads to http://169\.254\.169\.254"):
         list(items(source(api.url, f"go?to={metadata}"), Position(), reach))
     # Naming the host in the source is not enough: its address must be allowed, too.
-    with pytest.raises(Unreachable, match="a link-local address"):
+    with pytest.raises(AddressRefused, match="a link-local address"):
         list(items(source(api.url, f"go?to={metadata}", hosts=[metadata]), Position(), reach))
 
 
@@ -233,7 +233,7 @@ def test_a_next_link_to_another_host_gets_no_secret(
         page = {"data": [{"id": 1}], "links": {"next": f"{other.url}link"}}
         api.failures.append((200, {}, json.dumps(page).encode()))
         auth = {"type": "bearer", "token": {"secret": "API_SECRET"}}
-        with pytest.raises(Unreachable, match="which the source does not name"):
+        with pytest.raises(AddressRefused, match="which the source does not name"):
             list(
                 items(source(api.url, "link", auth=auth, endpoint=PAGING["link"]), Position(), HERE)
             )
@@ -242,8 +242,8 @@ def test_a_next_link_to_another_host_gets_no_secret(
 
 def test_this_machine_is_not_reached_unless_that_is_allowed(api: WebApi) -> None:
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
-        with pytest.raises(Unreachable, match="loopback"):
-            list(items(source(f"http://{host}:{api.port}/"), Position(), Reach()))
+        with pytest.raises(AddressRefused, match="loopback"):
+            list(items(source(f"http://{host}:{api.port}/"), Position(), EgressPolicy()))
     assert api.requests == []
 
 
@@ -266,9 +266,9 @@ def test_a_name_is_looked_up_once_and_the_checked_address_is_the_one_connected_t
     monkeypatch.setattr(sessions, "ATTEMPTS", 1)
     made = source(f"http://rebind.example:{api.port}/")
     with pytest.raises(Transient, match="cannot be reached"):
-        list(items(made, Position(), Reach()))
-    with pytest.raises(Unreachable, match=r"resolves to 127\.0\.0\.1"):
-        list(items(made, Position(), Reach()))
+        list(items(made, Position(), EgressPolicy()))
+    with pytest.raises(AddressRefused, match=r"resolves to 127\.0\.0\.1"):
+        list(items(made, Position(), EgressPolicy()))
     assert api.requests == []
 
 
@@ -348,7 +348,7 @@ from tests.integration.test_api_pull import source, PAGING, HERE
 from thermocline.ingest.api.position import Position
 from thermocline.ingest.api.pull import items
 from thermocline.ingest.api.source import ApiSource, read
-from thermocline.ingest.source import Fields
+from thermocline.ingest.source import SettingsReader
 print(len(list(items(source(sys.argv[1], endpoint=PAGING["items"]), Position(), HERE))))
 from dlt.common.runtime import anon_tracker
 print(anon_tracker._THREAD_POOL, anon_tracker._ANON_TRACKER_ENDPOINT)

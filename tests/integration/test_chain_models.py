@@ -20,7 +20,7 @@ from tests.random_chains import DAY, NUMBER, Chain
 
 from thermocline.api import Lakehouse
 from thermocline.errors import BadInput, ThermoclineError
-from thermocline.lake.changes import rows
+from thermocline.lake.changes import read_rows
 from thermocline.transform.verify import NotReproduced
 
 DUCK_SEEDS = (0, 9)
@@ -84,7 +84,7 @@ def _come(house: Lakehouse, table: str, *come: tuple[Any, ...]) -> None:
 def _content(house: Lakehouse, table: str) -> Counter[tuple[Any, ...]]:
     head = house.lake.state(table).head()
     assert head is not None
-    found = rows(house.lake.iceberg(table), head).to_pylist()
+    found = read_rows(house.lake.iceberg(table), head).to_pylist()
     return Counter(tuple(row.values()) for row in found)
 
 

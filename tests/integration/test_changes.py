@@ -28,7 +28,12 @@ from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
 from thermocline.engine.arrow import normalise
 from thermocline.errors import Permanent
-from thermocline.lake.changes import changes, only_appends, rows, touched_bytes
+from thermocline.lake.changes import (
+    diff_snapshots,
+    estimate_read_bytes,
+    has_only_appends,
+    read_rows,
+)
 from thermocline.lake.changeset import ChangeSet
 
 if TYPE_CHECKING:
@@ -136,7 +141,7 @@ def test_any_two_snapshots_of_a_random_history(
         chosen = data.draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=6, unique=True))
         for start, end in chosen:
             for key in ((), ("id",), ("city", "id")):
-                found = changes(table, start, end, key=key)
+                found = diff_snapshots(table, start, end, key=key)
                 before = Counter() if start is None else truth[start]
                 assert_is_the_difference(found, before, truth[end])
         catalog.close()
@@ -221,8 +226,8 @@ class History:
         pairs = list(itertools.product([None, *snapshots], snapshots))
         for start, end in self.random.sample(pairs, min(sample, len(pairs))):
             before = Counter() if start is None else truth[start]
-            assert_is_the_difference(changes(table, start, end), before, truth[end])
-            keyed = changes(table, start, end, key=["id", "city"])
+            assert_is_the_difference(diff_snapshots(table, start, end), before, truth[end])
+            keyed = diff_snapshots(table, start, end, key=["id", "city"])
             assert_is_the_difference(keyed, before, truth[end])
 
 
@@ -265,13 +270,13 @@ def test_a_merge_on_read_update_by_key(lake: Lake, spark: SparkSession) -> None:
     table = lake.iceberg("silver.t")
     after = table.current_snapshot()
     assert before and after
-    found = changes(table, before.snapshot_id, after.snapshot_id, key=["id"])
+    found = diff_snapshots(table, before.snapshot_id, after.snapshot_id, key=["id"])
     assert found.counts == {"inserts": 0, "updates": 1, "deletes": 1}
     assert [(c.key, c.column, str(c.new)) for c in found.changed_cells()] == [
         ((7,), "amount", "99.00")
     ]
     assert found.deletes["id"].to_pylist() == [8]
-    projected = changes(table, before.snapshot_id, after.snapshot_id, columns=["city"])
+    projected = diff_snapshots(table, before.snapshot_id, after.snapshot_id, columns=["city"])
     assert projected.counts == {"inserts": 0, "updates": 0, "deletes": 1}
 
     history.sql(
@@ -281,11 +286,11 @@ def test_a_merge_on_read_update_by_key(lake: Lake, spark: SparkSession) -> None:
     table = lake.iceberg("silver.t")
     compacted = table.current_snapshot()
     assert compacted and compacted.snapshot_id != after.snapshot_id
-    assert changes(table, after.snapshot_id, compacted.snapshot_id).is_empty
-    assert touched_bytes(table, after.snapshot_id, compacted.snapshot_id) > 0
-    assert only_appends(table, after.snapshot_id, compacted.snapshot_id)
-    assert not only_appends(table, before.snapshot_id, compacted.snapshot_id)
-    assert changes(table, before.snapshot_id, compacted.snapshot_id, key=["id"]).counts == (
+    assert diff_snapshots(table, after.snapshot_id, compacted.snapshot_id).is_empty
+    assert estimate_read_bytes(table, after.snapshot_id, compacted.snapshot_id) > 0
+    assert has_only_appends(table, after.snapshot_id, compacted.snapshot_id)
+    assert not has_only_appends(table, before.snapshot_id, compacted.snapshot_id)
+    assert diff_snapshots(table, before.snapshot_id, compacted.snapshot_id, key=["id"]).counts == (
         found.counts
     )
 
@@ -301,8 +306,8 @@ def test_after_partition_evolution_equal_rows_still_cancel(lake: Lake) -> None:
     assert first and head
     specs = {t.file.spec_id for t in table.scan().plan_files()}
     assert specs == {table.spec().spec_id}
-    assert changes(table, first.snapshot_id, head.snapshot_id, key=["id"]).is_empty
-    assert bag(rows(table, head.snapshot_id)) == bag(history.rows(first.snapshot_id))
+    assert diff_snapshots(table, first.snapshot_id, head.snapshot_id, key=["id"]).is_empty
+    assert bag(read_rows(table, head.snapshot_id)) == bag(history.rows(first.snapshot_id))
 
 
 def test_format_3_deletion_vectors_are_refused_clearly(lake: Lake) -> None:
@@ -313,7 +318,7 @@ def test_format_3_deletion_vectors_are_refused_clearly(lake: Lake) -> None:
     head = table.current_snapshot()
     assert head
     with pytest.raises(Permanent, match="PUFFIN"):
-        changes(table, None, head.snapshot_id)
+        diff_snapshots(table, None, head.snapshot_id)
 
 
 def test_equality_deletes_are_refused_clearly(lake: Lake) -> None:
@@ -341,5 +346,5 @@ def test_equality_deletes_are_refused_clearly(lake: Lake) -> None:
     head = table.current_snapshot()
     assert head
     with pytest.raises(Permanent, match="equality deletes") as caught:
-        changes(table, None, head.snapshot_id)
+        diff_snapshots(table, None, head.snapshot_id)
     assert caught.value.next_step.startswith("Compact it first")

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thermocline.check.compile import compile, evaluate
+from thermocline.check.compiler import compile, evaluate
 from thermocline.check.gate import check
 from thermocline.check.pattern import portable
-from thermocline.check.rows import row_reasons, sample_query
+from thermocline.check.violating_rows import row_reasons, sample_query
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.engine.arrow import normalise

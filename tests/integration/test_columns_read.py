@@ -12,8 +12,8 @@ from tests.conftest import SETTINGS, clean_environment
 from tests.integration.odcs import HEAD
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
-from thermocline.lake.names import new_run_id
+from thermocline.config import load_settings
+from thermocline.lake.naming import new_run_id
 
 BRONZE = """\
       - {name: id, logicalType: integer, physicalType: long}
@@ -59,7 +59,7 @@ class Project:
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_text(text)
-        self.house = Lakehouse(load(folder, environ=clean_environment()))
+        self.house = Lakehouse(load_settings(folder, environ=clean_environment()))
         self.house.lake.ensure(self.house.contracts["bronze.t"])
 
     def land(self, *rows: dict[str, Any]) -> None:
@@ -234,7 +234,7 @@ def test_a_column_that_the_same_run_makes_another(begun: Callable[..., Project])
             (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_text(text)
         one.house.close()
-        one.house = Lakehouse(load(folder, environ=clean_environment()))
+        one.house = Lakehouse(load_settings(folder, environ=clean_environment()))
 
     declare("gold", SILVER, "select id, amount from silver.t")
     one.house.run()

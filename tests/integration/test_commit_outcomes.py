@@ -17,13 +17,13 @@ import pytest
 from sqlalchemy import event, exc
 from sqlalchemy.orm import Session
 
-from thermocline.contract import Column, Contract, Write
+from thermocline.contract import Column, Contract, WriteMode
 from thermocline.contract.types import Primitive
 from thermocline.errors import CatalogUnavailable, CommitConflict, CommitUnknown
 from thermocline.lake import Draft, Lake, refs
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import catalog as catalogs
-from thermocline.lake.files import orphans, present, reachable
+from thermocline.lake.orphans import find_orphans, list_files, referenced_files
 
 TABLES = ("silver.a", "silver.b")
 LOCKER = """
@@ -43,7 +43,7 @@ def impatient(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Lake:
     monkeypatch.setattr(catalogs, "TIMEOUT", 1.0)
     for table in TABLES:
         columns = (Column("id", Primitive("string"), True),)
-        lake.ensure(Contract(table, columns, key=("id",), write=Write.MERGE))
+        lake.ensure(Contract(table, columns, key=("id",), write=WriteMode.MERGE))
     return lake
 
 
@@ -90,7 +90,7 @@ def ids(lake: Lake) -> dict[str, list[str]]:
 def nothing_is_lost(lake: Lake) -> None:
     for table in TABLES:
         iceberg = lake.iceberg(table)
-        assert reachable(iceberg) <= {path for path, _ in present(iceberg)}
+        assert referenced_files(iceberg) <= {path for path, _ in list_files(iceberg)}
 
 
 def files(lake: Lake) -> set[Path]:
@@ -165,7 +165,7 @@ def test_a_commit_that_landed_is_found_below_the_commits_of_others(
     assert ids(lake) == {"silver.a": ["x"], "silver.b": ["x"]}
     assert [sorted(lake.state(t).refs) for t in TABLES] == [["main", "theirs"]] * 2
     nothing_is_lost(lake)
-    assert orphans(lake.iceberg("silver.a")) == []
+    assert find_orphans(lake.iceberg("silver.a")) == []
 
 
 def test_a_commit_that_broke_off_before_it_landed_can_be_done_again(
@@ -179,7 +179,7 @@ def test_a_commit_that_broke_off_before_it_landed_can_be_done_again(
         draft.publish()
     assert heads(lake) == before
     # What was staged stays: a server that lost us may yet finish the commit. It is known for it.
-    left = [path for table in TABLES for path, _ in orphans(lake.iceberg(table))]
+    left = [path for table in TABLES for path, _ in find_orphans(lake.iceberg(table))]
     assert len(left) == 2 and all(path.endswith(".metadata.json") for path in left)
     draft.publish()
     assert ids(lake) == {"silver.a": ["x"], "silver.b": ["x"]}
@@ -250,4 +250,4 @@ def test_a_conflict_in_the_second_table_takes_back_what_was_staged_for_the_first
     with pytest.raises(CommitConflict, match=r"silver\.b was changed by somebody else"):
         lake.commit(changes)
     assert "mine" not in lake.state("silver.a").refs
-    assert [orphans(lake.iceberg(table)) for table in TABLES] == [[], []]
+    assert [find_orphans(lake.iceberg(table)) for table in TABLES] == [[], []]

@@ -12,7 +12,7 @@ from tests.conftest import clean_environment
 from tests.contract.test_commit_times import rewrite, set_clock_back
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.errors import Transient
@@ -24,7 +24,7 @@ HOUR = 3_600_000
 
 @pytest.fixture
 def house(project: Path) -> Iterator[Lakehouse]:
-    opened = Lakehouse(load(project, environ=clean_environment()))
+    opened = Lakehouse(load_settings(project, environ=clean_environment()))
     opened.lake.ensure(Contract(TABLE, (Column("id", Primitive("long")),)))
     yield opened
     opened.lake.duck.stop()
@@ -57,7 +57,7 @@ def findings(house: Lakehouse, *, fix: bool = False) -> list[tuple[str, str]]:
     found = house.doctor(fix=fix)
     # How many minutes it is by now depends on how fast the test runs.
     shown = [(f, re.sub(r"\d+ minutes", "… minutes", f.detail)) for f in found]
-    return [(f.status, detail) for f, detail in shown if f.what in {"commit times", "mended"}]
+    return [(f.status, detail) for f, detail in shown if f.what in {"commit times", "repaired"}]
 
 
 def test_spark_reads_and_writes_after_the_clock_was_set_back_for_a_commit(

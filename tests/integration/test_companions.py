@@ -14,12 +14,12 @@ from tests.integration.odcs import HEAD
 from tests.integration.table_histories import BRONZE, CONTRACTS, EVENTS, MODELS, SOURCE, TARGET
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, refs
-from thermocline.lake.changes import rows
-from thermocline.lake.metadata import local_path
+from thermocline.lake.changes import read_rows
+from thermocline.lake.metadata import location_path
 
 QUARANTINE = "quarantine.events"
 TOMBSTONES = companions.tombstones_of(TARGET)
@@ -42,7 +42,7 @@ class Unit:
             (project / name).parent.mkdir(parents=True, exist_ok=True)
             (project / name).write_text(text)
         (project / "landing").mkdir()
-        self.house = Lakehouse(load(project, environ=clean_environment()))
+        self.house = Lakehouse(load_settings(project, environ=clean_environment()))
 
     def deliver(self, name: str, *events: tuple[int, int, Any, str]) -> None:
         """Ingest a file of events: id, hour, amount, operation; `seq` is the hour."""
@@ -65,7 +65,7 @@ class Unit:
         return head
 
     def rows(self, table: str, *columns: str, ref: str = "main") -> list[tuple[Any, ...]]:
-        found = rows(self.house.lake.iceberg(table), self.head(table, ref)).select(columns)
+        found = read_rows(self.house.lake.iceberg(table), self.head(table, ref)).select(columns)
         made = [tuple(row.values()) for row in found.to_pylist()]
         return sorted(made, key=lambda row: tuple((value is not None, value) for value in row))
 
@@ -171,8 +171,8 @@ def test_doctor_finds_a_companion_that_was_left_behind(merge: Unit) -> None:
     assert found() == []
     lake.commit([refs.rollback(lake.state(TARGET), first)])  # as an earlier version did it
     assert found() == [
-        (f"{TOMBSTONES} is not as it was when {TARGET} was written",
-         f"Bring it beside its table: thermo rollback {TARGET} --to {first}."),
+        (f"{TOMBSTONES} does not match the current snapshot of {TARGET}",
+         f"Roll it back with its table: thermo rollback {TARGET} --to {first}."),
     ]  # fmt: skip
     merge.house.table(TARGET).rollback(first)
     assert found() == []
@@ -248,7 +248,7 @@ def test_commits_without_the_mark_belong_together_by_their_run(merge: Unit) -> N
 
 def _forget_marks(unit: Unit, table: str) -> None:
     """Make the metadata what an earlier version would have written."""
-    path = local_path(unit.house.lake.state(table).metadata_location)
+    path = location_path(unit.house.lake.state(table).metadata_location)
     said = json.loads(path.read_text())
     said["properties"].pop(companions.PROPERTY, None)
     for snapshot in said["snapshots"]:

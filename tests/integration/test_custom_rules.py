@@ -12,10 +12,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from thermocline.check import tables
-from thermocline.check.compile import compile, evaluate
+from thermocline.check import table_checks
+from thermocline.check.compiler import compile, evaluate
 from thermocline.check.gate import check
-from thermocline.check.outcome import Outcome
+from thermocline.check.rule_result import Outcome
 from thermocline.engine.arrow import normalise
 from thermocline.engine.spark import TRANSLATED
 from thermocline.errors import ContractError
@@ -152,10 +152,12 @@ def test_a_verdict_does_not_depend_on_the_size_of_the_table(
     contract = cases.contract(cases.sql(query, bounds=(("mustBe", 0),)), key=("id",))
     found = []
     asked: list[str] = []
-    for limit in (tables.DUCKDB_BYTES, 0):
-        monkeypatch.setattr(tables, "DUCKDB_BYTES", limit)
-        monkeypatch.setattr(tables, "check", lambda *a: asked.append(a[1].dialect) or check(*a))
-        (report,) = tables.check_tables(stored, [contract], {})
+    for limit in (table_checks.DUCKDB_BYTES, 0):
+        monkeypatch.setattr(table_checks, "DUCKDB_BYTES", limit)
+        monkeypatch.setattr(
+            table_checks, "check", lambda *a: asked.append(a[1].dialect) or check(*a)
+        )
+        (report,) = table_checks.check_tables(stored, [contract], {})
         found.append([(o.rule, o.metric, o.holds, o.sample) for o in report.outcomes])
     assert found[0] == found[1]
     assert asked == ["duckdb", engine]

@@ -37,12 +37,12 @@ def definitions(shop: Lakehouse) -> Any:
 
 
 def materialise(defs: Any, table: str, **more: Any) -> Any:
-    from thermocline.dagster import key
+    from thermocline.dagster import asset_key
 
     job = defs.resolve_implicit_global_asset_job_def()
     instance = dg.DagsterInstance.ephemeral()
     return job.execute_in_process(
-        asset_selection=[key(table)], instance=instance, raise_on_error=False, **more
+        asset_selection=[asset_key(table)], instance=instance, raise_on_error=False, **more
     )
 
 
@@ -51,18 +51,20 @@ def verdicts(result: Any) -> dict[str, bool]:
 
 
 def test_every_model_is_an_asset_after_what_it_reads(shop: Lakehouse) -> None:
-    from thermocline.dagster import key
+    from thermocline.dagster import asset_key
 
     graph = definitions(shop).resolve_asset_graph()
     for table, model in shop.models.items():
-        assert graph.get(key(table)).parent_keys >= {key(source) for source in model.sources}
+        assert graph.get(asset_key(table)).parent_keys >= {
+            asset_key(source) for source in model.sources
+        }
     # Its rules refer to customers, so they must be there.
-    assert key("silver.customers") in graph.get(key("silver.orders")).parent_keys
-    assert graph.materializable_asset_keys == {key(table) for table in shop.models}
-    orders = graph.get(key("silver.orders")).partitions_def
+    assert asset_key("silver.customers") in graph.get(asset_key("silver.orders")).parent_keys
+    assert graph.materializable_asset_keys == {asset_key(table) for table in shop.models}
+    orders = graph.get(asset_key("silver.orders")).partitions_def
     assert isinstance(orders, dg.DailyPartitionsDefinition)
     assert orders.get_first_partition_key() == "2025-01-01"
-    assert graph.get(key("silver.products")).partitions_def is None
+    assert graph.get(asset_key("silver.products")).partitions_def is None
 
 
 def test_a_model_is_computed_and_its_rules_are_the_assets_checks(shop: Lakehouse) -> None:

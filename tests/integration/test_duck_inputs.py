@@ -10,22 +10,22 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import StringType
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
-from thermocline.contract.definition import Partition
+from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed
 from thermocline.lake import Lake, atomic
-from thermocline.transform.duck.executor import write
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session, Unable
+from thermocline.transform.duck.strategies import write
 from thermocline.transform.inputs import Span
 
 SOURCE = Contract("bronze.s", (Column("id", Primitive("long")), Column("n", Primitive("string"))))
 TARGET = Contract(
     "silver.t",
     (Column("id", Primitive("long"), True), Column("n", Primitive("int"))),
-    partition=(Partition("id", "bucket", 2),),
+    partition=(PartitionField("id", "bucket", 2),),
 )
 
 
@@ -109,7 +109,7 @@ def test_what_spark_would_cast_otherwise_is_left_to_it(lake: Lake, session: Sess
 
 def test_what_does_not_fit_in_memory_goes_to_a_folder_of_its_own(project: Path) -> None:
     (project / "thermocline.toml").write_text('[engine.duckdb]\nmemory_limit = "64MB"\nthreads = 1')
-    sessions = [Session(Lake(load(project, environ={}))) for _ in range(2)]
+    sessions = [Session(Lake(load_settings(project, environ={}))) for _ in range(2)]
     wide = "select i, repeat(md5((i + {}) :: varchar), 4) as s from range(1000000) t(i)"
     kept = [session.keep(wide.format(n)) for n, session in enumerate(sessions)]
     rooms = list((project / ".thermocline" / "duckdb").glob("p-*/*"))

@@ -38,7 +38,7 @@ from tests.conftest import SETTINGS
 
 from thermocline.engine.arrow import normalise
 from thermocline.engine.duck import scan
-from thermocline.lake.changes import rows
+from thermocline.lake.changes import read_rows
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -136,12 +136,12 @@ class World:
 def world(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[World]:
-    from thermocline.config import load
+    from thermocline.config import load_settings
     from thermocline.lake import Lake
 
     folder = tmp_path_factory.mktemp("agree")
     (folder / "thermocline.toml").write_text(SETTINGS)
-    lake = Lake(load(folder, environ={}))
+    lake = Lake(load_settings(folder, environ={}))
     lake.catalog.create_namespace("silver")
     modes = {f"write.{verb}.mode": request.param for verb in ("delete", "update", "merge")}
     lake.catalog.create_table(
@@ -211,7 +211,7 @@ def test_all_columns_of_a_snapshot(world: World, name: str) -> None:
     snapshot = world.at[name]
     by_spark = world.spark(snapshot)
     assert_same(by_spark, world.duck(snapshot))
-    assert_same(by_spark, rows(world.table, snapshot))
+    assert_same(by_spark, read_rows(world.table, snapshot))
     by_pyiceberg = normalise(world.table.scan(snapshot_id=snapshot).to_arrow())
     assert_same(by_spark.drop(NULL_IS_LOST), by_pyiceberg.drop(NULL_IS_LOST))
 
@@ -344,7 +344,7 @@ def test_time_of_day_which_spark_cannot_read(tmp_path: Path) -> None:
     table.append(pa.Table.from_pylist(given, schema=table.schema().as_arrow()))
     head = table.refresh().current_snapshot()
     assert head
-    ours = rows(table, head.snapshot_id)
+    ours = read_rows(table, head.snapshot_id)
     assert ours.to_pylist() == given
     connection = duckdb.connect()
     for name in ("avro", "iceberg"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +13,15 @@ from hypothesis import strategies as st
 from tests.integration import lane_files
 from tests.unit.ingest import json_records
 
-from thermocline.contract.definition import Contract, Drift
+from thermocline.contract.definition import Contract, DriftMode
 from thermocline.engine.arrow import normalise
-from thermocline.ingest.arrow.few import Few, Line
-from thermocline.ingest.arrow.odd import _LINES
-from thermocline.ingest.arrow.text import as_read
-from thermocline.ingest.judge import POSITION
+from thermocline.ingest.arrow.ambiguous import _LINES
+from thermocline.ingest.arrow.local_validation import LocalValidator, RawLine
+from thermocline.ingest.arrow.text_blocks import decode_line
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.plain import Declined
-from thermocline.ingest.read import records, typed
+from thermocline.ingest.record_reader import convert_and_validate, parse_records
+from thermocline.ingest.unambiguous_json import NeedsSpark
+from thermocline.ingest.validation import POSITION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,9 +35,11 @@ JSON = Layout("jsonl")
 
 
 def by_spark(
-    spark: SparkSession, lines: list[Line], layout: Layout, contract: Contract
+    spark: SparkSession, lines: list[RawLine], layout: Layout, contract: Contract
 ) -> dict[int, dict[str, Any]]:
-    frame = typed(records(spark.createDataFrame(lines, _LINES), layout, contract), contract)
+    frame = convert_and_validate(
+        parse_records(spark.createDataFrame(lines, _LINES), layout, contract), contract
+    )
     return {row[POSITION]: row for row in comparable(normalise(frame.toArrow()))}
 
 
@@ -58,15 +61,15 @@ def compare(
     spark: SparkSession, texts: list[bytes], layout: Layout, contract: Contract
 ) -> tuple[int, int]:
     """How many of the records were certain here, and how many were bad; all as by Spark."""
-    lines: list[Line] = [
-        (0, n, *as_read(text)) for n, text in enumerate(texts, 1) if text.strip(b" \t\r")
+    lines: list[RawLine] = [
+        (0, n, *decode_line(text)) for n, text in enumerate(texts, 1) if text.strip(b" \t\r")
     ]
     expected = by_spark(spark, lines, layout, contract)
-    few, certain, bad = Few(contract), 0, 0
+    few, certain, bad = LocalValidator(contract), 0, 0
     for line in lines:
         try:
             [found] = comparable(normalise(few.judged([line], layout)))
-        except Declined:
+        except NeedsSpark:
             continue
         certain += 1
         theirs = {name: expected[line[1]][name] for name in found}
@@ -78,9 +81,9 @@ def compare(
 def test_every_scalar_is_read_as_by_spark(spark: SparkSession) -> None:
     """Each nasty text and number in each column, as JSON and as CSV."""
     columns = json_records.COLUMNS[:11]
-    contract = Contract("bronze.t", columns, drift=Drift.RESCUE, rules=lane_files.RULES)
+    contract = Contract("bronze.t", columns, drift=DriftMode.RESCUE, rules=lane_files.RULES)
     names = [column.name for column in columns]
-    quoted = [json_records.json.dumps(text, ensure_ascii=False) for text in json_records.TEXTS]
+    quoted = [json.dumps(text, ensure_ascii=False) for text in json_records.TEXTS]
     values = [*json_records.NUMBERS, *quoted, "true", "false", "null", "{}", "[1]", '{"a":1.50}']
     rows = [
         f'{{"s":"x1","{name}":{value}}}'.encode("utf-8", "surrogatepass")
@@ -110,7 +113,7 @@ def test_every_scalar_is_read_as_by_spark(spark: SparkSession) -> None:
 @given(csv=st.lists(lane_files.csv_lines(), min_size=150, max_size=150))
 def test_random_records_are_judged_as_by_spark(spark: SparkSession, csv: list[bytes]) -> None:
     columns = lane_files.CSV_COLUMNS
-    contract = Contract("bronze.t", columns, drift=Drift.RESCUE, rules=lane_files.RULES)
+    contract = Contract("bronze.t", columns, drift=DriftMode.RESCUE, rules=lane_files.RULES)
     lines = [line for line in csv if b"\n" not in line]
     certain, _ = compare(spark, lines, CSV, contract)
     assert certain > len(lines) // 3

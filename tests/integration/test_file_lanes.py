@@ -20,17 +20,24 @@ from hypothesis import strategies as st
 from tests.integration import lane_files
 from tests.unit.ingest import json_records
 
-from thermocline.contract.definition import Column, Contract, Drift, Partition, Rule, Sort
+from thermocline.contract.definition import (
+    Column,
+    Contract,
+    DriftMode,
+    PartitionField,
+    Rule,
+    SortField,
+)
 from thermocline.contract.types import Decimal, Primitive
 from thermocline.engine.arrow import normalise
 from thermocline.engine.spark import SparkEngine
 from thermocline.errors import CheckFailed
-from thermocline.ingest.arrow import odd, parquet
-from thermocline.ingest.arrow.lane import FileLane
-from thermocline.ingest.files import IngestReport, ingest
-from thermocline.ingest.plain import Declined
+from thermocline.ingest.arrow import ambiguous, parquet
+from thermocline.ingest.arrow.reader import ArrowReader
+from thermocline.ingest.files import FileIngestReport, ingest
 from thermocline.ingest.source import Source, TextOptions
-from thermocline.lake.names import new_run_id
+from thermocline.ingest.unambiguous_json import NeedsSpark
+from thermocline.lake.naming import new_run_id
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -48,9 +55,9 @@ _numbers = itertools.count()
 def declined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Why the swift lane did not take a batch."""
     said: list[str] = []
-    real = FileLane.trying
+    real = ArrowReader.trying
 
-    def trying(self: FileLane, *, last: bool) -> Any:
+    def trying(self: ArrowReader, *, last: bool) -> Any:
         from contextlib import contextmanager
 
         @contextmanager
@@ -58,13 +65,13 @@ def declined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             try:
                 with real(self, last=last):
                     yield
-            except Declined as reason:
+            except NeedsSpark as reason:
                 said.append(str(reason))
                 raise
 
         return noted()
 
-    monkeypatch.setattr(FileLane, "trying", trying)
+    monkeypatch.setattr(ArrowReader, "trying", trying)
     return said
 
 
@@ -93,7 +100,7 @@ class Pair:
         for name, content in files.items():
             (self.folder / name).write_bytes(content)
 
-    def ingest(self, lane: str, **options: Any) -> IngestReport:
+    def ingest(self, lane: str, **options: Any) -> FileIngestReport:
         target = f"bronze.{lane}_{self.number}"
         return ingest(
             self.lake, replace(self.source, target=target, lane=lane),
@@ -110,7 +117,7 @@ class Pair:
         rows = found.select(kept).to_pylist()
         return sorted(tuple(repr(value) for value in row.values()) for row in rows)
 
-    def compare(self) -> IngestReport:
+    def compare(self) -> FileIngestReport:
         """Take the files in by both lanes, and find no difference."""
         ours, theirs = self.ingest("auto"), self.ingest("spark")
         told = [(r.files, r.rows, r.quarantined, r.skipped) for r in (ours, theirs)]
@@ -121,7 +128,7 @@ class Pair:
         return ours
 
     @staticmethod
-    def _refusals(report: IngestReport) -> list[tuple[str, str]]:
+    def _refusals(report: FileIngestReport) -> list[tuple[str, str]]:
         """The files that were refused, and why, without the table's name."""
         return [(each.file, each.reason.replace(report.target, "")) for each in report.refused]
 
@@ -149,7 +156,7 @@ def test_json_lines_land_alike(
     lake: Lake, tmp_path: Path, declined: list[str], payloads: list[bytes], ends: bytes
 ) -> None:
     rules = (Rule("range", ("i",), (("min", -5), ("max", 10**6))), Rule("missing", ("o.x",)))
-    contract = json_records.contract(Drift.RESCUE, rules=rules)
+    contract = json_records.contract(DriftMode.RESCUE, rules=rules)
     contract = replace(contract, messages=False)
     pair = Pair(lake, tmp_path / str(next(_numbers)), contract)
     pair.put(text_files(payloads, ends))
@@ -167,7 +174,7 @@ def test_csv_lands_alike(
     lake: Lake, tmp_path: Path, declined: list[str], lines: list[bytes], end: bytes, mark: bytes
 ) -> None:
     contract = Contract(
-        "bronze.t", lane_files.CSV_COLUMNS, drift=Drift.RESCUE, rules=lane_files.RULES
+        "bronze.t", lane_files.CSV_COLUMNS, drift=DriftMode.RESCUE, rules=lane_files.RULES
     )
     pair = Pair(lake, tmp_path / str(next(_numbers)), contract)
     good = b"1,a,,1.00,1.0,true,1,2026-03-01,2026-03-01T12:00:00,2026-03-01 12:00:00.000Z,1.0000000"
@@ -184,7 +191,10 @@ def test_parquet_lands_alike(
     lake: Lake, tmp_path: Path, declined: list[str], files: list[bytes]
 ) -> None:
     contract = Contract(
-        "bronze.t", lane_files.PARQUET_COLUMNS, drift=Drift.RESCUE, rules=lane_files.PARQUET_RULES
+        "bronze.t",
+        lane_files.PARQUET_COLUMNS,
+        drift=DriftMode.RESCUE,
+        rules=lane_files.PARQUET_RULES,
     )
     pair = Pair(lake, tmp_path / str(next(_numbers)), contract)
     pair.put({f"{n}.parquet": content for n, content in enumerate(files)})
@@ -201,8 +211,8 @@ ORDERS = Contract(
         Column("total", Decimal(12, 2)),
     ),
     rules=(Rule("range", ("qty",), (("min", 0),)),),
-    partition=(Partition("day"),),
-    sort=(Sort("id", descending=True),),
+    partition=(PartitionField("day"),),
+    sort=(SortField("id", descending=True),),
 )
 
 
@@ -223,7 +233,7 @@ def test_a_drift_that_must_be_decided_goes_by_spark(
         "b.jsonl": jsonl(order(3), b"bad"),
         "c.csv": b"id,size\n4,L\n",
     }
-    for drift in (Drift.REFUSE, Drift.ADD):
+    for drift in (DriftMode.REFUSE, DriftMode.ADD):
         pair = Pair(lake, tmp_path / drift, replace(ORDERS, drift=drift))
         pair.put(files)
         pair.compare()
@@ -252,7 +262,7 @@ def test_a_share_of_bad_rows_that_is_too_large_is_told_alike(
 def test_too_many_odd_records_are_sparks(
     lake: Lake, tmp_path: Path, declined: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(odd, "MOST", 2)
+    monkeypatch.setattr(ambiguous, "MOST", 2)
     pair = Pair(lake, tmp_path / "landing", ORDERS)
     pair.put({"a.jsonl": jsonl(*(order(n) for n in range(50)), b"x", b"y", b"z")})
     report = pair.compare()

@@ -16,12 +16,12 @@ import pytest
 from tests.integration.attached import COMMAND, child
 from tests.integration.odcs import HEAD
 
-from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Primitive
-from thermocline.ingest import batch, files, folder
-from thermocline.ingest.folder import SETTLE_SECONDS, FolderIntake
+from thermocline.ingest import batch, files, folder_stream
+from thermocline.ingest.folder_stream import SETTLE_SECONDS, FolderIngester
 from thermocline.ingest.source import Source
-from thermocline.ingest.stream import beats
+from thermocline.ingest.stream import poll_sources
 from thermocline.lake import refs
 
 if TYPE_CHECKING:
@@ -30,24 +30,26 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 TARGET = "bronze.raw_things"
-CONTRACT = Contract(TARGET, (Column("id", Primitive("long"), required=True),), drift=Drift.REFUSE)
+CONTRACT = Contract(
+    TARGET, (Column("id", Primitive("long"), required=True),), drift=DriftMode.REFUSE
+)
 
 
 @pytest.fixture
 def landing(tmp_path: Path) -> Path:
-    folder = tmp_path / "landing"
-    folder.mkdir()
-    return folder
+    folder_stream = tmp_path / "landing"
+    folder_stream.mkdir()
+    return folder_stream
 
 
 @pytest.fixture
-def intake(lake: Lake, landing: Path) -> FolderIntake:
-    return FolderIntake(lake, Source("things", str(landing), TARGET, format="jsonl"), CONTRACT)
+def ingester(lake: Lake, landing: Path) -> FolderIngester:
+    return FolderIngester(lake, Source("things", str(landing), TARGET, format="jsonl"), CONTRACT)
 
 
-def put(folder: Path, name: str, *ids: int, age: float = 60, **more: object) -> Path:
+def put(folder_stream: Path, name: str, *ids: int, age: float = 60, **more: object) -> Path:
     """A file that was last written so many seconds ago."""
-    path = folder / name
+    path = folder_stream / name
     path.write_text("".join(json.dumps({"id": each, **more}) + "\n" for each in ids))
     when = time.time() - age
     os.utime(path, (when, when))
@@ -59,106 +61,106 @@ def landed(lake: Lake) -> list[int]:
 
 
 def test_files_land_as_they_come_each_once(
-    lake: Lake, landing: Path, intake: FolderIntake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, landing: Path, ingester: FolderIngester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
     assert lake.exists(TARGET)  # models may ask for it before the first file is there
     put(landing, "a.jsonl", 1, 2)
-    taken = intake.take()
+    taken = ingester.ingest_batch()
     assert taken is not None
     assert (taken.rows, taken.sequence, taken.behind) == (2, 1, 0)
     assert taken.landed.newest is not None
     assert 50 < time.time() - taken.landed.newest.timestamp() < 120
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
 
     # Delivered again under another name, and one more beside it.
     put(landing, "again.jsonl", 1, 2)
     put(landing, "b.jsonl", 3)
-    taken = intake.take()
+    taken = ingester.ingest_batch()
     assert taken is not None
     assert (taken.rows, taken.sequence) == (1, 2)
     assert landed(lake) == [1, 2, 3]
 
     # A look at a folder without news asks nobody.
     monkeypatch.setattr(files, "ingest", None)
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
 
 
-def test_a_file_that_grows_waits(lake: Lake, landing: Path, intake: FolderIntake) -> None:
+def test_a_file_that_grows_waits(lake: Lake, landing: Path, ingester: FolderIngester) -> None:
     growing = put(landing, "a.jsonl", 1, age=0)
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
     put(landing, "a.jsonl", 1, 2, age=SETTLE_SECONDS / 2)
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
     when = time.time() - SETTLE_SECONDS - 1
     os.utime(growing, (when, when))
-    assert intake.take() is not None
+    assert ingester.ingest_batch() is not None
     assert landed(lake) == [1, 2]
 
 
 def test_a_refused_file_is_looked_at_again_when_it_changes(
-    lake: Lake, landing: Path, intake: FolderIntake
+    lake: Lake, landing: Path, ingester: FolderIngester
 ) -> None:
     put(landing, "a.jsonl", 1, stray="x")
-    assert intake.take() is None
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
+    assert ingester.ingest_batch() is None
     put(landing, "a.jsonl", 1, age=30)
-    assert intake.take() is not None
+    assert ingester.ingest_batch() is not None
     assert landed(lake) == [1]
 
 
 def test_old_files_are_not_asked_again_and_news_among_them_are_found(
-    lake: Lake, landing: Path, intake: FolderIntake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, landing: Path, ingester: FolderIngester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for day in ("one", "two"):
         (landing / day).mkdir()
         put(landing / day, "a.jsonl", len(day) * 10 + (day == "two"))
         os.utime(landing / day, (1, 1))
-    assert intake.take() is not None
-    assert intake.take() is None  # now every folder is known to be quiet
+    assert ingester.ingest_batch() is not None
+    assert ingester.ingest_batch() is None  # now every folder is known to be quiet
 
     listed: list[str] = []
     real = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(str(path)) or real(path))
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
     assert not {str(landing / day) for day in ("one", "two")} & set(listed)
 
     put(landing / "two", "b.jsonl", 5)  # a new file beside an old one
-    assert intake.take() is not None
+    assert ingester.ingest_batch() is not None
     put(landing / "one", "new", 6)
     (landing / "one" / "new").replace(landing / "one" / "a.jsonl")  # in an old one's place
-    assert intake.take() is not None
+    assert ingester.ingest_batch() is not None
     assert landed(lake) == [5, 6, 30, 31]
 
     put(landing / "two", "b.jsonl", 5, 7)  # in place: by the next look that asks all of them
-    monkeypatch.setattr(folder, "WHOLE_LOOK_SECONDS", 0.0)
-    assert intake.take() is not None
+    monkeypatch.setattr(folder_stream, "WHOLE_LOOK_SECONDS", 0.0)
+    assert ingester.ingest_batch() is not None
     assert landed(lake) == [5, 5, 6, 7, 30, 31]
 
 
 def test_after_a_rollback_files_are_new_again(
-    lake: Lake, landing: Path, intake: FolderIntake
+    lake: Lake, landing: Path, ingester: FolderIngester
 ) -> None:
     put(landing, "a.jsonl", 1)
-    first = intake.take()
+    first = ingester.ingest_batch()
     put(landing, "b.jsonl", 2)
-    assert intake.take() is not None
+    assert ingester.ingest_batch() is not None
     assert first is not None
     lake.commit([refs.rollback(lake.state(TARGET), first.snapshot)])
     assert landed(lake) == [1]
-    assert intake.take() is not None
+    assert ingester.ingest_batch() is not None
     assert landed(lake) == [1, 2]
 
 
 def test_two_that_watch_one_folder_land_each_file_once(
-    lake: Lake, landing: Path, intake: FolderIntake
+    lake: Lake, landing: Path, ingester: FolderIngester
 ) -> None:
-    other = FolderIntake(lake, replace(intake.source), CONTRACT)
+    other = FolderIngester(lake, replace(ingester.source), CONTRACT)
     put(landing, "a.jsonl", 1)
-    assert intake.take() is not None
-    assert other.take() is None
+    assert ingester.ingest_batch() is not None
+    assert other.ingest_batch() is None
     put(landing, "b.jsonl", 2)
-    assert other.take() is not None
-    assert intake.take() is None
+    assert other.ingest_batch() is not None
+    assert ingester.ingest_batch() is None
     assert landed(lake) == [1, 2]
 
 
@@ -174,9 +176,9 @@ customProperties:
 
 
 def test_two_at_the_same_moment_land_each_file_once(
-    lake: Lake, landing: Path, intake: FolderIntake, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, landing: Path, ingester: FolderIngester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = FolderIntake(lake, replace(intake.source), CONTRACT)
+    other = FolderIngester(lake, replace(ingester.source), CONTRACT)
     put(landing, "a.jsonl", 1)
     put(landing, "b.jsonl", 2)
     overtaken = []
@@ -184,10 +186,10 @@ def test_two_at_the_same_moment_land_each_file_once(
     def overtake(point: str) -> None:
         if point == "ingest.committed-bronze" and not overtaken:
             overtaken.append(point)
-            assert other.take() is not None
+            assert other.ingest_batch() is not None
 
     monkeypatch.setattr(batch, "crash_point", overtake)
-    assert intake.take() is None
+    assert ingester.ingest_batch() is None
     assert overtaken
     assert landed(lake) == [1, 2]
 
@@ -223,14 +225,14 @@ def await_landed(lake: Lake, ids: list[int]) -> None:
 
 
 def test_the_stream_loop_takes_a_folder_like_any_source(
-    lake: Lake, landing: Path, intake: FolderIntake
+    lake: Lake, landing: Path, ingester: FolderIngester
 ) -> None:
     put(landing, "a.jsonl", 1)
     stop = Event()
     seen: Iterator[int] = iter(
-        beat.taken.rows
-        for beat in beats(lake, [intake], every=0.05, stop=stop)
-        if beat.taken is not None
+        beat.batch.rows
+        for beat in poll_sources(lake, [ingester], every=0.05, stop=stop)
+        if beat.batch is not None
     )
     assert next(seen) == 1
     put(landing, "b.jsonl", 2, 3)

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from tests.contract.catalog_tables import duck_rows, ids, order, orders
 from tests.contract.commit_entries import TABLE, compacting, entry, overwriting
 
-from thermocline.contract.definition import Updates
+from thermocline.contract.definition import UpdateMode
 from thermocline.engine.spark import CATALOG
 from thermocline.errors import CommitConflict
 from thermocline.lake import Lake
@@ -22,7 +22,7 @@ def spark_ids(spark: SparkSession) -> list[int]:
 def test_spark_and_duckdb_read_it_and_deleted_rows_stay_deleted(
     lake: Lake, spark: SparkSession
 ) -> None:
-    lake.ensure(orders(updates=Updates.MERGE_ON_READ))
+    lake.ensure(orders(updates=UpdateMode.MERGE_ON_READ))
     commit = lake.commits.commit
     commit(entry(lake, "a", 1, 2, 29, 57))
     commit(overwriting(lake, "b", 2, 30))

@@ -20,7 +20,7 @@ from tests.integration.test_file_lanes import Pair
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Decimal as DecimalType
 from thermocline.contract.types import Fixed, List, Primitive, Type
-from thermocline.ingest import native
+from thermocline.ingest import parquet_types
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -245,9 +245,13 @@ def test_a_value_of_parquet_is_kept_exactly_or_set_aside(lake: Lake, tmp_path: P
     pair = Pair(lake, tmp_path / "landing", made)
     given: dict[tuple[str, int], tuple[str, Any]] = {}
     for number, (kind, values) in enumerate(SOURCES):
-        found = native.spark_reads(kind)
+        found = parquet_types.to_spark_type(kind)
         assert found is not None
-        fitting = [name for name, type_ in types.items() if not native.misfit(type_, found)]
+        fitting = [
+            name
+            for name, type_ in types.items()
+            if not parquet_types.explain_type_mismatch(type_, found)
+        ]
         cells: dict[str, list[Any]] = {name: [] for name in fitting}
         for name in fitting:
             for value in pa.array(values, kind).to_pylist():

@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from thermocline.contract.definition import Column, Contract, Drift, Rule
+from thermocline.contract.definition import Column, Contract, DriftMode, Rule
 from thermocline.contract.types import Decimal, Field, List, Map, Primitive, Struct
 from thermocline.errors import BadInput, CheckFailed
 from thermocline.ingest import quarantine
-from thermocline.ingest.files import IngestReport, ingest
+from thermocline.ingest.files import FileIngestReport, ingest
 from thermocline.ingest.source import Source, TextOptions
-from thermocline.lake.names import new_run_id
+from thermocline.lake.naming import new_run_id
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -66,7 +66,7 @@ class Landing:
         path.write_bytes(content)
         return path
 
-    def ingest(self, **options: Any) -> IngestReport:
+    def ingest(self, **options: Any) -> FileIngestReport:
         return ingest(self.lake, self.source, self.contract, run=new_run_id(), **options)
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
@@ -81,7 +81,7 @@ class Landing:
         return [tuple(row.values()) for row in rows]
 
     def bad(self) -> list[tuple[str, int, tuple[str, ...]]]:
-        return [(row.file, row.position, row.reasons) for row in quarantine.rows(self.lake)]
+        return [(row.file, row.position, row.reasons) for row in quarantine.list_rows(self.lake)]
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_bad_rows_are_quarantined_with_reason_and_position(landing: Landing) -> 
         ("a.jsonl", 11, ('at: "yesterday" is not of type timestamptz',)),
         ("a.jsonl", 12, ("not a JSON object",)),
     ]
-    raw = {row.position: row.raw for row in quarantine.rows(landing.lake, "bronze.raw_orders")}
+    raw = {row.position: row.raw for row in quarantine.list_rows(landing.lake, "bronze.raw_orders")}
     assert raw[5] == '{"order_id":"5"}{"order_id":"6"}'
     assert raw[8] == '{"order_id":"ÿ"}'
 
@@ -274,7 +274,7 @@ def test_a_line_of_100_megabytes_is_one_bad_row(landing: Landing) -> None:
     assert landing.ingest().rows == 2
     assert landing.rows("order_id", "_position") == [("1", 1), ("3", 3)]
     assert landing.bad() == [("long.jsonl", 2, ("longer than maxLineBytes",))]
-    (kept,) = quarantine.rows(landing.lake)
+    (kept,) = quarantine.list_rows(landing.lake)
     assert kept.raw is not None
     assert kept.raw == '{"order_id":"' + "x" * (4096 - 13)
     assert not any((landing.lake.settings.project / ".thermocline" / "staging").iterdir())
@@ -305,7 +305,7 @@ def test_positions_are_right_across_blocks_and_files(landing: Landing) -> None:
 
 
 def test_csv(landing: Landing) -> None:
-    landing.contract = replace(ORDERS, drift=Drift.RESCUE)
+    landing.contract = replace(ORDERS, drift=DriftMode.RESCUE)
     landing.put_bytes(
         "a.csv",
         b"\xef\xbb\xbfqty,order_id,note,items\r\n"
@@ -325,7 +325,7 @@ def test_csv(landing: Landing) -> None:
         ("a.csv", 4, ("not 4 cells",)),
         ("a.csv", 5, ("a quote that is not closed", "not 4 cells")),
     ]
-    assert [row.raw for row in quarantine.rows(landing.lake)] == ["x,3,,", "4,4", '5,5,"open,']
+    assert [row.raw for row in quarantine.list_rows(landing.lake)] == ["x,3,,", "4,4", '5,5,"open,']
 
 
 def test_csv_options(landing: Landing) -> None:
@@ -413,7 +413,7 @@ def test_parquet_types(landing: Landing) -> None:
         ("a.parquet", 3, ("order_id is missing",)),
         ("a.parquet", 4, ('total: "1.005" is not of type decimal(12,2)',)),
     ]
-    raw = json.loads(quarantine.rows(landing.lake)[0].raw or "")
+    raw = json.loads(quarantine.list_rows(landing.lake)[0].raw or "")
     assert (raw["order_id"], raw["small"]) == ("2", 2**40)
 
 
@@ -430,7 +430,7 @@ def test_drift_refuse(landing: Landing) -> None:
         f"c.csv: has a field that bronze.raw_orders does not name: size; {said}",
         f"d.jsonl: has a field that bronze.raw_orders does not name: items.hue; {said}",
     ]
-    landing.contract = replace(ORDERS, drift=Drift.RESCUE)
+    landing.contract = replace(ORDERS, drift=DriftMode.RESCUE)
     assert landing.ingest().rows == 4
     assert landing.rows("order_id", "_rescued") == [
         ("1", None),
@@ -442,7 +442,7 @@ def test_drift_refuse(landing: Landing) -> None:
 
 
 def test_drift_add(landing: Landing) -> None:
-    landing.contract = replace(ORDERS, drift=Drift.ADD)
+    landing.contract = replace(ORDERS, drift=DriftMode.ADD)
     landing.put("a.jsonl", '{"order_id":"1","color":"red","bad name":1,"_x":2}')
     landing.put("b.csv", "order_id,size", "2,L")
     pq.write_table(

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from thermocline.contract.definition import Column, Contract, Drift, Rule
+from thermocline.contract.definition import Column, Contract, DriftMode, Rule
 from thermocline.contract.types import Decimal, List, Primitive
 from thermocline.engine.spark import SparkEngine
 from thermocline.errors import BadInput
-from thermocline.ingest import mended, quarantine
+from thermocline.ingest import corrections, quarantine
 from thermocline.ingest.files import ingest
 from thermocline.ingest.quarantine import ReplayReport
-from thermocline.ingest.replay import resolved
+from thermocline.ingest.replay import resolve_ids
 from thermocline.ingest.source import Source
-from thermocline.lake.names import new_run_id
+from thermocline.lake.naming import new_run_id
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -52,23 +52,23 @@ class Kept:
         ingest(self.lake, self.source, contract, run=new_run_id())
 
     def replay(
-        self, contract: Contract = ORDERS, *, mended: list[dict[str, Any]] | None = None,
+        self, contract: Contract = ORDERS, *, corrections: list[dict[str, Any]] | None = None,
         ids: list[str] | None = None, run: str | None = None,
     ) -> ReplayReport:  # fmt: skip
         path = None
-        if mended is not None:
+        if corrections is not None:
             path = self.folder.parent / "mended.jsonl"
-            path.write_text("".join(json.dumps(row) + "\n" for row in mended))
+            path.write_text("".join(json.dumps(row) + "\n" for row in corrections))
         return quarantine.replay(
             self.lake, self.source, contract, mended=path, ids=ids, run=run or new_run_id()
         )
 
     def id_at(self, position: int) -> str:
-        rows = quarantine.rows(self.lake, replayed=True)
+        rows = quarantine.list_rows(self.lake, replayed=True)
         return next(row.id for row in rows if row.position == position)
 
     def waiting(self) -> list[tuple[int, tuple[str, ...]]]:
-        return [(row.position, row.reasons) for row in quarantine.rows(self.lake)]
+        return [(row.position, row.reasons) for row in quarantine.list_rows(self.lake)]
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         table = self.lake.iceberg("bronze.raw_orders").scan().to_arrow()
@@ -93,12 +93,12 @@ def test_mended_rows_go_through_once(kept: Kept) -> None:
     ]
     (kept.folder / "a.jsonl").write_text("\n".join(lines))
     kept.ingest()
-    mended = [
+    corrections = [
         {"id": kept.id_at(2), "qty": 2, "tags": [1, 2]},
         {"id": kept.id_at(3), "row": {"order_id": "3", "qty": 3}},
         {"id": kept.id_at(4), "qty": 99, "order_id": "4"},
     ]
-    first = kept.replay(mended=mended, run="FIRST")
+    first = kept.replay(corrections=corrections, run="FIRST")
     assert (first.replayed, first.still_bad, first.already) == (2, 1, 0)
     assert first.snapshot == kept.lake.state("bronze.raw_orders").head()
     names = ("order_id", "qty", "total", "tags", "_source", "_source_file", "_position")
@@ -113,7 +113,7 @@ def test_mended_rows_go_through_once(kept: Kept) -> None:
     assert {row["position"]: row["replayed_run"] for row in marked} == {
         2: "FIRST", 3: "FIRST", 4: None,
     }  # fmt: skip
-    second = kept.replay(mended=mended)
+    second = kept.replay(corrections=corrections)
     assert (second.replayed, second.still_bad, second.already) == (0, 1, 2)
     assert len(kept.rows("order_id")) == 3
 
@@ -124,7 +124,7 @@ def test_todays_contract_lets_kept_rows_in(kept: Kept) -> None:
     kept.ingest()
     assert [position for position, _ in kept.waiting()] == [1, 2, 1, 2]
     relaxed = replace(ORDERS, rules=())
-    only = [row.id for row in quarantine.rows(kept.lake) if row.file == "b.csv"][:1]
+    only = [row.id for row in quarantine.list_rows(kept.lake) if row.file == "b.csv"][:1]
     assert kept.replay(relaxed, ids=only).replayed == 1
     done = kept.replay(relaxed)
     assert (done.replayed, done.still_bad) == (2, 1)
@@ -139,7 +139,7 @@ def test_todays_contract_lets_kept_rows_in(kept: Kept) -> None:
 def test_a_replay_that_another_overtakes_lands_nothing_twice(kept: Kept) -> None:
     (kept.folder / "a.jsonl").write_text('{"order_id":"1","qty":"x"}\n')
     kept.ingest()
-    mended = [{"id": kept.id_at(1), "qty": 1}]
+    corrections = [{"id": kept.id_at(1), "qty": 1}]
     from thermocline.ingest import replay as module
 
     real, calls = module.crash_point, []
@@ -147,12 +147,12 @@ def test_a_replay_that_another_overtakes_lands_nothing_twice(kept: Kept) -> None
     def overtake(point: str) -> None:
         if point == "replay.committed-quarantine" and not calls:
             calls.append(point)
-            assert kept.replay(mended=mended).replayed == 1
+            assert kept.replay(corrections=corrections).replayed == 1
         real(point)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "crash_point", overtake)
-        late = kept.replay(mended=mended)
+        late = kept.replay(corrections=corrections)
     assert (late.replayed, late.already) == (0, 1)
     assert kept.rows("order_id", "qty") == [("1", 1)]
     assert set(kept.lake.state("bronze.raw_orders").refs) == {"main"}
@@ -165,12 +165,12 @@ def test_what_is_wrong_with_a_mended_file_is_said_before_anything_happens(kept: 
     path = kept.folder.parent / "bad.jsonl"
     path.write_text(f'{{"id":"{good}","qty":1}}\nnope\n[1]\n{{"qty":1}}\n{{"id":"{good}"}}\n')
     with pytest.raises(BadInput) as caught:
-        quarantine.replay(kept.lake, kept.source, ORDERS, mended=path, run=new_run_id())
+        quarantine.replay(kept.lake, kept.source, ORDERS, corrections=path, run=new_run_id())
     assert [line.split("  ")[0] for line in caught.value.cause.splitlines()] == [
         "bad.jsonl:2", "bad.jsonl:3", "bad.jsonl:4", "bad.jsonl:5",
     ]  # fmt: skip
     with pytest.raises(BadInput, match=r"Not in quarantine\.raw_orders: 0000"):
-        kept.replay(mended=[{"id": "0" * 64, "qty": 1}])
+        kept.replay(corrections=[{"id": "0" * 64, "qty": 1}])
     with pytest.raises(BadInput, match="is no id"):
         kept.replay(ids=["'; drop table x"])
     assert kept.rows("order_id") == []
@@ -179,11 +179,11 @@ def test_what_is_wrong_with_a_mended_file_is_said_before_anything_happens(kept: 
 def test_a_mended_row_may_not_bring_unknown_fields(kept: Kept) -> None:
     (kept.folder / "a.jsonl").write_text('{"order_id":"1","qty":"x"}\n')
     kept.ingest()
-    mended = [{"id": kept.id_at(1), "qty": 1, "color": "red"}]
-    assert kept.replay(mended=mended).still_bad == 1
+    corrections = [{"id": kept.id_at(1), "qty": 1, "color": "red"}]
+    assert kept.replay(corrections=corrections).still_bad == 1
     assert kept.waiting() == [(1, ("fields that the contract does not name: color",))]
-    rescue = replace(ORDERS, drift=Drift.RESCUE)
-    assert kept.replay(rescue, mended=mended).replayed == 1
+    rescue = replace(ORDERS, drift=DriftMode.RESCUE)
+    assert kept.replay(rescue, corrections=corrections).replayed == 1
     assert kept.rows("qty", "_rescued") == [(1, [("color", "red")])]
 
 
@@ -194,14 +194,14 @@ def test_a_field_that_is_there_twice_is_bad_until_it_is_mended(kept: Kept) -> No
         '{"order_id":"3","color":"red","color":"blue"}',
     ]
     (kept.folder / "a.jsonl").write_text("\n".join(lines))
-    rescue = replace(ORDERS, drift=Drift.RESCUE)
+    rescue = replace(ORDERS, drift=DriftMode.RESCUE)
     kept.ingest(rescue)
     assert kept.rows("order_id", "qty") == [("2", None)]
     twice = ("a field that is there twice",)
     assert kept.waiting() == [(1, twice), (3, twice)]
 
-    assert kept.replay(rescue, mended=[{"id": kept.id_at(1), "total": 1}]).still_bad == 1
-    assert kept.replay(rescue, mended=[{"id": kept.id_at(1), "qty": 2}]).replayed == 1
+    assert kept.replay(rescue, corrections=[{"id": kept.id_at(1), "total": 1}]).still_bad == 1
+    assert kept.replay(rescue, corrections=[{"id": kept.id_at(1), "qty": 2}]).replayed == 1
     assert kept.rows("order_id", "qty", "total") == [("1", 2, None), ("2", None, None)]
 
 
@@ -228,12 +228,12 @@ def test_digits_after_the_point_are_never_rounded_away(kept: Kept) -> None:
 def test_a_replayed_row_leaves_after_its_time(kept: Kept) -> None:
     (kept.folder / "a.jsonl").write_text('{"order_id":"1","qty":"x"}\n{"order_id":"2","qty":"x"}\n')
     kept.ingest()
-    kept.replay(mended=[{"id": kept.id_at(1), "qty": 1}])
-    assert len(quarantine.rows(kept.lake, replayed=True)) == 2
+    kept.replay(corrections=[{"id": kept.id_at(1), "qty": 1}])
+    assert len(quarantine.list_rows(kept.lake, replayed=True)) == 2
     settings = kept.lake.settings
     soon = replace(settings, quarantine=replace(settings.quarantine, keep_replayed="0s"))
     kept.lake.settings = soon
-    second = kept.replay(mended=[{"id": kept.id_at(2), "qty": 2}])
+    second = kept.replay(corrections=[{"id": kept.id_at(2), "qty": 2}])
     assert (second.replayed, second.still_bad) == (1, 0)
     left = kept.lake.iceberg("quarantine.raw_orders").scan().to_arrow()
     assert left.column("position").to_pylist() == [2]
@@ -245,7 +245,7 @@ def test_only_so_many_rows_are_listed_the_oldest_first(kept: Kept) -> None:
         lines = "".join(f'{{"tags":"{name}"}}\n' for _ in range(30))
         (kept.folder / f"{name}.jsonl").write_text(lines)
         kept.ingest()
-    found = quarantine.rows(kept.lake, limit=35)
+    found = quarantine.list_rows(kept.lake, limit=35)
     assert [row.file for row in found] == ["b.jsonl"] * 30 + ["a.jsonl"] * 5
     assert [row.position for row in found[30:]] == [1, 2, 3, 4, 5]
 
@@ -261,7 +261,7 @@ def test_a_parquet_row_keeps_its_microseconds_in_quarantine(kept: Kept) -> None:
     columns = (ORDERS.columns[0], Column("at", Primitive("timestamptz")))
     contract = replace(ORDERS, columns=columns, rules=())
     kept.ingest(contract)
-    assert kept.replay(contract, mended=[{"id": kept.id_at(1), "order_id": "1"}]).replayed == 1
+    assert kept.replay(contract, corrections=[{"id": kept.id_at(1), "order_id": "1"}]).replayed == 1
     assert kept.rows("order_id", "at") == [("1", moment)]
 
 
@@ -270,7 +270,7 @@ def exported(kept: Kept, name: str = "out.jsonl", contract: Contract = ORDERS) -
     assert left == 0
     path = kept.folder.parent / name
     with path.open("w", newline="") as out:
-        mended.write(rows, out, as_csv=name.endswith(".csv"))
+        corrections.write(rows, out, as_csv=name.endswith(".csv"))
     return path
 
 
@@ -355,13 +355,13 @@ def test_the_beginning_of_an_id_is_enough_and_an_ambiguous_one_is_refused(kept: 
     count = 40
     (kept.folder / "a.jsonl").write_text("".join('{"qty":1}\n' for _ in range(count)))
     kept.ingest()
-    ids = sorted(row.id for row in quarantine.rows(kept.lake))
+    ids = sorted(row.id for row in quarantine.list_rows(kept.lake))
     assert len(ids) == count
     path = kept.folder.parent / "mended.jsonl"
     path.write_text(json.dumps({"id": ids[0][:12], "order_id": "1"}))
     assert put_back(kept, path).replayed == 1
     with pytest.raises(BadInput, match=r"More than one row in .* begins with") as refused:
-        resolved([""], ids, "quarantine.raw_orders")
+        resolve_ids([""], ids, "quarantine.raw_orders")
     assert "Give more of the id" in refused.value.next_step
     assert kept.replay(ids=[ids[1][:12]]).still_bad == 1
     assert kept.replay(ids=[ids[0][:12]]).already == 1
@@ -382,7 +382,7 @@ def test_few_rows_land_and_come_back_without_a_jvm(
     rows = pa.table({"order_id": ["p", "q"], "qty": pa.array([99, 1], pa.int32())})
     pq.write_table(rows, kept.folder / "b.parquet")
     kept.ingest()
-    assert [row.reasons for row in quarantine.rows(kept.lake)] == [
+    assert [row.reasons for row in quarantine.list_rows(kept.lake)] == [
         ('qty: "x" is not of type int',), ("order_id is missing",), ("qty is not ≤ 10",)
     ]  # fmt: skip
     path = exported(kept)

@@ -18,10 +18,10 @@ from tests.integration.odcs import HEAD
 from tests.servers.kafka import Kafka, Message
 
 from thermocline.errors import CheckFailed
-from thermocline.ingest.batch import Landed
-from thermocline.ingest.feed import FeedIntake, open_feed
+from thermocline.ingest.batch import BatchResult
+from thermocline.ingest.feed import FeedIngester, open_feed
 from thermocline.ingest.kafka import swift
-from thermocline.lake.metadata import local_path
+from thermocline.lake.metadata import location_path
 
 LAID_OUT = (
     HEAD
@@ -87,7 +87,7 @@ def laid_out(project: Project) -> None:
 
 def files(project: Project) -> dict[str, list[list[Any]]]:
     """By partition, the ids of each of its files in their order."""
-    folder = local_path(project.open().lake.state(TARGET).location) / "data"
+    folder = location_path(project.open().lake.state(TARGET).location) / "data"
     found: dict[str, list[list[Any]]] = {}
     for path in folder.rglob("*.parquet"):
         rows = pq.ParquetFile(path).read(columns=["note", "id"]).to_pylist()
@@ -100,14 +100,14 @@ def everything(project: Project) -> list[tuple[Any, ...]]:
     return project.rows(*(name for name in names if name != "_ingested_at"))
 
 
-def landed(project: Project) -> Landed:
+def landed(project: Project) -> BatchResult:
     """One batch, and what is said of it."""
     house = project.open()
     source, contract = house.sources["orders"], house.contracts[TARGET]
     feed = open_feed(house.lake, source, contract)
-    intake = FeedIntake(house.lake, source, contract, feed)
-    taken = intake.take()
-    intake.close()
+    ingester = FeedIngester(house.lake, source, contract, feed)
+    taken = ingester.ingest_batch()
+    ingester.close()
     assert taken is not None
     return replace(taken.landed, snapshot=0)
 

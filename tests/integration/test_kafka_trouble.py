@@ -17,10 +17,10 @@ from tests.integration.odcs import HEAD
 from tests.servers.kafka import Kafka, Message
 
 from thermocline.errors import Permanent, Transient
-from thermocline.ingest.feed import FeedIntake, LostData, Pull
-from thermocline.ingest.judge import POSITION
+from thermocline.ingest.feed import FeedIngester, LostData, Pull
 from thermocline.ingest.kafka import feed as feeds
 from thermocline.ingest.kafka.feed import KafkaFeed
+from thermocline.ingest.validation import POSITION
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -61,13 +61,13 @@ class Altered(KafkaFeed):
         if pulled is None:
             return None
         given = pulled.lines
-        return replace(pulled, lines=lambda only: self.alter(given(only)), swift=None)
+        return replace(pulled, lines=lambda only: self.alter(given(only)), fast_path=None)
 
 
-def intake(orders: Project, kind: type[KafkaFeed] = KafkaFeed) -> FeedIntake:
+def ingester(orders: Project, kind: type[KafkaFeed] = KafkaFeed) -> FeedIngester:
     house = orders.open()
     source, contract = house.sources["orders"], house.contracts[TARGET]
-    return FeedIntake(house.lake, source, contract, kind(house.lake, source, contract))
+    return FeedIngester(house.lake, source, contract, kind(house.lake, source, contract))
 
 
 def event(op: str, lsn: int, **row: Any) -> bytes:
@@ -137,7 +137,7 @@ def test_records_that_come_twice_at_their_offsets_stop_it_and_nothing_lands(
 
     orders.server.send(orders.topic, [order(n) for n in range(5)])
     with pytest.raises(Permanent, match="gave 10 records for 5 positions") as told:
-        intake(orders, Twice).take()
+        ingester(orders, Twice).ingest_batch()
     assert "Nothing of the batch landed." in told.value.next_step
     assert orders.rows("id") == []
     assert orders.ingest() == (5, 0)
@@ -152,23 +152,23 @@ def test_offsets_without_a_record_are_counted(orders: Project) -> None:
             producer.produce(orders.topic, order(number * 10 + each), partition=0)
         producer.flush(30)  # an abort throws away what was not sent yet
         end(30)
-    taken = intake(orders).take()
+    taken = ingester(orders).ingest_batch()
     assert taken is not None
-    assert (taken.rows, taken.landed.gaps) == (3, 5)  # what was aborted, and the marks of both ends
+    assert (taken.rows, taken.result.gaps) == (3, 5)  # what was aborted, and the marks of both ends
     assert orders.rows("id", "_position") == [(10, 4), (11, 5), (12, 6)]
 
 
 def test_a_topic_made_again_or_gone_stops_a_stream_that_runs(orders: Project) -> None:
-    stream = intake(orders)
+    stream = ingester(orders)
     orders.server.send(orders.topic, [order(n) for n in range(4)])
-    assert stream.take()
+    assert stream.ingest_batch()
     orders.server.delete(orders.topic)
     with pytest.raises(Permanent, match="does not have the topic"):
-        stream.take()
+        stream.ingest_batch()
     orders.server.create(orders.topic, partitions=2)
     orders.server.send(orders.topic, [order(n) for n in range(9)])
     with pytest.raises(Permanent, match="was deleted and made again after 4 of its records"):
-        stream.take()
+        stream.ingest_batch()
     assert orders.rows("id") == [(n,) for n in range(4)]
 
 
@@ -196,7 +196,7 @@ class Halting(Altered):
 @contextmanager
 def halted(
     orders: Project, folder: Path, happens: Callable[[], object], **options: str
-) -> Iterator[FeedIntake]:
+) -> Iterator[FeedIngester]:
     """An intake that halts in the middle of 4,000 records, most of which are not fetched yet; then
     something happens, and it goes on."""
     small = {"max.partition.fetch.bytes": "65536", "fetch.max.bytes": "65536"}
@@ -204,7 +204,7 @@ def halted(
     records = [Message(order(n, note="x" * 500), partition=n % 2) for n in range(4_000)]
     orders.server.send(orders.topic, records, batch_size=16_384)
     Halting.folder = folder
-    stream = intake(orders, Halting)
+    stream = ingester(orders, Halting)
     conf = stream.lake.spark.session.conf
     conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
 
@@ -243,7 +243,7 @@ def test_a_broker_that_dies_while_a_batch_is_read_and_comes_back_costs_no_batch(
     starting = Thread(target=back, daemon=True)
     starting.start()
     with halted(orders, tmp_path, orders.server.kill) as stream:
-        taken = stream.take()
+        taken = stream.ingest_batch()
     starting.join()
     assert taken is not None and taken.rows == 4_000
     assert sorted(orders.rows("id")) == [(n,) for n in range(4_000)]
@@ -257,11 +257,11 @@ def test_a_broker_that_dies_while_a_batch_is_read_and_stays_away_is_trouble(
     with halted(orders, tmp_path, orders.server.kill, **short) as stream:
         try:
             with pytest.raises(Transient, match=f"{orders.server.servers} does not answer"):
-                stream.take()
+                stream.ingest_batch()
             assert orders.rows("id") == []
         finally:
             orders.server.start()
-        taken = stream.take()
+        taken = stream.ingest_batch()
     assert taken is not None and taken.rows == 4_000
     assert sorted(orders.rows("id")) == [(n,) for n in range(4_000)]
 
@@ -274,8 +274,8 @@ def test_records_that_are_deleted_while_they_are_read_are_told_of(
 
     with halted(orders, tmp_path, forget) as stream:
         with pytest.raises(Transient, match="were deleted while they were read"):
-            stream.take()
+            stream.ingest_batch()
         assert orders.rows("id") == []
         with pytest.raises(LostData, match=f"offsets 0 to 1,899 of {orders.topic}/1 were deleted"):
-            stream.take()
+            stream.ingest_batch()
     assert orders.ingest(accept_loss=True) == (2_100, 0)

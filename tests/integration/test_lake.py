@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from thermocline.api.answer import answer
-from thermocline.contract import Column, Contract, Partition, Updates, Write
+from thermocline.api.query import execute_query
+from thermocline.contract import Column, Contract, PartitionField, UpdateMode, WriteMode
 from thermocline.contract.types import Decimal, Primitive
 from thermocline.errors import BadInput, EngineUnavailable, NotFound
 from thermocline.lake import Lake, MainMoved
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.moments import resolve
+from thermocline.lake.time_travel import resolve_snapshot
 
 
 def orders(table: str = "silver.orders") -> Contract:
@@ -25,9 +25,9 @@ def orders(table: str = "silver.orders") -> Contract:
             Column("amount", Decimal(12, 2)),
         ),
         key=("id",),
-        partition=(Partition("ts", "day"),),
-        write=Write.MERGE,
-        updates=Updates.MERGE_ON_READ,
+        partition=(PartitionField("ts", "day"),),
+        write=WriteMode.MERGE,
+        updates=UpdateMode.MERGE_ON_READ,
     )
 
 
@@ -62,7 +62,7 @@ def test_a_query_has_the_rows_that_duckdb_alone_gets_wrong(lake: Lake) -> None:
         "from silver.orders o full join (select 'b' as id) b using (id) "
         "where date_trunc('month', ts) <> timestamptz '2026-01-02 00:00:00+00' group by 2"
     )
-    found = answer(lake, sql)
+    found = execute_query(lake, sql)
     assert found.rows == [(0, float("inf"))]
     assert found.columns == ["count_if((o.ts IS NULL))", "(o.amount / (amount - 1))"]
 
@@ -161,15 +161,15 @@ def test_time_travel_to_every_snapshot_tag_branch_and_moment(lake: Lake) -> None
         assert ids(lake, table, snapshot) == expected
     state = lake.state(table)
     second = state.snapshots[known[1][0]]
-    assert resolve(state, state.published_at(second.id)) == second.id
-    assert resolve(state, str(second.id)) == second.id
-    assert resolve(state, "now") == known[2][0]
+    assert resolve_snapshot(state, state.published_at(second.id)) == second.id
+    assert resolve_snapshot(state, str(second.id)) == second.id
+    assert resolve_snapshot(state, "now") == known[2][0]
     with pytest.raises(NotFound, match="history begins"):
-        resolve(state, "2001-01-01")
+        resolve_snapshot(state, "2001-01-01")
     with pytest.raises(BadInput, match="not a snapshot"):
-        resolve(state, "the day before")
+        resolve_snapshot(state, "the day before")
     with pytest.raises(BadInput):
-        resolve(state, "yesterday 25:61")
+        resolve_snapshot(state, "yesterday 25:61")
 
 
 def test_an_unknown_table_is_said_to_be_unknown(lake: Lake) -> None:

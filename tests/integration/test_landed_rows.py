@@ -14,7 +14,7 @@ from sqlalchemy import text
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.ingest import ledger
-from thermocline.ingest.folder import FolderIntake
+from thermocline.ingest.folder_stream import FolderIngester
 from thermocline.ingest.source import Source
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import refs
@@ -33,9 +33,9 @@ def landing(tmp_path: Path) -> Path:
     return folder
 
 
-def intake(lake: Lake, landing: Path) -> FolderIntake:
+def ingester(lake: Lake, landing: Path) -> FolderIngester:
     """A new process's look at the folder."""
-    return FolderIntake(lake, Source("things", str(landing), TARGET, format="jsonl"), CONTRACT)
+    return FolderIngester(lake, Source("things", str(landing), TARGET, format="jsonl"), CONTRACT)
 
 
 def put(folder: Path, name: str, *ids: int) -> None:
@@ -57,29 +57,29 @@ def rows(lake: Lake, query: str) -> list[Any]:
 def test_a_summary_says_how_many_files_and_rows_say_which(lake: Lake, landing: Path) -> None:
     for number in range(20):
         put(landing, f"{number}.jsonl", number)
-    assert intake(lake, landing).take()
+    assert ingester(lake, landing).ingest_batch()
     state = lake.state(TARGET)
     assert bookmarks.read(state) == {"landed": 20}
     found = rows(lake, "SELECT name, snapshot, table_uuid FROM thermocline_landed")
     assert sorted(found) == sorted((f"{n}.jsonl", state.head(), state.uuid) for n in range(20))
-    assert intake(lake, landing).take() is None
+    assert ingester(lake, landing).ingest_batch() is None
 
 
 def test_a_rollback_makes_files_new_again_and_forward_known_again(
     lake: Lake, landing: Path
 ) -> None:
     put(landing, "a.jsonl", 1)
-    assert intake(lake, landing).take()
+    assert ingester(lake, landing).ingest_batch()
     first = lake.state(TARGET).head()
     put(landing, "b.jsonl", 2)
-    assert intake(lake, landing).take()
+    assert ingester(lake, landing).ingest_batch()
     second = lake.state(TARGET).head()
     assert first is not None and second is not None
     lake.commit([refs.rollback(lake.state(TARGET), first)])
     lake.commit([refs.rollback(lake.state(TARGET), second)])
-    assert intake(lake, landing).take() is None
+    assert ingester(lake, landing).ingest_batch() is None
     lake.commit([refs.rollback(lake.state(TARGET), first)])
-    assert intake(lake, landing).take()
+    assert ingester(lake, landing).ingest_batch()
     assert ids(lake) == [1, 2]
 
 
@@ -87,22 +87,22 @@ def test_a_lake_whose_summaries_hold_the_ledger_is_carried_over(
     lake: Lake, landing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Landed by an older version; then by this one, whatever was delivered again."""
-    real = ledger.bookmark_of
+    real = ledger.make_bookmark
     with monkeypatch.context() as older:
         older.setattr(ledger, "bookmark_of", lambda files, beside: real(files, beside=False))
         older.setattr(ledger, "consumed", lambda files: None)
         heads = []
         for number, name in enumerate(("a.jsonl", "b.jsonl"), start=1):
             put(landing, name, number)
-            assert intake(lake, landing).take()
+            assert ingester(lake, landing).ingest_batch()
             heads.append(lake.state(TARGET).head())
             _without_rows(lake)
     put(landing, "again.jsonl", 1)
-    assert intake(lake, landing).take() is None
+    assert ingester(lake, landing).ingest_batch() is None
     assert ids(lake) == [1, 2]
     assert heads[0] is not None
     lake.commit([refs.rollback(lake.state(TARGET), heads[0])])
-    assert intake(lake, landing).take()
+    assert ingester(lake, landing).ingest_batch()
     assert ids(lake) == [1, 2]
 
 
@@ -125,9 +125,9 @@ def test_a_row_that_is_gone_is_an_error_and_not_a_beginning(lake: Lake) -> None:
     mark = Mark("s", 3, {"offset": 7})
     draft = lake.draft("RUN", late_branches=True)
     number = draft.append(
-        TARGET, (), bookmark=marks.written("things", mark, beside=True), operation="ingest"
+        TARGET, (), bookmark=marks.to_bookmark("things", mark, beside=True), operation="ingest"
     )
-    draft.land_with(TARGET, number, marks.consumed("things", mark))
+    draft.land_with(TARGET, number, marks.to_consumed("things", mark))
     draft.publish()
     assert marks.read(lake, lake.state(TARGET), "things") == mark
     assert marks.read(lake, lake.state(TARGET), "other") is None
@@ -135,4 +135,4 @@ def test_a_row_that_is_gone_is_an_error_and_not_a_beginning(lake: Lake) -> None:
         connection.execute(text("DELETE FROM thermocline_positions"))
     with pytest.raises(Permanent, match="its row in the catalog is gone"):
         marks.read(lake, lake.state(TARGET), "things")
-    assert marks.read(lake, lake.state(TARGET), "things", lost=True) is None
+    assert marks.read(lake, lake.state(TARGET), "things", accept_loss=True) is None

@@ -14,18 +14,20 @@ from threading import Event
 
 import pytest
 
-from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Primitive
 from thermocline.ingest import files
-from thermocline.ingest.batches import BATCH_FILES
-from thermocline.ingest.folder import FolderIntake
-from thermocline.ingest.landing import LandingFile, folder_of, list_landing
+from thermocline.ingest.file_batches import BATCH_FILES
+from thermocline.ingest.folder_stream import FolderIngester
+from thermocline.ingest.landing import LandingFile, list_landing, open_folder
 from thermocline.ingest.source import Source
-from thermocline.ingest.stream import beats
+from thermocline.ingest.stream import poll_sources
 from thermocline.lake import Lake
 
 TARGET = "bronze.raw_things"
-CONTRACT = Contract(TARGET, (Column("id", Primitive("long"), required=True),), drift=Drift.REFUSE)
+CONTRACT = Contract(
+    TARGET, (Column("id", Primitive("long"), required=True),), drift=DriftMode.REFUSE
+)
 
 
 def put(folder: Path, name: str, *ids: int) -> Path:
@@ -102,12 +104,12 @@ def test_a_file_that_is_not_as_it_was_listed_is_looked_at_again(
     put(landing, "a.jsonl", 1)
     put(landing, "sub/b.jsonl", 2)
     put(landing, "z.jsonl", 4)
-    listing = list_landing(folder_of(source, lake.settings), source)
+    listing = list_landing(open_folder(source, lake.settings), source)
     path = landing / "sub" / "b.jsonl"
     change(path)
     report = files.ingest(lake, source, CONTRACT, run="r1", listing=listing)
     assert (report.files, report.rows, report.quarantined) == (2, 2, 0)
-    assert [each.name for each in report.away] == ["sub/b.jsonl"]
+    assert [each.name for each in report.unavailable] == ["sub/b.jsonl"]
     assert report.refused == ()
     assert landed(lake) == [1, 4]
     for left in (path, path.with_name("other.jsonl")):
@@ -124,7 +126,7 @@ def test_a_file_that_the_system_does_not_read_is_named_and_the_others_land(
     lake: Lake, landing: Path, source: Source
 ) -> None:
     put(landing, "a.jsonl", 1)
-    listing = list_landing(folder_of(source, lake.settings), source)
+    listing = list_landing(open_folder(source, lake.settings), source)
     # Of this one every read is an input/output error, as of a failing disk.
     listing.files.append(LandingFile("b.jsonl", 10, 1, "/proc/self/mem"))
     report = files.ingest(lake, source, CONTRACT, run="r1", listing=listing)
@@ -157,11 +159,11 @@ def test_a_stream_goes_on_while_files_are_delivered_under_temporary_names(
             )
             put(landing, f"flash-{number}.jsonl", -1).unlink()
 
-    intake = FolderIntake(lake, replace(source, settle=0.0001), CONTRACT)
+    intake = FolderIngester(lake, replace(source, settle=0.0001), CONTRACT)
     courier = threading.Thread(target=deliver)
     courier.start()
     rows, until = set[int](), time.monotonic() + 60
-    for _ in beats(lake, [intake], every=0.01, stop=stop):
+    for _ in poll_sources(lake, [intake], every=0.01, stop=stop):
         if not courier.is_alive() or time.monotonic() > until:
             rows = set(landed(lake))
             if rows - {-1} == set(range(most)) or time.monotonic() > until:
@@ -177,9 +179,9 @@ def test_more_files_than_a_batch_holds_of_which_half_are_gone(
 ) -> None:
     for number in range(BATCH_FILES + 20):
         put(landing, f"{number:04}.jsonl", number)
-    listing = list_landing(folder_of(source, lake.settings), source)
+    listing = list_landing(open_folder(source, lake.settings), source)
     for number in range(0, BATCH_FILES + 20, 2):
         (landing / f"{number:04}.jsonl").unlink()
     report = files.ingest(lake, source, CONTRACT, run="r1", listing=listing)
     assert landed(lake) == list(range(1, BATCH_FILES + 20, 2))
-    assert len(report.away) == (BATCH_FILES + 20) // 2
+    assert len(report.unavailable) == (BATCH_FILES + 20) // 2

@@ -11,7 +11,7 @@ from tests.integration.odcs import HEAD
 from tests.integration.worker_project import land, make, many
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import ThermoclineError
 
 GOLD = "gold.daily"
@@ -37,7 +37,7 @@ def edited(house: Lakehouse, old: str, new: str, engine: str) -> Lakehouse:
     assert old in model.read_text()
     model.write_text(model.read_text().replace(old, new))
     environ = {**clean_environment(), "THERMOCLINE_TRANSFORM__ENGINE": engine}
-    return Lakehouse(load(house.settings.project, environ=environ))
+    return Lakehouse(load_settings(house.settings.project, environ=environ))
 
 
 @pytest.mark.parametrize("typo", TYPOS)
@@ -77,7 +77,7 @@ def test_what_workers_cannot_do_is_computed_as_a_whole(house: Lakehouse, engine:
         "group by cast(kind as blob)"
     )
     environ = {**clean_environment(), "THERMOCLINE_TRANSFORM__ENGINE": engine}
-    changed = Lakehouse(load(project, environ=environ))
+    changed = Lakehouse(load_settings(project, environ=environ))
     with pytest.raises(ThermoclineError) as refused:
         changed.backfill("gold.blobs")
     assert "thermo run --full-refresh --select gold.blobs" in refused.value.next_step

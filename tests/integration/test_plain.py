@@ -11,16 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.ingest import json_records
 
-from thermocline.contract.definition import Contract, Drift, Rule
+from thermocline.contract.definition import Contract, DriftMode, Rule
 from thermocline.engine.arrow import normalise
-from thermocline.ingest.feed import LINES, Pull, _reader
-from thermocline.ingest.judge import BAD, DRIFTED, POSITION
+from thermocline.ingest.feed import LINES_SCHEMA, Pull, _make_reader
 from thermocline.ingest.kafka.source import KafkaReach
 from thermocline.ingest.kafka.values import with_text
-from thermocline.ingest.plain import Declined, Plain
+from thermocline.ingest.unambiguous_json import NeedsSpark, UnambiguousJsonReader
+from thermocline.ingest.validation import BAD, HAS_DRIFT, POSITION
 
 REACH = KafkaReach("", ("t",))
-MESSAGES = LINES.replace("__tc_raw string, __tc_flaw string, ", "")
+MESSAGES = LINES_SCHEMA.replace("__tc_raw string, __tc_flaw string, ", "")
 
 
 def by_spark(spark: Any, contract: Contract, payloads: list[bytes]) -> list[dict[str, Any]]:
@@ -28,16 +28,16 @@ def by_spark(spark: Any, contract: Contract, payloads: list[bytes]) -> list[dict
     rows = [(0, n, None, None, None, payload) for n, payload in enumerate(payloads)]
     messages = spark.createDataFrame(rows, MESSAGES)
     lines = with_text(messages, REACH, None, contract)
-    judged = _reader(Pull((), lambda only: lines, {}))(contract, None)
+    judged = _make_reader(Pull((), lambda only: lines, {}))(contract, None)
     columns = [column.name for column in contract.columns]
-    found = judged.select(POSITION, BAD, DRIFTED, *columns).toArrow()
+    found = judged.select(POSITION, BAD, HAS_DRIFT, *columns).toArrow()
     return sorted(exact(found), key=lambda row: row[POSITION])
 
 
-def by_arrow(plain: Plain, payload: bytes) -> dict[str, Any] | None:
+def by_arrow(plain: UnambiguousJsonReader, payload: bytes) -> dict[str, Any] | None:
     try:
         [row] = exact(plain.table([payload]))
-    except Declined:
+    except NeedsSpark:
         return None
     return row
 
@@ -60,14 +60,14 @@ def exact(table: pa.Table) -> list[dict[str, Any]]:
 
 def compared(spark: Any, contract: Contract, payloads: list[bytes]) -> int:
     """How many records both read, and every one of them alike."""
-    plain, both = Plain(contract), 0
+    plain, both = UnambiguousJsonReader(contract), 0
     for payload, theirs in zip(payloads, by_spark(spark, contract, payloads), strict=True):
         ours = by_arrow(plain, payload)
         if ours is None:
             continue
         both += 1
         assert not theirs[BAD], payload
-        assert not theirs[DRIFTED], payload
+        assert not theirs[HAS_DRIFT], payload
         for name, value in ours.items():
             assert value == theirs[name], (payload, name)
     return both
@@ -105,8 +105,8 @@ RULES = (
 )
 
 
-@pytest.mark.parametrize("drift", list(Drift))
-def test_rules_and_policies_stop_the_same_records(spark: Any, drift: Drift) -> None:
+@pytest.mark.parametrize("drift", list(DriftMode))
+def test_rules_and_policies_stop_the_same_records(spark: Any, drift: DriftMode) -> None:
     contract = json_records.contract(drift, rules=RULES, key=("i",))
     base = '"i":7,"l":1'
     values = [*json_records.NUMBERS[:40], *(json.dumps(text) for text in json_records.TEXTS)]

@@ -25,7 +25,7 @@ from thermocline.ingest import marks
 from thermocline.ingest.feed import LostData, OtherStream
 from thermocline.ingest.postgres.place import Place
 from thermocline.ingest.postgres.slot import Keeper, NewHistory
-from thermocline.ingest.stream import beats, intake_of
+from thermocline.ingest.stream import open_ingester, poll_sources
 
 
 @pytest.fixture
@@ -198,15 +198,15 @@ def test_a_second_reader_of_the_slot_stops_and_the_first_goes_on(
     monkeypatch.setattr("thermocline.ingest.postgres.slot.PATIENCE", 0.5)
     lakehouse = shop.open()
     source, contract = lakehouse.sources["orders"], lakehouse.contracts[RAW]
-    with closing(intake_of(lakehouse.lake, source, contract)) as first:
+    with closing(open_ingester(lakehouse.lake, source, contract)) as first:
         shop.sql("insert into orders values (1, 'ann')")
-        taken = first.take()
+        taken = first.ingest_batch()
         assert taken is not None and taken.rows == 1
         with pytest.raises(OtherStream) as raised:
             shop.ingest()
         assert "Let only one of them run" in raised.value.next_step
         shop.sql("insert into orders values (2, 'bob')")
-        taken = first.take()
+        taken = first.ingest_batch()
         assert taken is not None and taken.rows == 1
     assert shop.bronze("_op", "id") == [("r", 1), ("c", 2)]
 
@@ -250,7 +250,7 @@ def test_interrupted_it_ends_after_the_batch_in_hand(shop: Project) -> None:
     os.killpg(command.pid, signal.SIGINT)
     out, err = command.communicate(timeout=10)  # a batch that takes long is cut off
     assert command.returncode == 130, (out, err)
-    assert "ending after the batch in hand" in err
+    assert "ending after the current batch" in err
     assert "Traceback" not in out + err and "py4j" not in out + err
     landed = len(shop.bronze("id"))
     assert landed % 5000 == 0 and landed < 20000
@@ -373,9 +373,9 @@ def test_a_change_that_the_contract_refuses_is_quarantined_with_its_place(shop: 
 def test_a_password_is_in_no_log_and_on_no_command_line(shop: Project) -> None:
     lakehouse = shop.open()
     source, contract = lakehouse.sources["orders"], lakehouse.contracts[RAW]
-    with closing(intake_of(lakehouse.lake, source, contract)) as intake:
+    with closing(open_ingester(lakehouse.lake, source, contract)) as ingester:
         shop.sql("insert into orders values (1, 'ann')")
-        intake.take()
+        ingester.ingest_batch()
         lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
     assert any(b"postgres.reader" in line for line in lines)
     assert not any(PASSWORD.encode() in line for line in lines)
@@ -411,14 +411,14 @@ def test_a_server_that_crashes_while_it_is_captured_is_waited_for(shop: Project)
     stop, landed = threading.Event(), 0
     deadline = time.monotonic() + 90
     shop.sql("insert into orders values (1, 'ann')")
-    with closing(intake_of(lakehouse.lake, source, contract)) as stream:
-        for beat in beats(lakehouse.lake, [stream], every=0.1, stop=stop):
-            landed += beat.taken.rows if beat.taken else 0
-            if beat.taken and landed == 2:
+    with closing(open_ingester(lakehouse.lake, source, contract)) as stream:
+        for beat in poll_sources(lakehouse.lake, [stream], every=0.1, stop=stop):
+            landed += beat.batch.rows if beat.batch else 0
+            if beat.batch and landed == 2:
                 shop.sql("insert into orders values (3, 'cec')")
                 _crash(shop, "insert into orders values (9, 'never committed')")
                 shop.sql("insert into orders values (4, 'dan')", "delete from orders where id = 1")
-            elif beat.taken and landed == 1:
+            elif beat.batch and landed == 1:
                 shop.sql("insert into orders values (2, 'bob')")
             if landed >= 5 or time.monotonic() > deadline:
                 stop.set()

@@ -10,8 +10,8 @@ import pytest
 from tests.integration.postgres_project import Project
 from tests.integration.postgres_workload import Workload
 
-from thermocline.ingest.source import Limits
-from thermocline.ingest.stream import intake_of
+from thermocline.ingest.source import BatchLimits
+from thermocline.ingest.stream import open_ingester
 
 CHANGES = 10_000
 
@@ -45,9 +45,9 @@ def test_silver_equals_the_source_after_random_transactions(shop: Project, seed:
         lakehouse = shop.open()
         source = lakehouse.sources["orders"]
         contract = lakehouse.contracts[source.target]
-        limits = Limits(rows=rows)
-        with closing(intake_of(lakehouse.lake, source, contract, limits=limits)) as intake:
-            taken = intake.take()
+        limits = BatchLimits(rows=rows)
+        with closing(open_ingester(lakehouse.lake, source, contract, limits=limits)) as ingester:
+            taken = ingester.ingest_batch()
         assert taken is not None and taken.rows == rows
     shop.ingest()
     shop.run()

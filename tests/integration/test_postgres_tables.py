@@ -20,8 +20,8 @@ from tests.servers import connect
 from tests.servers.kafka import Kafka
 
 from thermocline.errors import Transient
-from thermocline.ingest.source import Limits
-from thermocline.ingest.stream import intake_of
+from thermocline.ingest.source import BatchLimits
+from thermocline.ingest.stream import open_ingester
 
 SOAK = int(os.environ.get("SOAK", "0"))
 SEEDS = range(SOAK or 1)
@@ -97,11 +97,11 @@ def test_silver_is_the_table(captured: Project, seed: int, full: bool) -> None:
             live = changed(shop, table, set(), 4)
         lakehouse = shop.open()
         source = lakehouse.sources["orders"]
-        limits = Limits(rows=chosen.randint(1, 9))
+        limits = BatchLimits(rows=chosen.randint(1, 9))
         with closing(
-            intake_of(lakehouse.lake, source, lakehouse.contracts[RAW], limits=limits)
+            open_ingester(lakehouse.lake, source, lakehouse.contracts[RAW], limits=limits)
         ) as it:
-            taken = it.take()  # as a rule in the middle of a transaction
+            taken = it.ingest_batch()  # as a rule in the middle of a transaction
             assert taken is None or taken.quarantined == 0
         if number % 2 == 0:
             assert shop.ingest()[1] == 0

@@ -16,8 +16,8 @@ from tests.integration.odcs import HEAD
 from tests.integration.postgres_project import BRONZE, ORDERS, RAW, Project
 
 from thermocline.ingest.debezium import NOT_SENT
-from thermocline.ingest.source import Limits
-from thermocline.ingest.stream import intake_of
+from thermocline.ingest.source import BatchLimits
+from thermocline.ingest.stream import open_ingester
 
 TABLE = """
 drop table orders;
@@ -172,9 +172,9 @@ def test_it_is_kept_whatever_the_batches_are(shop: Project, rows: int) -> None:
         lakehouse = shop.open()
         source = lakehouse.sources["orders"]
         contract = lakehouse.contracts[RAW]
-        limits = Limits(rows=rows)
-        with closing(intake_of(lakehouse.lake, source, contract, limits=limits)) as intake:
-            taken = intake.take()
+        limits = BatchLimits(rows=rows)
+        with closing(open_ingester(lakehouse.lake, source, contract, limits=limits)) as ingester:
+            taken = ingester.ingest_batch()
         if taken is None:
             break
         assert taken.quarantined == 0

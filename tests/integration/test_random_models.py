@@ -37,9 +37,9 @@ from tests.integration.random_models import (
 )
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
-from thermocline.lake.changes import rows
-from thermocline.lake.names import new_run_id
+from thermocline.config import load_settings
+from thermocline.lake.changes import read_rows
+from thermocline.lake.naming import new_run_id
 from thermocline.transform.runner import StepResult
 
 WAYS: Mapping[str, Mapping[str, Any]] = {"in this process": {}}
@@ -217,7 +217,7 @@ def head(house: Lakehouse, table: str) -> pa.Table:
     """The same as Arrow."""
     snapshot = house.lake.state(table).head()
     assert snapshot is not None
-    return rows(house.lake.iceberg(table), snapshot)
+    return read_rows(house.lake.iceberg(table), snapshot)
 
 
 def apply(house: Lakehouse, change: Change) -> None:
@@ -248,7 +248,7 @@ def opened(folder: Path, named: Mapping[str, RandomModel]) -> Iterator[Lakehouse
     for table, model in named.items():
         put(folder / "contracts", table, ".odcs.yaml", head_of(table) + model.contract)
         put(folder / "models", table, ".sql", model.sql)
-    house = Lakehouse(load(folder, environ=clean_environment()))
+    house = Lakehouse(load_settings(folder, environ=clean_environment()))
     try:
         for source in SOURCES:
             house.lake.ensure(house.contracts[source])

@@ -15,13 +15,13 @@ from tests.integration.test_retention import CONTRACT, TARGET, ids, put, take
 from tests.servers import settings
 
 from thermocline.api.table import Table
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.errors import NotFound
 from thermocline.lake import Lake
 from thermocline.lake.companions import quarantine_of
-from thermocline.lake.files import orphans
-from thermocline.lake.moments import resolve
-from thermocline.lake.restore_points import is_restore_point, named_in
+from thermocline.lake.orphans import find_orphans
+from thermocline.lake.restore_points import is_restore_point, restore_points_of
+from thermocline.lake.time_travel import resolve_snapshot
 
 QUARANTINE = quarantine_of(TARGET)
 HOURS, DAYS = 3, 2
@@ -79,7 +79,7 @@ def lake(request: pytest.FixtureRequest, project: Path) -> Iterator[Lake]:
     if getattr(request, "param", "sqlite") == "postgres":
         server = request.getfixturevalue("postgres_server")
         there = FEW | settings.postgres_lake_settings(server, project)
-    opened = Lake(load(project, environ={**clean_environment(), **there}))
+    opened = Lake(load_settings(project, environ={**clean_environment(), **there}))
     yield opened
     opened.duck.stop()
 
@@ -97,7 +97,7 @@ def landing(tmp_path: Path) -> Path:
 
 
 def points(lake: Lake, table: str = TARGET) -> dict[str, int]:
-    return named_in(lake.state(table))
+    return restore_points_of(lake.state(table))
 
 
 def rows_at(lake: Lake, name: str) -> tuple[frozenset[int], int]:
@@ -131,13 +131,13 @@ def test_of_each_hour_and_day_the_last_state_stays(lake: Lake, landing: Path, cl
     for name, snapshot in found.items():
         assert ids(lake, snapshot) == last_of[name]
     assert len(lake.state(TARGET).snapshots) == len({*found.values()}) + 2
-    assert orphans(lake.iceberg(TARGET)) == []
+    assert find_orphans(lake.iceberg(TARGET)) == []
 
     history = Table(lake, TARGET, CONTRACT).history()
     assert {name for entry in history for name in entry.refs} == {"main", *found}
     oldest = min(found)
     with pytest.raises(NotFound, match="its history begins") as asked:
-        resolve(lake.state(TARGET), clock.now() - timedelta(days=1, hours=12))
+        resolve_snapshot(lake.state(TARGET), clock.now() - timedelta(days=1, hours=12))
     assert max(name for name in found if name.startswith("daily")) in str(asked.value)
 
     Table(lake, TARGET, CONTRACT).rollback(oldest)

@@ -18,19 +18,19 @@ from sqlalchemy import text
 from tests.conftest import clean_environment
 from tests.servers import settings
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.ingest import marks
-from thermocline.ingest.folder import FolderIntake
+from thermocline.ingest.folder_stream import FolderIngester
 from thermocline.ingest.marks import Mark
 from thermocline.ingest.source import Source
 from thermocline.lake import Lake, bookmark, next_metadata, refs
 from thermocline.lake.companions import load_unit
-from thermocline.lake.files import orphans
-from thermocline.lake.metadata import local_path
-from thermocline.lake.names import RUN_PREFIX, new_run_id
-from thermocline.lake.retention import Keep
+from thermocline.lake.metadata import location_path
+from thermocline.lake.naming import RUN_PREFIX, new_run_id
+from thermocline.lake.orphans import find_orphans
+from thermocline.lake.retention import RetentionPolicy
 
 if TYPE_CHECKING:
     from thermocline.lake import TableState
@@ -53,7 +53,7 @@ def lake(request: pytest.FixtureRequest, project: Path) -> Iterator[Lake]:
     if request.param == "postgres":
         server = request.getfixturevalue("postgres_server")
         there = HARSHEST | settings.postgres_lake_settings(server, project)
-    opened = Lake(load(project, environ={**clean_environment(), **there}))
+    opened = Lake(load_settings(project, environ={**clean_environment(), **there}))
     yield opened
     opened.duck.stop()
 
@@ -69,7 +69,7 @@ def take(lake: Lake, landing: Path, contract: Contract = CONTRACT) -> bool:
     """A new process's look at the folder; whether it landed anything."""
     time.sleep(0.003)  # older than the age
     source = Source("things", str(landing), TARGET, format="jsonl")
-    return FolderIntake(lake, source, contract).take() is not None
+    return FolderIngester(lake, source, contract).ingest_batch() is not None
 
 
 def put(folder: Path, name: str, *ids: int) -> None:
@@ -145,7 +145,7 @@ def test_each_commit_leaves_only_files_that_a_snapshot_or_ref_needs(
         assert take(lake, landing)
         if number in {3, 4, 7}:
             lake.commit([refs.new_ref(state(lake), f"v{number}", None, tag=number != 4)])
-        assert orphans(lake.iceberg(TARGET)) == []
+        assert find_orphans(lake.iceberg(TARGET)) == []
     for name, ref in state(lake).refs.items():
         last = 9 if name == "main" else int(name.removeprefix("v"))
         assert ids(lake, ref.snapshot) == list(range(last + 1))
@@ -155,7 +155,7 @@ def test_each_commit_leaves_only_files_that_a_snapshot_or_ref_needs(
     put(landing, "last.jsonl", 10)
     assert take(lake, landing)
     assert len(state(lake).snapshots) == 1
-    assert orphans(lake.iceberg(TARGET)) == []
+    assert find_orphans(lake.iceberg(TARGET)) == []
     assert ids(lake) == list(range(11))
 
 
@@ -163,7 +163,7 @@ def test_files_of_a_table_that_shares_them_are_left(lake: Lake, landing: Path) -
     lake.ensure(CONTRACT)
     with lake.iceberg(TARGET).transaction() as change:
         change.set_properties({"gc.enabled": "false"})
-    folder = local_path(state(lake).location)
+    folder = location_path(state(lake).location)
     assert folder is not None
     for number in range(5):
         lists = set(folder.glob("metadata/*.avro"))
@@ -192,11 +192,11 @@ def test_a_stream_goes_on_from_its_mark_whatever_expires(lake: Lake) -> None:
         one, other = Mark("s", number, {"offset": number}), Mark("t", number, {"lsn": "x" * 50})
         for source, mark in (("one", one), ("other", other)):
             draft = lake.draft(new_run_id(), late_branches=True)
-            before = marks.carried(state(lake), head(lake))
-            said = marks.merged(before, marks.written(source, mark, beside=True))
+            before = marks.read_all(state(lake), head(lake))
+            said = marks.merge(before, marks.to_bookmark(source, mark, beside=True))
             given = pa.table({"id": pa.array([number], pa.int64())})
             snapshot = draft.append(TARGET, given, bookmark=said, operation="ingest")
-            draft.land_with(TARGET, snapshot, marks.consumed(source, mark))
+            draft.land_with(TARGET, snapshot, marks.to_consumed(source, mark))
             draft.publish()
         assert marks.read(lake, state(lake), "one") == one
         assert marks.read(lake, state(lake), "other") == other
@@ -247,7 +247,7 @@ def test_branches_hold_what_they_left_from_and_dead_runs_go(
     between = state(lake).between(base, head(lake))
     assert between is not None and len(between) == 3
 
-    monkeypatch.setattr(Lake, "keep", Keep(count=1, age_ms=1, dead_ms=1))
+    monkeypatch.setattr(Lake, "keep", RetentionPolicy(count=1, age_ms=1, dead_ms=1))
     put(landing, "5.jsonl", 5)
     assert take(lake, landing)
     assert set(state(lake).refs) == {"main", RUN_PREFIX + run}, "it is at work"
@@ -271,7 +271,7 @@ def test_what_somebody_else_expired_is_no_beginning(lake: Lake, landing: Path) -
     oldest = [s for s in state(lake).snapshots if s != head(lake)]
     lake.iceberg(TARGET).maintenance.expire_snapshots().by_ids(oldest).commit()
     assert state(lake).snapshot(head(lake)).parent is None
-    assert not bookmark.chain_is_whole(lake, state(lake), head(lake))
+    assert not bookmark.is_history_complete(lake, state(lake), head(lake))
     assert not take(lake, landing)
     put(landing, "again.jsonl", 2)
     assert not take(lake, landing)
@@ -283,7 +283,7 @@ def test_old_metadata_files_are_removed_and_their_number_is_constant(
     lake.ensure(CONTRACT)
     few = {"write.metadata.previous-versions-max": "3"}
     lake.iceberg(TARGET).transaction().set_properties(few).commit_transaction()
-    folder = local_path(state(lake).location) / "metadata"
+    folder = location_path(state(lake).location) / "metadata"
     for number in range(8, 14):  # a query that has just begun may need them
         put(landing, f"{number}.jsonl", number)
         assert take(lake, landing)
@@ -296,7 +296,7 @@ def test_old_metadata_files_are_removed_and_their_number_is_constant(
         counts.append(len(list(folder.glob("*.metadata.json"))))
     assert counts[-4:] == [4, 4, 4, 4]
     named = [entry["metadata-file"] for entry in state(lake).raw["metadata-log"]]
-    assert all(local_path(location).exists() for location in named)
+    assert all(location_path(location).exists() for location in named)
 
 
 def test_a_table_says_itself_how_much_is_kept(lake: Lake, landing: Path) -> None:

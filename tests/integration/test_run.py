@@ -18,7 +18,7 @@ import thermocline as tc
 from thermocline.api import Lakehouse
 from thermocline.errors import CheckFailed, ContractError, NotFound, ThermoclineError
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.names import new_run_id
+from thermocline.lake.naming import new_run_id
 from thermocline.transform import runner
 
 RAW = """

@@ -15,7 +15,7 @@ from tests.conftest import clean_environment
 from tests.integration.every_write import MODES, land, make, many, row
 
 from thermocline.api import Lakehouse
-from thermocline.config import load
+from thermocline.config import load_settings
 
 LOGICAL = ("append", "merge", "merge_on_read", "state", "scd2")
 TABLES = {name: f"silver.{name}" for name in MODES}
@@ -153,7 +153,7 @@ class Lakehouse_:
     """The project opened by another process, as it were."""
 
     def __init__(self, project: Path) -> None:
-        self._house = Lakehouse(load(project, environ=clean_environment()))
+        self._house = Lakehouse(load_settings(project, environ=clean_environment()))
 
     def __enter__(self) -> Lakehouse:
         return self._house

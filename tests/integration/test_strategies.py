@@ -11,14 +11,14 @@ import pytest
 from tests.integration.engines import Writer, writer
 
 from thermocline.contract import Contract
-from thermocline.contract.definition import Column, Partition, Updates, Write
+from thermocline.contract.definition import Column, PartitionField, UpdateMode, WriteMode
 from thermocline.contract.types import Decimal as DecimalType
 from thermocline.contract.types import Field, Fixed, List, Map, Primitive, Struct
 from thermocline.engine.spark_types import ddl
 from thermocline.errors import CheckFailed, ContractError
 from thermocline.lake import bookmark as bookmarks
+from thermocline.transform import tombstones
 from thermocline.transform.duck.session import Unable
-from thermocline.transform.strategies import tombstones
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -34,7 +34,7 @@ ORDERS = (
 JAN, FEB, MAR = date(2026, 1, 1), date(2026, 2, 1), date(2026, 3, 1)
 
 
-def orders(write: Write, **more: Any) -> Contract:
+def orders(write: WriteMode, **more: Any) -> Contract:
     """A small table of orders."""
     return Contract(table="silver.orders", columns=ORDERS, write=write, **more)
 
@@ -89,7 +89,7 @@ B = "('b', date'2026-02-01', '2.00', 1, 'u')"
 
 
 def test_append_adds_and_a_full_refresh_replaces(writer: Writer) -> None:
-    contract = orders(Write.APPEND)
+    contract = orders(WriteMode.APPEND)
     put(writer, contract, values([A]))
     put(writer, contract, values([A, B]))
     assert content(writer, "id, day, amount") == [
@@ -102,7 +102,7 @@ def test_append_adds_and_a_full_refresh_replaces(writer: Writer) -> None:
 
 
 def test_replace_keeps_what_was_there_in_the_history(writer: Writer) -> None:
-    contract = orders(Write.REPLACE)
+    contract = orders(WriteMode.REPLACE)
     put(writer, contract, values([A]))
     lake = writer.lake
     before = lake.state(contract.table).head()
@@ -113,7 +113,7 @@ def test_replace_keeps_what_was_there_in_the_history(writer: Writer) -> None:
 
 
 def test_partitions_without_a_row_are_emptied_and_others_stay(writer: Writer) -> None:
-    contract = orders(Write.PARTITIONS, partition=(Partition("day"),))
+    contract = orders(WriteMode.PARTITIONS, partition=(PartitionField("day"),))
     put(writer, contract, values([A, B, "('c', date'2026-03-01', '3', 1, 'u')"]))
     put(
         writer,
@@ -129,7 +129,7 @@ def test_partitions_without_a_row_are_emptied_and_others_stay(writer: Writer) ->
 
 
 def test_partitions_that_are_not_named_are_those_of_the_rows(writer: Writer) -> None:
-    contract = orders(Write.PARTITIONS, partition=(Partition("day", "month"),))
+    contract = orders(WriteMode.PARTITIONS, partition=(PartitionField("day", "month"),))
     put(writer, contract, values([A, B]))
     put(writer, contract, values(["('a2', date'2026-01-31', '9', 1, 'u')"]))
     assert content(writer, "id") == [("a2",), ("b",)]
@@ -140,18 +140,18 @@ def test_partitions_that_are_not_named_are_those_of_the_rows(writer: Writer) -> 
 
 
 def test_a_row_outside_the_computed_partitions_is_refused(writer: Writer) -> None:
-    contract = orders(Write.PARTITIONS, partition=(Partition("day"),))
+    contract = orders(WriteMode.PARTITIONS, partition=(PartitionField("day"),))
     put(writer, contract, values([A, B]))
     with pytest.raises(CheckFailed, match=r'outside the partitions.*\{"day":"2026-02-01"\}'):
         put(writer, contract, values([B]), computed=[{"day": JAN}])
     assert content(writer, "id") == [("a",), ("b",)]
 
 
-@pytest.mark.parametrize("updates", list(Updates))
+@pytest.mark.parametrize("updates", list(UpdateMode))
 def test_state_is_upserted_and_affected_keys_without_a_row_go(
-    writer: Writer, updates: Updates
+    writer: Writer, updates: UpdateMode
 ) -> None:
-    contract = orders(Write.MERGE, key=("id",), updates=updates)
+    contract = orders(WriteMode.MERGE, key=("id",), updates=updates)
     put(writer, contract, values([A, B, "('c', null, '3', 1, 'u')"]))
     put(
         writer,
@@ -170,7 +170,7 @@ def test_state_is_upserted_and_affected_keys_without_a_row_go(
 
 
 def test_two_states_of_one_key_are_refused_by_name(writer: Writer) -> None:
-    contract = orders(Write.MERGE, key=("id",))
+    contract = orders(WriteMode.MERGE, key=("id",))
     put(writer, contract, values([A]))
     with pytest.raises(CheckFailed, match=r'several rows for the key \{"id":"b"\}'):
         put(writer, contract, values([A, B, B]))
@@ -178,7 +178,7 @@ def test_two_states_of_one_key_are_refused_by_name(writer: Writer) -> None:
 
 
 def test_a_late_row_does_not_raise_the_dead(writer: Writer) -> None:
-    contract = orders(Write.MERGE, key=("id",), order_by=("version",), delete_when="_op = 'd'")
+    contract = orders(WriteMode.MERGE, key=("id",), order_by=("version",), delete_when="_op = 'd'")
     put(writer, contract, values(["('a', null, '1', 5, 'u')"]))
     put(writer, contract, values(["('a', null, null, 7, 'd')", "('b', null, null, 3, 'd')"]))
     put(writer, contract, values(["('a', null, '2', 6, 'u')", "('b', null, '2', 3, 'u')"]))
@@ -191,9 +191,9 @@ def test_a_late_row_does_not_raise_the_dead(writer: Writer) -> None:
     assert content(writer, table="silver.orders__tombstones") == [("b", 1)]
 
 
-@pytest.mark.parametrize("updates", list(Updates))
-def test_rows_that_change_nothing_are_not_written(writer: Writer, updates: Updates) -> None:
-    contract = orders(Write.MERGE, key=("id",), order_by=("version",), updates=updates)
+@pytest.mark.parametrize("updates", list(UpdateMode))
+def test_rows_that_change_nothing_are_not_written(writer: Writer, updates: UpdateMode) -> None:
+    contract = orders(WriteMode.MERGE, key=("id",), order_by=("version",), updates=updates)
     put(writer, contract, values([A, B]))
     again = values([A, A, "('b', date'2026-05-05', '9', 0, 'u')"])
     put(writer, contract, again)
@@ -219,7 +219,7 @@ def test_ties_are_decided_by_content_also_where_there_are_maps(lake: Lake) -> No
             Column("version", Primitive("long")),
         ),
         key=("id",),
-        write=Write.MERGE,
+        write=WriteMode.MERGE,
         order_by=("version",),
     )
     key = "'0F8FAD5B-D9CB-469F-A165-70867728950E'"
@@ -236,8 +236,8 @@ def test_ties_are_decided_by_content_also_where_there_are_maps(lake: Lake) -> No
         put(Writer(lake, "duckdb"), contract, told)
 
 
-@pytest.mark.parametrize("updates", list(Updates))
-def test_history_is_split_by_late_rows(writer: Writer, updates: Updates) -> None:
+@pytest.mark.parametrize("updates", list(UpdateMode))
+def test_history_is_split_by_late_rows(writer: Writer, updates: UpdateMode) -> None:
     contract = Contract(
         table="silver.customers",
         columns=(
@@ -246,7 +246,7 @@ def test_history_is_split_by_late_rows(writer: Writer, updates: Updates) -> None
             Column("city", Primitive("string")),
         ),
         key=("id",),
-        write=Write.SCD2,
+        write=WriteMode.SCD2,
         order_by=("since",),
         delete_when="gone",
         updates=updates,
@@ -279,13 +279,17 @@ def test_history_is_split_by_late_rows(writer: Writer, updates: Updates) -> None
 def test_history_needs_a_time(writer: Writer) -> None:
     columns = (*ORDERS, Column("at", Primitive("timestamptz")))
     contract = Contract(
-        table="silver.orders", columns=columns, key=("id",), write=Write.SCD2, order_by=("version",)
+        table="silver.orders",
+        columns=columns,
+        key=("id",),
+        write=WriteMode.SCD2,
+        order_by=("version",),
     )
     with pytest.raises(ContractError, match="begin with a date or timestamp column"):
         put(writer, contract, "select 1")
 
 
-KEYED = orders(Write.MERGE, key=("id",), order_by=("version",))
+KEYED = orders(WriteMode.MERGE, key=("id",), order_by=("version",))
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from tests.integration.engines import ENGINES, Writer
 
 from thermocline.contract import Contract
-from thermocline.contract.definition import Column, Updates, Write
+from thermocline.contract.definition import Column, UpdateMode, WriteMode
 from thermocline.contract.types import Decimal as DecimalType
 from thermocline.contract.types import Primitive
-from thermocline.transform.strategies import tombstones
+from thermocline.transform import tombstones
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -170,7 +170,7 @@ def versions(history: Iterable[Event]) -> list[tuple[Any, ...]]:
     return sorted(found, key=lambda row: (row[0], row[5]))
 
 
-def contract(write: Write, updates: Updates) -> Contract:
+def contract(write: WriteMode, updates: UpdateMode) -> Contract:
     """Customers as they are, or as they ever were."""
     return Contract(
         table=f"silver.customers_{next(NAMES)}",
@@ -228,16 +228,16 @@ WRITES = [("spark",), ("duckdb",), ENGINES]
 
 
 @pytest.mark.parametrize("engines", WRITES, ids="-".join)
-@pytest.mark.parametrize("updates", list(Updates))
+@pytest.mark.parametrize("updates", list(UpdateMode))
 def test_merge_depends_only_on_the_events(
-    lake: Lake, updates: Updates, engines: tuple[str, ...]
+    lake: Lake, updates: UpdateMode, engines: tuple[str, ...]
 ) -> None:
     by_turns = cycle(Writer(lake, engine) for engine in engines)
 
     @FEW_BUT_LARGE
     @given(HISTORIES)
     def holds(history: History) -> None:
-        wanted = create(lake, contract(Write.MERGE, updates))
+        wanted = create(lake, contract(WriteMode.MERGE, updates))
         seen: list[Event] = []
         for batch in history.batches(timeless=True):
             write(next(by_turns), wanted, batch)
@@ -248,16 +248,16 @@ def test_merge_depends_only_on_the_events(
 
 
 @pytest.mark.parametrize("engines", WRITES, ids="-".join)
-@pytest.mark.parametrize("updates", list(Updates))
+@pytest.mark.parametrize("updates", list(UpdateMode))
 def test_scd2_depends_only_on_the_events(
-    lake: Lake, updates: Updates, engines: tuple[str, ...]
+    lake: Lake, updates: UpdateMode, engines: tuple[str, ...]
 ) -> None:
     by_turns = cycle([Writer(lake, engine) for engine in engines])
 
     @FEW_BUT_LARGE
     @given(HISTORIES)
     def holds(history: History) -> None:
-        wanted = create(lake, contract(Write.SCD2, updates))
+        wanted = create(lake, contract(WriteMode.SCD2, updates))
         seen: list[Event] = []
         for batch in history.batches(timeless=False):
             write(next(by_turns), wanted, batch)

@@ -15,9 +15,9 @@ from tests.integration.kafka_project import TARGET, Project, order
 from tests.servers.kafka import Kafka, Message
 
 from thermocline.ingest import marks
-from thermocline.ingest.feed import FeedIntake, OtherStream, Pull, open_feed
+from thermocline.ingest.feed import FeedIngester, OtherStream, Pull, open_feed
 from thermocline.ingest.kafka.feed import KafkaFeed
-from thermocline.ingest.stream import beats
+from thermocline.ingest.stream import poll_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,59 +43,59 @@ class Interrupted(KafkaFeed):
         return pulled
 
 
-def intake(house: Lakehouse) -> tuple[FeedIntake, Interrupted]:
+def ingester(house: Lakehouse) -> tuple[FeedIngester, Interrupted]:
     source = house.sources["orders"]
     contract = house.contracts[TARGET]
     feed = Interrupted(house.lake, source, contract)
-    return FeedIntake(house.lake, source, contract, feed), feed
+    return FeedIngester(house.lake, source, contract, feed), feed
 
 
 def test_of_two_streams_one_wins_and_the_other_stops(orders: Project) -> None:
-    one, _ = intake(orders.open())
-    other, _ = intake(orders.open())
+    one, _ = ingester(orders.open())
+    other, _ = ingester(orders.open())
     orders.server.send(orders.topic, [order(0)])
-    assert one.take()
+    assert one.ingest_batch()
     orders.server.send(orders.topic, [order(1)])
-    assert other.take()  # takes over where the first one was
+    assert other.ingest_batch()  # takes over where the first one was
     orders.server.send(orders.topic, [order(2)])
     with pytest.raises(OtherStream, match=r"took over orders into bronze.raw_orders"):
-        one.take()
-    assert other.take()
+        one.ingest_batch()
+    assert other.ingest_batch()
     assert orders.rows("id") == [(0,), (1,), (2,)]
 
 
 def test_two_streams_at_the_same_moment_land_nothing_twice(orders: Project) -> None:
-    one, feed = intake(orders.open())
-    other, _ = intake(orders.open())
+    one, feed = ingester(orders.open())
+    other, _ = ingester(orders.open())
     orders.server.send(orders.topic, [order(n) for n in range(4)])
-    feed.happens = other.take
+    feed.happens = other.ingest_batch
     with pytest.raises(OtherStream):
-        one.take()
+        one.ingest_batch()
     assert orders.rows("id") == [(n,) for n in range(4)]
 
 
 def test_maintenance_and_evolution_go_on_under_a_stream(orders: Project) -> None:
     house = orders.open()
-    stream, feed = intake(house)
+    stream, feed = ingester(house)
     spark = house.lake.spark.session
     for number in range(3):
         orders.server.send(orders.topic, [order(number)])
-        assert stream.take()
+        assert stream.ingest_batch()
     orders.server.send(orders.topic, [order(3)])
     feed.happens = lambda: spark.sql(
         f"call lake.system.rewrite_data_files(table => '{TARGET}', "
         "options => map('rewrite-all', 'true'))"
     ).collect()
-    assert stream.take()
+    assert stream.ingest_batch()
     orders.server.send(orders.topic, [order(4)])
     feed.happens = lambda: spark.sql(f"alter table lake.{TARGET} add column extra string")
-    assert stream.take()
+    assert stream.ingest_batch()
     orders.server.send(orders.topic, [order(5)])
     feed.happens = lambda: spark.sql(
         f"call lake.system.expire_snapshots(table => '{TARGET}', retain_last => 1, "
         "older_than => timestamp '2100-01-01 00:00:00')"
     ).collect()
-    assert stream.take()
+    assert stream.ingest_batch()
     assert orders.rows("id") == [(n,) for n in range(6)]
     mark = marks.read(house.lake, house.lake.state(TARGET), "orders")
     assert mark is not None
@@ -104,14 +104,14 @@ def test_maintenance_and_evolution_go_on_under_a_stream(orders: Project) -> None
 
 def test_a_rollback_takes_the_position_back_with_the_rows(orders: Project) -> None:
     house = orders.open()
-    stream, _ = intake(house)
+    stream, _ = ingester(house)
     for number in range(3):
         orders.server.send(orders.topic, [order(number)])
-        taken = stream.take()
+        taken = stream.ingest_batch()
     assert taken is not None
     house.table(TARGET).rollback(house.table(TARGET).history()[1].snapshot)
     assert orders.rows("id") == [(0,), (1,)]
-    assert stream.take()  # reads again what is no longer there
+    assert stream.ingest_batch()  # reads again what is no longer there
     assert orders.rows("id") == [(0,), (1,), (2,)]
 
 
@@ -127,19 +127,19 @@ def test_a_broker_that_goes_away_is_waited_for(
     house = orders.open()
     source = house.sources["orders"]
     feed = open_feed(house.lake, source, house.contracts[TARGET])
-    stream = FeedIntake(house.lake, source, house.contracts[TARGET], feed)
+    stream = FeedIngester(house.lake, source, house.contracts[TARGET], feed)
     stop = Event()
     back = Timer(AWAY, orders.server.start)
     pauses: list[float] = []
     landed: list[int] = []
     orders.server.send(orders.topic, [order(0)])
-    for beat in beats(house.lake, [stream], every=0.1, stop=stop):
+    for beat in poll_sources(house.lake, [stream], every=0.1, stop=stop):
         if beat.trouble is not None:
             assert "does not answer" in beat.trouble.cause
             assert orders.server.servers in beat.trouble.cause
             pauses.append(beat.pause)
-        elif beat.taken is not None:
-            landed.append(beat.taken.rows)
+        elif beat.batch is not None:
+            landed.append(beat.batch.rows)
             if len(landed) == 2:
                 stop.set()
                 continue
@@ -194,7 +194,7 @@ def test_the_command_streams_on_to_silver_and_ends_when_asked(
     process.send_signal(signal.SIGTERM)
     rest, said = process.communicate(timeout=60)
     assert (process.returncode, rest) == (0, ""), said
-    assert "SIGTERM: ending after the batch in hand." in said
+    assert "SIGTERM: ending after the current batch." in said
     silver = orders.open().query("select id, amount from silver.orders order by id")
     assert [row[0] for row in silver.rows] == list(range(5))
 

@@ -191,7 +191,7 @@ def test_what_is_done_is_not_done_again(house: Lakehouse) -> None:
     found = house.partitions("silver.clean")
     assert found.counts == {"done": 10}
     [kept] = json.loads(thermo(house, "clean").stdout)["runs"]
-    assert (kept["standing"], kept["dropped"]) == ("resumable", False)
+    assert (kept["status"], kept["dropped"]) == ("resumable", False)
     report = house.backfill("silver.clean")
     assert report.resumed and (report.partitions, report.computed) == (10, 0)
     assert len(content(house, "silver.clean")) == 200
@@ -200,7 +200,7 @@ def test_what_is_done_is_not_done_again(house: Lakehouse) -> None:
 def test_a_load_and_a_backfill_of_one_table_at_once(house: Lakehouse) -> None:
     """Both touch the third of January, and each a day that the other does not."""
     house.run(workers="dag")
-    made = house._backfill("silver.clean", "2026-01-01", "2026-01-03", None, _silent())
+    made = house._prepare_backfill("silver.clean", "2026-01-01", "2026-01-03", None, _silent())
     made.begin()
     made.compute(batch=1)
     land(house, [row(501, 2, "late"), row(502, 8, "late")])
@@ -212,7 +212,7 @@ def test_a_load_and_a_backfill_of_one_table_at_once(house: Lakehouse) -> None:
     assert len(rows) == 202
     house.run(workers="dag", full_refresh=True)
     assert content(house, "silver.clean") == rows
-    made = house._backfill("silver.clean", "2026-01-01", "2026-01-02", None, _silent())
+    made = house._prepare_backfill("silver.clean", "2026-01-01", "2026-01-02", None, _silent())
     made.begin()
     made.compute()
     land(house, [row(503, 9, "late")])
@@ -266,7 +266,7 @@ def test_a_broken_rule_publishes_nothing(house: Lakehouse) -> None:
         house.backfill("silver.clean")
     assert content(house, "silver.clean") == []
     [left] = house.clean(plan=True).runs
-    assert left.standing == "resumable"
+    assert left.status == "resumable"
     assert json.loads(thermo(house, "clean", left.run).stdout)["runs"][0]["dropped"]
     assert house.partitions("silver.clean").counts == {"missing": 10}
 

@@ -13,7 +13,7 @@ from tests.integration.odcs import HEAD
 
 import thermocline as tc
 from thermocline.api import Lakehouse
-from thermocline.lake.names import new_run_id
+from thermocline.lake.naming import new_run_id
 
 FIRST = date(2026, 1, 1)
 CONTRACTS = {

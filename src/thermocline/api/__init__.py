@@ -6,17 +6,18 @@ lakehouse = tc.open("demo")
 lakehouse.query("select count(*) from silver.orders", at="yesterday 18:00").to_pandas()
 """
 
-from thermocline.api.answer import Result
 from thermocline.api.example import DemoReport, demo, init
 from thermocline.api.health import Finding
 from thermocline.api.ingestion import IngestReport, IngestTarget
 from thermocline.api.lakehouse import Lakehouse, open
-from thermocline.api.table import Entry, Table, TableAt, TableInfo
+from thermocline.api.query import Result
+from thermocline.api.table import HistoryEntry, Table, TableInfo, TableSnapshot
 from thermocline.check.gate import Report as CheckReport
 from thermocline.transform.plan import Plan
 from thermocline.transform.runner import RunReport
 
 __all__ = [
-    "CheckReport", "DemoReport", "Entry", "Finding", "IngestReport", "IngestTarget", "Lakehouse",
-    "Plan", "Result", "RunReport", "Table", "TableAt", "TableInfo", "demo", "init", "open",
+    "CheckReport", "DemoReport", "Finding", "HistoryEntry", "IngestReport", "IngestTarget",
+    "Lakehouse", "Plan", "Result", "RunReport", "Table", "TableInfo", "TableSnapshot", "demo",
+    "init", "open",
 ]  # fmt: skip

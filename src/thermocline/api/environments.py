@@ -1,4 +1,4 @@
-"""Environments: branches of the same name on many tables, looked at and published as one."""
+"""Environments: branches of one name on many tables, compared and published together."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import NotFound
-from thermocline.lake import Lake, Published, refs
+from thermocline.lake import Lake, PublishResult, refs
+from thermocline.lake.commit_failures import MainMoved
 from thermocline.lake.companions import is_companion
-from thermocline.lake.leftovers import drop_branch
 from thermocline.lake.metadata import MAIN
-from thermocline.lake.names import env_branch
-from thermocline.lake.outcomes import MainMoved
+from thermocline.lake.naming import env_branch
+from thermocline.lake.run_branches import drop_branch
 
 if TYPE_CHECKING:
     from thermocline.lake.atomic import TableChange
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class PublishReport:
     """What a publish made visible on main."""
 
-    published: Published
+    published: PublishResult
     env: str
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON values."""
         tables = {t: after for t, (_, after) in self.published.tables.items()}
         return {"env": self.env, "tables": tables}
 
@@ -38,27 +38,27 @@ class PublishReport:
 
 
 def diff(lake: Lake, env: str) -> list[ChangeSet]:
-    """How the tables of an environment differ from main."""
+    """Return the differences between an environment's tables and main."""
     from thermocline.lake import schema as schemas
-    from thermocline.lake.changes import changes
+    from thermocline.lake.changes import diff_snapshots
 
     found = []
-    heads = _heads(lake, env)
+    heads = _environment_heads(lake, env)
     states = lake.states(heads)
     for table, (main, head) in heads.items():
         if not is_companion(table) and head != main:
             key = schemas.shape_of(states[table]).key
-            found.append(changes(lake.iceberg(table), main, head, key=key))
+            found.append(diff_snapshots(lake.iceberg(table), main, head, key=key))
     return found
 
 
 def publish(lake: Lake, env: str) -> PublishReport:
-    """Make main what an environment is, in all its tables at once, unless main has moved since."""
+    """Point main to an environment's snapshots in one commit; refuse when main has moved since."""
     branch = env_branch(env)
     moved: list[str] = []
     changes: list[TableChange] = []
     published: dict[str, tuple[int | None, int]] = {}
-    for table, (main, head) in _heads(lake, env).items():
+    for table, (main, head) in _environment_heads(lake, env).items():
         state = lake.state(table)
         if not state.is_ancestor(main, of=head):
             moved.append(table)
@@ -68,21 +68,21 @@ def publish(lake: Lake, env: str) -> PublishReport:
             published[table] = (main, head)
         changes.append(refs.drop_ref(table, branch, was=head))
     if moved:
-        raise _behind(env, moved)
-    lake.commit(refs.together(*changes))
-    return PublishReport(Published(env, MAIN, published), env)
+        raise _main_moved(env, moved)
+    lake.commit(refs.merge_changes(*changes))
+    return PublishReport(PublishResult(env, MAIN, published), env)
 
 
 def drop(lake: Lake, env: str) -> list[str]:
-    """Forget an environment in all tables; gives those that had it."""
-    _heads(lake, env)
+    """Drop an environment's branches and return the tables that had them."""
+    _environment_heads(lake, env)
     branch = env_branch(env)
     having = [table for table, state in lake.states().items() if branch in state.refs]
     return drop_branch(lake, branch, having)
 
 
-def _heads(lake: Lake, env: str) -> dict[str, tuple[int, int]]:
-    """Each table of an environment: main's snapshot and the environment's."""
+def _environment_heads(lake: Lake, env: str) -> dict[str, tuple[int, int]]:
+    """Return the current snapshots of main and of the environment, by table."""
     branch = env_branch(env)
     heads = {}
     for table, state in lake.states().items():
@@ -90,14 +90,14 @@ def _heads(lake: Lake, env: str) -> dict[str, tuple[int, int]]:
         if head is not None and main is not None:
             heads[table] = (main, head)
     if not heads:
-        raise NotFound(f"There is no environment {env}.", f"Make it: thermo run --env {env}.")
+        raise NotFound(f"There is no environment {env}.", f"Create it: thermo run --env {env}.")
     return heads
 
 
-def _behind(env: str, tables: list[str]) -> MainMoved:
+def _main_moved(env: str, tables: list[str]) -> MainMoved:
     error = MainMoved(tables, MAIN)
     error.next_step = (
-        f"Build it anew on the new main: thermo publish --env {env} --discard, "
+        f"Rebuild it on the new main: thermo publish --env {env} --discard, "
         f"then thermo run --env {env}."
     )
     return error

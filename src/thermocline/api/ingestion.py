@@ -1,4 +1,4 @@
-"""One source taken in until nothing is new, and what came of it."""
+"""Ingest one source until nothing is new, and report the result."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class IngestTarget:
-    """What one source put into its table."""
+    """What one source added to its table."""
 
     source: str
     table: str
@@ -27,13 +27,13 @@ class IngestTarget:
     refused: tuple[str, ...]
     snapshot: int | None
 
-    def plus(self, rows: int, quarantined: int, snapshot: int) -> IngestTarget:
-        """The same with one more batch."""
+    def add_batch(self, rows: int, quarantined: int, snapshot: int) -> IngestTarget:
+        """Return the totals including one more batch."""
         rows, quarantined = self.rows + rows, self.quarantined + quarantined
         return replace(self, rows=rows, quarantined=quarantined, snapshot=snapshot)
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the totals as JSON values."""
         return {**vars(self), "refused": list(self.refused)}
 
     def __str__(self) -> str:
@@ -46,13 +46,13 @@ class IngestTarget:
 
 @dataclass(frozen=True)
 class IngestReport:
-    """What an ingestion took in, source by source."""
+    """What an ingestion added, source by source."""
 
     run: str
     targets: tuple[IngestTarget, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON values."""
         return {"run": self.run, "targets": [target.as_dict() for target in self.targets]}
 
 
@@ -65,14 +65,14 @@ def ingest(
     progress: Progress,
     stop: Event | None = None,
 ) -> IngestTarget:
-    """Take in what is new at a source: messages batch by batch, files as files."""
-    if source.messages:
-        from thermocline.ingest.stream import intake_of, take_all
+    """Ingest what is new at a source: messages in batches, files one by one."""
+    if source.has_messages:
+        from thermocline.ingest.stream import ingest_available, open_ingester
 
         target = IngestTarget(source.name, source.target, 0, 0, 0, (), None)
-        with closing(intake_of(lake, source, contract, accept_loss=accept_loss)) as intake:
-            for taken in take_all(intake):
-                target = target.plus(taken.rows, taken.quarantined, taken.snapshot)
+        with closing(open_ingester(lake, source, contract, accept_loss=accept_loss)) as ingester:
+            for taken in ingest_available(ingester):
+                target = target.add_batch(taken.rows, taken.quarantined, taken.snapshot)
                 progress.advance(taken.rows, f"{target.rows:,} rows")
                 if stop is not None and stop.is_set():
                     break

@@ -1,4 +1,4 @@
-"""A project and its lake, opened: everything that can be done with it."""
+"""An opened project and its lake: the Python API of every command."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from thermocline import config, telemetry
 from thermocline.api import environments, ingestion
 from thermocline.api.environments import PublishReport
+from thermocline.api.file_errors import raise_missing_files, reports_missing_files
 from thermocline.api.ingestion import IngestReport
-from thermocline.api.missing import missing_named, names_missing
-from thermocline.api.table import Rollback, Table, TableInfo, info
+from thermocline.api.table import RollbackReport, Table, TableInfo, summarize_table
 from thermocline.contract import Contract, load_contracts
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake import Lake
@@ -24,18 +24,18 @@ from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.atomic import TableChange
 from thermocline.lake.companions import TOMBSTONES, is_companion, load_unit
 from thermocline.lake.metadata import MAIN
-from thermocline.lake.moments import Moment
-from thermocline.lake.names import env_branch, new_run_id, table_name
+from thermocline.lake.naming import env_branch, new_run_id, validate_table_name
+from thermocline.lake.time_travel import Moment
 from thermocline.telemetry import SILENT, Progress
 
 if TYPE_CHECKING:
-    from thermocline.api.answer import Result
     from thermocline.api.health import Finding
     from thermocline.api.leftovers import CleanReport
+    from thermocline.api.query import Result
     from thermocline.check.gate import Report
     from thermocline.config import Settings
-    from thermocline.ingest.source import Limits, Source
-    from thermocline.ingest.stream import Beat
+    from thermocline.ingest.source import BatchLimits, Source
+    from thermocline.ingest.stream import PollResult
     from thermocline.lake.changeset import ChangeSet
     from thermocline.recover import Relocation
     from thermocline.transform.models import Model
@@ -47,26 +47,26 @@ if TYPE_CHECKING:
 
 
 def open(path: str | os.PathLike[str] = ".", profile: str | None = None) -> Lakehouse:
-    """Open the project in a folder, or in one of the folders above it."""
-    settings = config.load(config.find_project(Path(path)), profile)
+    """Open the project in a folder, or in the nearest folder above it."""
+    settings = config.load_settings(config.find_project(Path(path)), profile)
     telemetry.hide(secret.reveal() for secret in settings.secrets())
     return Lakehouse(settings)
 
 
 class Lakehouse:
-    """An opened project. Opening reads only settings; the rest is loaded when asked for."""
+    """An opened project. Opening reads only settings; everything else is loaded on first use."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.lake = Lake(settings)
-        self._infos: dict[str, tuple[Hashable, TableInfo]] = {}
+        self._info_cache: dict[str, tuple[Hashable, TableInfo]] = {}
 
     @cached_property
     def contracts(self) -> dict[str, Contract]:
-        """The project's contracts by table. All problems in them are reported together."""
+        """The project's contracts by table. All their problems are reported together."""
         found = load_contracts(self.settings.project / "contracts")
         for source in self.sources.values():
-            if source.messages and source.target in found:
+            if source.has_messages and source.target in found:
                 found[source.target] = replace(found[source.target], messages=True)
         return found
 
@@ -84,28 +84,28 @@ class Lakehouse:
 
         return load_sources(self.settings.project / "sources")
 
-    @names_missing
+    @reports_missing_files
     def tables(self, *, companions: bool = False) -> list[TableInfo]:
-        """All tables, each in a line; those that only serve another are left out."""
-        found = self.lake.summarize(info, self._infos)
+        """Return a summary of every table; tables that only serve another one are left out."""
+        found = self.lake.summarize(summarize_table, self._info_cache)
         return [i for n, i in found.items() if companions or not n.endswith(TOMBSTONES)]
 
     def table(self, name: str) -> Table:
-        """One table."""
+        """Return one table; raise NotFound when it does not exist."""
         contracts = self.settings.project / "contracts"
-        layer, _, bare = table_name(name).partition(".")
+        layer, _, bare = validate_table_name(name).partition(".")
         path = contracts / layer / f"{bare}.odcs.yaml"
         contract = self.contracts.get(name) if path.exists() else None
         return Table(self.lake, name, contract)
 
-    @names_missing
+    @reports_missing_files
     def query(self, sql: str, at: Moment | None = None, engine: str = "auto") -> Result:
-        """Answer one SELECT in DuckDB's dialect; `at` is a time, snapshot, tag or branch."""
-        from thermocline.api.answer import answer
+        """Execute one SELECT in DuckDB's dialect; `at` is a time, snapshot, tag or branch."""
+        from thermocline.api.query import execute_query
 
-        return answer(self.lake, sql, at=at, engine=engine)
+        return execute_query(self.lake, sql, at=at, engine=engine)
 
-    @names_missing
+    @reports_missing_files
     def plan(
         self,
         select: Sequence[str] = (),
@@ -114,7 +114,7 @@ class Lakehouse:
         env: str | None = None,
         workers: str | None = None,
     ) -> Plan:
-        """What a run would do and why, without doing it."""
+        """Return what a run would do and why, without doing it."""
         from thermocline.transform import plan
 
         return plan.plan(
@@ -126,7 +126,7 @@ class Lakehouse:
             workers=workers,
         )
 
-    @names_missing
+    @reports_missing_files
     def run(
         self,
         select: Sequence[str] = (),
@@ -136,16 +136,16 @@ class Lakehouse:
         workers: str | None = None,
         progress: Progress = SILENT,
     ) -> RunReport:
-        """Bring stale tables up to date on a branch, check them there, publish all at once.
+        """Update stale tables on a branch, check them there, and publish all at once.
 
-        `workers` says how DuckDB computes what it may compute: dag, model or partition.
+        `workers` selects how DuckDB computes the models it can compute: dag, model or partition.
         """
         from thermocline.transform import runner
 
         plan = self.plan(select, full_refresh=full_refresh, env=env, workers=workers)
         return runner.run(self.lake, self.models, plan, run_id=new_run_id(), progress=progress)
 
-    @names_missing
+    @reports_missing_files
     def backfill(
         self,
         table: str,
@@ -157,17 +157,16 @@ class Lakehouse:
         env: str | None = None,
         progress: Progress = SILENT,
     ) -> BackfillReport:
-        """Compute a table's partitions anew, from the first to the last, and publish them.
+        """Recompute a table's partitions from the first to the last, and publish them.
 
-        Called again after it died, it goes on where it was. Other runs of the table may go on
-        meanwhile.
+        Called again after a crash, it resumes. Other runs of the table may continue meanwhile.
         """
         from thermocline.transform.workers import backfill
 
-        begun = self._backfill(table, first, last, env, progress)
-        return backfill.run(begun, batch=batch, count=workers)
+        prepared = self._prepare_backfill(table, first, last, env, progress)
+        return backfill.run(prepared, batch=batch, count=workers)
 
-    @names_missing
+    @reports_missing_files
     def hand_out(
         self,
         table: str,
@@ -177,38 +176,39 @@ class Lakehouse:
         batch: int | None = None,
         env: str | None = None,
     ) -> list[Piece]:
-        """Begin a backfill and give its pieces, for workers elsewhere (`thermo work`).
+        """Start a backfill and return its pieces, for workers elsewhere (`thermo work`).
 
-        When they are done, `backfill` with the same arguments finds them so, and publishes.
+        When all pieces are done, `backfill` with the same arguments publishes them.
         """
-        begun = self._backfill(table, first, last, env, SILENT)
-        with closing(begun):
-            begun.begin()
-            return begun.hand_out(batch)
+        prepared = self._prepare_backfill(table, first, last, env, SILENT)
+        with closing(prepared):
+            prepared.begin()
+            return prepared.hand_out(batch)
 
-    @names_missing
+    @reports_missing_files
     def work(self, piece: Piece) -> Done:
-        """Do one piece of a backfill, in this process."""
+        """Compute one piece of a backfill, in this process."""
         from thermocline.transform.workers.opened import worker
 
-        told = self.settings.workers
-        with worker(self.settings, told.bytes * told.processes, told.processes) as hand:
-            return hand.do(piece)
+        workers = self.settings.workers
+        memory = workers.bytes * workers.processes
+        with worker(self.settings, memory, workers.processes) as process:
+            return process.do(piece)
 
-    @names_missing
+    @reports_missing_files
     def partitions(self, table: str) -> PartitionMap:
-        """A table's partitions: which are fresh, which are stale, and what a backfill is at."""
+        """Return a table's partitions: fresh, stale, or part of an unfinished backfill."""
         from thermocline.transform.workers.partition_map import partition_map
 
-        return partition_map(self.lake, self.models, self._model(table))
+        return partition_map(self.lake, self.models, self._require_model(table))
 
-    def _backfill(
+    def _prepare_backfill(
         self, table: str, first: str | None, last: str | None, env: str | None, progress: Progress
     ) -> Backfill:
         from thermocline.transform.spark.executor import SparkExecutor
         from thermocline.transform.workers.backfill import Backfill, ranged
 
-        model = self._model(table)
+        model = self._require_model(table)
         return Backfill(
             self.lake,
             model,
@@ -218,15 +218,15 @@ class Lakehouse:
             progress=progress,
         )
 
-    def _model(self, table: str) -> Model:
+    def _require_model(self, table: str) -> Model:
         if table not in self.models:
             raise NotFound(
-                f"There is no model of {table_name(table)}.",
+                f"There is no model of {validate_table_name(table)}.",
                 f"There are: {', '.join(sorted(self.models)) or 'none, see models/'}.",
             )
         return self.models[table]
 
-    @names_missing
+    @reports_missing_files
     def ingest(
         self,
         names: Sequence[str] = (),
@@ -235,21 +235,21 @@ class Lakehouse:
         progress: Progress = SILENT,
         stop: Event | None = None,
     ) -> IngestReport:
-        """Take in what is new at the sources, each record exactly once, and stop.
+        """Ingest what is new at the sources, each record exactly once, and return.
 
-        `accept_loss` goes on where a source no longer has what was not read yet. When `stop` is
-        set, the batch in hand is the last one.
+        `accept_loss` continues where a source has dropped data that was not read yet. When `stop`
+        is set, the current batch is the last one.
         """
         run_id = new_run_id()
         targets = []
-        for source in self._chosen_sources(names):
+        for source in self._select_sources(names):
             if stop is not None and stop.is_set():
                 break
             progress.step(f"ingest {source.target}")
             target = ingestion.ingest(
                 self.lake,
                 source,
-                self._contract(source.target),
+                self._require_contract(source.target),
                 run_id,
                 accept_loss,
                 progress,
@@ -265,74 +265,76 @@ class Lakehouse:
         *,
         then: Sequence[str] = (),
         every: float = 2.0,
-        limits: Limits | None = None,
+        limits: BatchLimits | None = None,
         accept_loss: bool = False,
         stop: Event | None = None,
-    ) -> Iterator[Beat]:
-        """Take in what comes at the sources, on and on, until `stop` is set.
+    ) -> Iterator[PollResult]:
+        """Ingest continuously from the sources until `stop` is set.
 
-        A beat comes for every look at a source. After each batch the models that `then` selects
-        are brought up to date. Killed at any moment, the next call goes on where this one was.
+        Yields a result for every poll of a source. After each batch the models that `then` selects
+        are updated. Killed at any moment, the next call resumes where this one stopped.
         """
-        from thermocline.ingest.stream import beats, intake_of
+        from thermocline.ingest.stream import open_ingester, poll_sources
 
         follow = None if not then else lambda: [step.table for step in self.run(then).steps]
         with ExitStack() as opened:
-            intakes = []
-            for source in self._chosen_sources(names):
-                contract = self._contract(source.target)
-                intake = intake_of(
+            ingesters = []
+            for source in self._select_sources(names):
+                contract = self._require_contract(source.target)
+                ingester = open_ingester(
                     self.lake, source, contract, limits=limits, accept_loss=accept_loss
                 )
-                intakes.append(opened.enter_context(closing(intake)))
-            with missing_named(self.lake):
-                yield from beats(self.lake, intakes, every=every, stop=stop or Event(), then=follow)
+                ingesters.append(opened.enter_context(closing(ingester)))
+            with raise_missing_files(self.lake):
+                yield from poll_sources(
+                    self.lake, ingesters, every=every, stop=stop or Event(), then=follow
+                )
 
-    @names_missing
+    @reports_missing_files
     def check(self, select: Sequence[str] = (), *, at: Moment | None = None) -> list[Report]:
-        """Hold tables against the rules of their contracts."""
-        from thermocline.check.tables import check_tables, involved
-        from thermocline.lake.moments import resolve
+        """Check tables against the rules of their contracts."""
+        from thermocline.check.table_checks import check_tables, involved
+        from thermocline.lake.time_travel import resolve_snapshot
 
         chosen = [self.contracts[name] for name in self._select_tables(select)]
         snapshots = {
-            table: resolve(state, at)
+            table: resolve_snapshot(state, at)
             for table, state in self.lake.states(involved(chosen)).items()
             if state.head() is not None and (at is None or at in state.refs)
         }
         return check_tables(self.lake, chosen, snapshots, carried=False)
 
-    @names_missing
+    @reports_missing_files
     def diff(self, env: str) -> list[ChangeSet]:
-        """How the tables of an environment differ from main."""
+        """Return the differences between an environment's tables and main."""
         return environments.diff(self.lake, env)
 
-    @names_missing
+    @reports_missing_files
     def publish(self, env: str) -> PublishReport:
-        """Make main what an environment is, in all its tables at once.
+        """Publish an environment to main, all of its tables at once.
 
-        Main must not have moved since: what others published would be lost.
+        Refused when main has moved since: changes that others published would be lost.
         """
         return environments.publish(self.lake, env)
 
     def drop_env(self, env: str) -> list[str]:
-        """Forget an environment in all tables."""
+        """Drop an environment in all tables and return the tables that had it."""
         return environments.drop(self.lake, env)
 
     def clean(
         self, runs: Sequence[str] = (), *, plan: bool = False, force: bool = False
     ) -> CleanReport:
-        """Drop the branches that failed and killed runs left, in all tables; `plan` only says.
+        """Drop the branches that failed and killed runs left; `plan` only reports them.
 
-        Runs at work are never dropped; backfills that can go on only when they are named.
+        Runs at work are never dropped; resumable backfills only when they are named.
         """
         from thermocline.api import leftovers
 
         return leftovers.clean(self.lake, runs, plan=plan, force=force)
 
-    @names_missing
-    def rollback(self, run: str) -> Rollback:
-        """Undo what a run published, in all tables at once, if nothing was built on it since."""
+    @reports_missing_files
+    def rollback(self, run: str) -> RollbackReport:
+        """Undo what a run published, in all tables at once, unless a later commit builds on it."""
         changes: list[TableChange] = []
         done: dict[str, tuple[int | None, int]] = {}
         for table, state in self.lake.states().items():
@@ -352,55 +354,55 @@ class Lakehouse:
         if not changes:
             raise NotFound(f"No table has a commit of run {run}.", "See `thermo history TABLE`.")
         self.lake.commit(changes)
-        return Rollback(done)
+        return RollbackReport(done)
 
-    @names_missing
+    @reports_missing_files
     def quarantine(self, table: str | None = None) -> list[Any]:
-        """Rows of a table, or source, that were set aside and have not been replayed."""
+        """Return quarantined rows of a table, source or all tables that have not been replayed."""
         from thermocline.ingest import quarantine
 
         if table is not None and "." not in table and table in self.sources:
             table = self.sources[table].target
-        return list(quarantine.rows(self.lake, table))
+        return list(quarantine.list_rows(self.lake, table))
 
-    @names_missing
+    @reports_missing_files
     def replay(
         self, source: str, file: Path | None = None, ids: Sequence[str] | None = None
     ) -> Any:
-        """Put quarantined rows of a source, or table, through again, mended or as they were."""
+        """Ingest quarantined rows of a source or table again, corrected or unchanged."""
         from thermocline.ingest import quarantine
 
-        found, contract = self._quarantined(source)
+        found, contract = self._find_quarantine(source)
         return quarantine.replay(self.lake, found, contract, mended=file, ids=ids, run=new_run_id())
 
     def export_quarantine(
         self, source: str, ids: Sequence[str] | None = None
     ) -> tuple[list[dict[str, Any]], int]:
-        """Give quarantined rows of a source, or table, as `replay` takes them when mended.
+        """Return quarantined rows of a source or table in the form that `replay` accepts.
 
-        Also how many were left out, because they are whole files that nobody can mend here.
+        The second value counts entries left out: whole files, which cannot be corrected here.
         """
         from thermocline.ingest import quarantine
 
-        return quarantine.export(self.lake, *self._quarantined(source), ids)
+        return quarantine.export(self.lake, *self._find_quarantine(source), ids)
 
-    def _quarantined(self, name: str) -> tuple[Source, Contract]:
-        """A source by its name, or by its table or the quarantine of that."""
+    def _find_quarantine(self, name: str) -> tuple[Source, Contract]:
+        """Return a source by its name, its table or the quarantine table of that table."""
         found = self.sources.get(name) or next(
             (s for s in self.sources.values() if name in {s.target, s.quarantine}), None
         )
         if found is None:
             raise NotFound(f"There is no source {name}.", f"There are: {', '.join(self.sources)}.")
-        return found, self._contract(found.target)
+        return found, self._require_contract(found.target)
 
     def doctor(self, *, fix: bool = False, progress: Progress = SILENT) -> list[Finding]:
-        """Whether everything is in place, and what dead runs left behind.
+        """Check that everything is in place, and find what dead runs left behind.
 
-        Changes nothing, unless `fix` asks for what can be mended without losing anything.
+        Changes nothing, unless `fix` asks to repair what can be repaired without losing anything.
         """
         from thermocline.api import health
 
-        return [*(health.fix(self) if fix else ()), *health.examine(self, progress)]
+        return [*(health.fix(self) if fix else ()), *health.diagnose(self, progress)]
 
     def relocate(
         self,
@@ -410,27 +412,27 @@ class Lakehouse:
         plan: bool = False,
         progress: Progress = SILENT,
     ) -> Relocation:
-        """Bring all tables to the warehouse, after the project was copied or moved.
+        """Move all tables to the project's warehouse, after the project was copied or moved.
 
-        Nothing that lies elsewhere is changed, and nothing is switched before every snapshot was
-        compared. `plan` only says what would be done, `old` names the warehouse that the tables
-        were in where it cannot be seen, `shared` allows changing a catalog that others may use.
+        The original files are never changed, and no table is switched before every snapshot has
+        been compared. `plan` only reports, `old` names the former warehouse when it cannot be
+        found, and `shared` allows changing a catalog that other projects may use.
         """
         from thermocline.recover import relocate
 
         return relocate(self.settings, old=old, shared=shared, plan=plan, progress=progress)
 
     def orphans(self, table: str) -> list[tuple[str, int]]:
-        """Files of a table that no snapshot needs, with their sizes."""
-        from thermocline.lake.files import orphans
+        """Return the files of a table that no snapshot needs, with their sizes."""
+        from thermocline.lake.orphans import find_orphans
 
-        return orphans(self.lake.iceberg(table))
+        return find_orphans(self.lake.iceberg(table))
 
     def close(self) -> None:
-        """Close the engines."""
+        """Close the engines and the catalog."""
         self.lake.close()
 
-    def _chosen_sources(self, names: Sequence[str]) -> list[Source]:
+    def _select_sources(self, names: Sequence[str]) -> list[Source]:
         unknown = sorted(set(names) - set(self.sources))
         if unknown:
             raise NotFound(
@@ -439,7 +441,7 @@ class Lakehouse:
             )
         return [self.sources[name] for name in dict.fromkeys(names) or self.sources]
 
-    def _contract(self, table: str) -> Contract:
+    def _require_contract(self, table: str) -> Contract:
         if table not in self.contracts:
             path = f"contracts/{table.replace('.', '/')}.odcs.yaml"
             raise NotFound(f"{table} has no contract.", f"Write {path}.")
@@ -457,7 +459,9 @@ class Lakehouse:
             direct += sorted(graph.select(self.models, rest))
         missing = [name for name in direct if name not in there]
         if missing:
-            raise NotFound(f"There is no table {', '.join(missing)} yet.", "Run thermo run first.")
+            raise NotFound(
+                f"There is no table {', '.join(missing)} yet.", "Run `thermo run` first."
+            )
         return direct
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Dropping what runs that failed or died left in the lake."""
+"""`thermo clean`: drop what failed or killed runs left in the lake."""
 
 from __future__ import annotations
 
@@ -9,117 +9,117 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake import leftovers
+from thermocline.lake import run_branches
 from thermocline.lake.commit_times import now_ms
-from thermocline.lake.leftovers import Unpublished
-from thermocline.lake.names import RUN_PREFIX
+from thermocline.lake.naming import RUN_PREFIX
+from thermocline.lake.run_branches import UnpublishedRun
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 
-class Standing(StrEnum):
-    """What a run with unpublished branches is."""
+class LeftoverStatus(StrEnum):
+    """Status of a run that has unpublished branches."""
 
     DEAD = "dead"
     WORKING = "working"
-    """A process of this project is at work on it."""
+    """A process of this project is working on it."""
     RESUMABLE = "resumable"
-    """A backfill that the same command takes up again."""
+    """A backfill that the same command resumes."""
     UNKNOWN = "unknown"
-    """It began on another machine, or in another copy of the project, not long ago."""
+    """It started recently on another machine, or in another copy of the project."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A run's leftovers: its tables, and whether they were (or with a plan would be) dropped."""
+    """Branches of one run, and whether they were dropped (with a plan: would be dropped)."""
 
     run: str
     tables: tuple[str, ...]
     began: datetime
-    standing: Standing
+    status: LeftoverStatus
     dropped: bool
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the leftover as JSON values."""
         return {**vars(self), "tables": list(self.tables), "began": self.began.isoformat(),
-                "standing": str(self.standing)}  # fmt: skip
+                "status": str(self.status)}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CleanReport:
-    """What was dropped and what was kept, and why; with `plan` nothing was done."""
+    """What was dropped, what was kept, and why; with `plan` nothing was changed."""
 
     plan: bool
     runs: tuple[Leftover, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON values."""
         return {"plan": self.plan, "runs": [each.as_dict() for each in self.runs]}
 
 
 def clean(
     lake: Lake, runs: Sequence[str] = (), *, plan: bool = False, force: bool = False
 ) -> CleanReport:
-    """Drop the branches of runs that are certainly dead, or of the named ones.
+    """Drop the branches of runs that are certainly dead, or of the named runs.
 
-    A run at work is never dropped. `force` also drops runs of which nothing is known here.
+    A run at work is never dropped. `force` also drops runs whose status is unknown.
     """
-    found = leftovers.unpublished(lake)
-    chosen = [_named(name, found) for name in runs]
+    found = run_branches.find_unpublished_runs(lake)
+    chosen = [_find_run(name, found) for name in runs]
     report = []
     for each in found if not runs else dict.fromkeys(chosen):
-        standing = _standing(lake, each)
+        status = _classify(lake, each)
         named = each in chosen
         if named:
-            _refuse(each, standing, force=force)
-        drops = standing is Standing.DEAD or (
-            standing is Standing.RESUMABLE and named
-        ) or (standing is Standing.UNKNOWN and force)  # fmt: skip
-        report.append(Leftover(each.run, each.tables, each.began, standing, drops))
+            _refuse_to_drop(each, status, force=force)
+        drops = status is LeftoverStatus.DEAD or (
+            status is LeftoverStatus.RESUMABLE and named
+        ) or (status is LeftoverStatus.UNKNOWN and force)  # fmt: skip
+        report.append(Leftover(each.run, each.tables, each.began, status, drops))
     if not plan:
         for each in found:
             if any(done.dropped and done.run == each.run for done in report):
-                leftovers.drop(lake, each)
+                run_branches.drop_run(lake, each)
     return CleanReport(plan, tuple(report))
 
 
-def _standing(lake: Lake, run: Unpublished) -> Standing:
+def _classify(lake: Lake, run: UnpublishedRun) -> LeftoverStatus:
     from thermocline.transform.workers.backfill import noted
 
     if run.working:
-        return Standing.WORKING
+        return LeftoverStatus.WORKING
     if run.touched.timestamp() * 1000 < now_ms() - lake.keep.dead_ms:
-        return Standing.DEAD
+        return LeftoverStatus.DEAD
     for state in lake.states(run.tables).values():
         head = state.head(run.branch)
         if head is not None and noted(state, run.run, head) is not None:
-            return Standing.RESUMABLE
-    return Standing.UNKNOWN if run.working is None else Standing.DEAD
+            return LeftoverStatus.RESUMABLE
+    return LeftoverStatus.UNKNOWN if run.working is None else LeftoverStatus.DEAD
 
 
-def _refuse(run: Unpublished, standing: Standing, *, force: bool) -> None:
-    """Raise for a run that was named and must not be dropped."""
-    if standing is Standing.WORKING:
+def _refuse_to_drop(run: UnpublishedRun, status: LeftoverStatus, *, force: bool) -> None:
+    """Raise if a named run must not be dropped."""
+    if status is LeftoverStatus.WORKING:
         raise BadInput(
-            f"Run {run.run} is still at work.", "Wait for it, or stop its process first."
+            f"Run {run.run} is still running.", "Wait for it, or stop its process first."
         )
-    if standing is Standing.UNKNOWN and not force:
+    if status is LeftoverStatus.UNKNOWN and not force:
         raise BadInput(
-            f"Run {run.run} began elsewhere, and may be at work there.",
-            "When you know that it is not: thermo clean --force RUN.",
+            f"Run {run.run} was started on another machine and may still be running there.",
+            "When you know that it is not running: thermo clean --force RUN.",
         )
 
 
-def _named(text: str, found: Sequence[Unpublished]) -> Unpublished:
-    """The run of that id, or whose id or branch begins so."""
-    beginning = text.removeprefix(RUN_PREFIX).upper()
-    same = [run for run in found if beginning and run.run.startswith(beginning)]
+def _find_run(text: str, found: Sequence[UnpublishedRun]) -> UnpublishedRun:
+    """Return the run whose id, or branch, starts with the text."""
+    prefix = text.removeprefix(RUN_PREFIX).upper()
+    same = [run for run in found if prefix and run.run.startswith(prefix)]
     if not same:
         raise NotFound(f"No table has a branch of run {text}.", "See `thermo clean --plan`.")
     if len(same) > 1:
         raise BadInput(
-            f"{len(same)} runs with branches have an id that begins with {text}.",
-            "Give more of the id.",
+            f"{len(same)} runs with branches have an id that starts with {text}.",
+            "Write more of the id.",
         )
     return same[0]

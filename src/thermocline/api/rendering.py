@@ -1,4 +1,4 @@
-"""Rows as a table for people: text for `print`, HTML for notebooks."""
+"""Render rows as a table for people: text for `print`, HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from thermocline.telemetry import one_line
 
 MAX_ROWS = 20
-"""Rows that are rendered; the rest is counted."""
+"""How many rows are rendered; the remaining rows are only counted."""
 
 
 def html_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], total: int) -> str:
@@ -19,7 +19,7 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], total: int
         "<tr>" + "".join(f"<td>{escape(str(value))}</td>" for value in row) + "</tr>"
         for row in rows
     )
-    more = f"<p>{_count(rows, total)}</p>" if total > len(rows) else ""
+    more = f"<p>{_format_row_count(rows, total)}</p>" if total > len(rows) else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
 
@@ -33,9 +33,9 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], total: int
         "  ".join(value.ljust(width) for value, width in zip(row, widths, strict=True)).rstrip()
         for row in cells
     ]
-    return "\n".join([*lines, _count(rows, total)])
+    return "\n".join([*lines, _format_row_count(rows, total)])
 
 
-def _count(rows: Sequence[Sequence[Any]], total: int) -> str:
+def _format_row_count(rows: Sequence[Sequence[Any]], total: int) -> str:
     shown = f", the first {len(rows):,} shown" if total > len(rows) else ""
     return f"{total:,} row{'' if total == 1 else 's'}{shown}"

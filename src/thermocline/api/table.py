@@ -1,4 +1,4 @@
-"""One table: what it is, what it was, and how it changed."""
+"""One table: its columns, its history, and its changes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from thermocline.api.missing import names_missing
+from thermocline.api.file_errors import reports_missing_files
 from thermocline.api.rendering import html_table
 from thermocline.engine.frames import Frames
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import restore_points, row_counts
 from thermocline.lake import schema as schemas
 from thermocline.lake.companions import load_unit
-from thermocline.lake.leftovers import is_run_branch
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
-from thermocline.lake.moments import Moment, resolve
+from thermocline.lake.run_branches import is_run_branch
+from thermocline.lake.time_travel import Moment, resolve_snapshot
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TableInfo:
-    """A table in one line. Branches that runs make for themselves are left out."""
+    """Summary of a table. Branches that belong to runs are left out."""
 
     name: str
     rows: int
@@ -43,14 +43,14 @@ class TableInfo:
     tags: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the summary as JSON values."""
         when = self.committed_at.isoformat() if self.committed_at else None
         return {**vars(self), "committed_at": when, "branches": list(self.branches),
                 "tags": list(self.tags)}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Entry:
+class HistoryEntry:
     """One snapshot in a table's history."""
 
     when: datetime
@@ -66,17 +66,17 @@ class Entry:
     refs: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the entry as JSON values."""
         return {**vars(self), "when": self.when.isoformat(), "refs": list(self.refs)}
 
 
-def info(state: TableState) -> TableInfo:
-    """A table's line, from its metadata alone."""
+def summarize_table(state: TableState) -> TableInfo:
+    """Return a table's summary, from its metadata alone."""
     head = state.head()
     snapshot = state.snapshots.get(head) if head is not None else None
     return TableInfo(
         name=state.table,
-        rows=_rows(snapshot) if snapshot else 0,
+        rows=_row_count(snapshot) if snapshot else 0,
         files=snapshot.count("total-data-files") if snapshot else 0,
         bytes=snapshot.count("total-files-size") if snapshot else 0,
         snapshot=head,
@@ -88,27 +88,27 @@ def info(state: TableState) -> TableInfo:
 
 
 class Table(Frames):
-    """A table of the lake. Looking at it starts no engine."""
+    """A table of the lake. Metadata calls start no engine."""
 
     def __init__(self, lake: Lake, name: str, contract: Contract | None) -> None:
         self._lake = lake
         self.name = name
         self.contract = contract
-        self._state()  # a table that is not there is an error now, not later
+        self._state()  # a table that does not exist is an error now, not on first use
 
     def _state(self) -> TableState:
         return self._lake.state(self.name)
 
     def info(self) -> TableInfo:
-        """Rows, files, size, newest snapshot, branches and tags."""
-        return info(self._state())
+        """Return rows, files, size, newest snapshot, branches and tags."""
+        return summarize_table(self._state())
 
     def branches(self) -> list[str]:
-        """All branches, those of runs among them."""
+        """Return all branches, including those of runs."""
         return _branches(self._state())
 
     def schema(self) -> list[tuple[str, str, bool, str | None, str | None]]:
-        """Each column's name, type, whether it is required, its meaning and its classification."""
+        """Return each column's name, type, whether it is required, meaning and classification."""
         found = []
         for column in schemas.shape_of(self._state()).columns:
             declared = self.contract.column(column.name) if self.contract else None
@@ -117,70 +117,72 @@ class Table(Frames):
             found.append((column.name, str(column.type), column.required, doc, classification))
         return found
 
-    def history(self, ref: str = MAIN) -> list[Entry]:
-        """The snapshots of a branch, newest first; of main also those that only tags still keep."""
+    def history(self, ref: str = MAIN) -> list[HistoryEntry]:
+        """Return a branch's snapshots, newest first; for main also those that only a tag keeps."""
         state = self._state()
         head = state.head(ref)
         found = [*state.ancestry(head), *(state.only_tagged if ref == MAIN else ())]
-        return [_entry(state, snapshot, head) for snapshot in found]
+        return [_history_entry(state, snapshot, head) for snapshot in found]
 
-    def at(self, when: Moment | None = None) -> TableAt:
-        """The table as it was: by snapshot id, time, tag or branch."""
+    def at(self, when: Moment | None = None) -> TableSnapshot:
+        """Return the table at a snapshot id, time, tag or branch."""
         state = self._state()
-        return TableAt(self._lake, self.name, resolve(state, when))
+        return TableSnapshot(self._lake, self.name, resolve_snapshot(state, when))
 
-    @names_missing
+    @reports_missing_files
     def changes(self, since: Moment | None, until: Moment | None = None) -> ChangeSet:
-        """Rows inserted, updated and deleted from one moment to another (now by default)."""
-        from thermocline.lake.changes import changes
+        """Return rows inserted, updated and deleted since a moment, up to another one (now)."""
+        from thermocline.lake.changes import diff_snapshots
 
         state = self._state()
-        start = None if since is None else resolve(state, since)
+        start = None if since is None else resolve_snapshot(state, since)
         key = schemas.shape_of(state).key
-        return changes(self._lake.iceberg(self.name), start, resolve(state, until), key=key)
+        return diff_snapshots(
+            self._lake.iceberg(self.name), start, resolve_snapshot(state, until), key=key
+        )
 
     def diff(self, a: Moment, b: Moment | None = None) -> ChangeSet:
-        """The keyed difference of two moments: added, removed, and changed with old and new."""
+        """Return the keyed difference of two moments: rows added, removed and changed."""
         return self.changes(a, b)
 
-    @names_missing
-    def rollback(self, to: Moment) -> Rollback:
-        """Point main back to an older snapshot of its own history, its companions with it."""
+    @reports_missing_files
+    def rollback(self, to: Moment) -> RollbackReport:
+        """Point main, and the companions, back to an older snapshot of the table's own history."""
         unit = load_unit(self._lake, self.name)
-        target = resolve(unit.table, to)
-        beside, points = self._lake.beside, restore_points.named_in(unit.table).values()
-        been = {*points, *(beside.carried(unit.table.uuid) if beside else ())}
-        self._lake.commit(unit.rollback(target, been))
-        return Rollback(unit.moves(target))
+        target = resolve_snapshot(unit.table, to)
+        beside, points = self._lake.beside, restore_points.restore_points_of(unit.table).values()
+        known = {*points, *(beside.carried(unit.table.uuid) if beside else ())}
+        self._lake.commit(unit.rollback(target, known))
+        return RollbackReport(unit.moves(target))
 
     def tag(self, name: str, at: Moment | None = None) -> int:
-        """Give a snapshot a name that keeps it."""
+        """Tag a snapshot, which keeps it from expiring; return its id."""
         return self._new_ref(name, at, tag=True)
 
     def branch(self, name: str, at: Moment | None = None) -> int:
-        """Begin a branch at a snapshot."""
+        """Create a branch at a snapshot and return the snapshot's id."""
         return self._new_ref(name, at, tag=False)
 
     def _new_ref(self, name: str, at: Moment | None, *, tag: bool) -> int:
         unit = load_unit(self._lake, self.name)
-        snapshot = resolve(unit.table, at)
+        snapshot = resolve_snapshot(unit.table, at)
         self._lake.commit(unit.new_ref(name, snapshot, tag=tag))
         return snapshot
 
     def drop_ref(self, name: str) -> None:
-        """Remove a branch or tag. Main stays."""
+        """Remove a branch or tag. Main cannot be removed."""
         self._lake.commit(load_unit(self._lake, self.name).remove_ref(name))
 
     def to_arrow(self) -> pa.Table:
-        """The table as it is now, as an Arrow table."""
+        """Return the current rows as an Arrow table."""
         return self.at().to_arrow()
 
     def to_spark(self) -> DataFrame:
-        """The table as it is now, as a Spark frame."""
+        """Return the current rows as a Spark DataFrame."""
         return self.at().to_spark()
 
     def to_duckdb(self) -> duckdb.DuckDBPyRelation:
-        """The table as it is now, as a DuckDB relation."""
+        """Return the current rows as a DuckDB relation."""
         return self.at().to_duckdb()
 
     def __repr__(self) -> str:
@@ -195,40 +197,40 @@ class Table(Frames):
 
 
 @dataclass(frozen=True)
-class Rollback:
-    """What a rollback did: each table's snapshot before and after."""
+class RollbackReport:
+    """Each table's snapshot before and after a rollback."""
 
     tables: dict[str, tuple[int | None, int]]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON values."""
         return {t: {"before": before, "after": after} for t, (before, after) in self.tables.items()}
 
     def __str__(self) -> str:
         return "\n".join(f"{t} is back at {after}" for t, (_, after) in self.tables.items())
 
 
-class TableAt(Frames):
-    """A table at one snapshot, to be read by whichever library is at hand."""
+class TableSnapshot(Frames):
+    """A table at one snapshot, readable in Arrow, pandas, polars, Spark or DuckDB."""
 
     def __init__(self, lake: Lake, name: str, snapshot: int) -> None:
         self._lake = lake
         self.name = name
         self.snapshot = snapshot
 
-    @names_missing
+    @reports_missing_files
     def to_arrow(self) -> pa.Table:
-        """As an Arrow table."""
-        from thermocline.lake.changes import rows
+        """Return the rows as an Arrow table."""
+        from thermocline.lake.changes import read_rows
 
-        return rows(self._lake.iceberg(self.name), self.snapshot)
+        return read_rows(self._lake.iceberg(self.name), self.snapshot)
 
     def to_spark(self) -> DataFrame:
-        """As a Spark frame, read when used."""
+        """Return the rows as a lazy Spark DataFrame."""
         return self._lake.spark.read(self.name, self.snapshot)
 
     def to_duckdb(self) -> duckdb.DuckDBPyRelation:
-        """As a DuckDB relation, read when used."""
+        """Return the rows as a lazy DuckDB relation."""
         return self._lake.duck.read(self._lake.state(self.name).metadata_location, self.snapshot)
 
     def __repr__(self) -> str:
@@ -239,14 +241,14 @@ def _branches(state: TableState) -> list[str]:
     return sorted(ref.name for ref in state.refs.values() if ref.type == "branch")
 
 
-def _rows(snapshot: Snapshot) -> int:
+def _row_count(snapshot: Snapshot) -> int:
     return snapshot.count("total-records") - snapshot.count("total-position-deletes")
 
 
-def _entry(state: TableState, snapshot: Snapshot, head: int | None) -> Entry:
+def _history_entry(state: TableState, snapshot: Snapshot, head: int | None) -> HistoryEntry:
     run = snapshot.summary.get(bookmarks.RUN)
-    rows = row_counts.of(snapshot)
-    return Entry(
+    rows = row_counts.count_rows(snapshot)
+    return HistoryEntry(
         when=state.published_at(snapshot.id),
         snapshot=snapshot.id,
         operation=_operation(snapshot),
@@ -255,7 +257,7 @@ def _entry(state: TableState, snapshot: Snapshot, head: int | None) -> Entry:
         removed=rows.removed,
         by=f"run {run}" if run else snapshot.summary.get("engine-name", "thermocline"),
         run=run,
-        bookmark=_shown_bookmark(snapshot),
+        bookmark=_format_bookmark(snapshot),
         current=snapshot.id == head,
         refs=state.names.get(snapshot.id, ()),
     )
@@ -267,9 +269,9 @@ def _operation(snapshot: Snapshot) -> str:
     return snapshot.summary.get(bookmarks.OPERATION, snapshot.operation)
 
 
-def _shown_bookmark(snapshot: Snapshot) -> str:
-    """A bookmark for people: source@snapshot, or how many files; what maintenance keeps is said."""
-    found = bookmarks.of(snapshot)
+def _format_bookmark(snapshot: Snapshot) -> str:
+    """Format a bookmark for people: source@snapshot, a count of files, or "(kept)"."""
+    found = bookmarks.parse_bookmark(snapshot)
     if found is None:
         return "(kept)" if snapshot.operation == "replace" else ""
     parts = []

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from thermocline.check.compile import Compiled, compile, evaluate, problem
-from thermocline.check.outcome import Outcome, plain
+from thermocline.check.compiler import Compiled, compile, evaluate, problem
+from thermocline.check.rule_result import Outcome, plain
 from thermocline.check.rules import rules
 from thermocline.contract.definition import Contract, Rule
-from thermocline.contract.problems import refuse
+from thermocline.contract.problems import build_contract_error
 from thermocline.errors import CheckFailed
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def check(
     as in `compile`. Values of columns classified as personal data are masked in the samples: a
     report travels further than the table does.
     """
-    from thermocline.check.statement import ROWS
+    from thermocline.check.sql_builder import ROWS
 
     if not rules(contract):
         return Report(contract.table, ())
@@ -132,7 +132,7 @@ def _all_measures(
     compiled: Compiled, engine: Engine, known: Measures | None
 ) -> tuple[int, list[Any]]:
     """The table's rows and a value for each rule, of which some may be known."""
-    from thermocline.check.statement import ROWS
+    from thermocline.check.sql_builder import ROWS
 
     if known is None or len(known.values) != len(compiled.rules):
         row = _measured(compiled, engine)
@@ -171,7 +171,9 @@ def _blame(compiled: Compiled, engine: Engine, error: Exception) -> None:
             engine.query(_alone(compiled, rule))
         except Exception as again:  # noqa: BLE001  an engine's own errors have no common class
             what = (str(again).splitlines() or [type(again).__name__])[0]
-            raise refuse([problem(compiled.contract, rule, f"the query fails: {what}")]) from error
+            raise build_contract_error(
+                [problem(compiled.contract, rule, f"the query fails: {what}")]
+            ) from error
 
 
 def _alone(compiled: Compiled, rule: Rule) -> str:
@@ -190,7 +192,7 @@ def _alone(compiled: Compiled, rule: Rule) -> str:
 
 
 def _sample(compiled: Compiled, engine: Engine, outcome: Outcome) -> tuple[dict[str, Any], ...]:
-    from thermocline.check.rows import sample_query
+    from thermocline.check.violating_rows import sample_query
 
     query = sample_query(compiled, outcome.rule)
     if query is None or outcome.breaking_rows == 0:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.rules import rules
-from thermocline.config import private
+from thermocline.config import private_files
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.types import Decimal, Primitive
 from thermocline.errors import Permanent
@@ -102,13 +102,13 @@ def keep(
     means = meaning(contract, state.snapshot(snapshot).schema_id)
     path = _path(lake, state)
     with suppress(OSError):  # in a project that cannot be written to all is measured each time
-        private.folder(lake.settings.project)
+        private_files.ensure_folder(lake.settings.project)
         path.parent.mkdir(mode=0o700, exist_ok=True)
-        private.write(path, asdict(Measures(snapshot, rows, tuple(values), means)))
+        private_files.write_json(path, asdict(Measures(snapshot, rows, tuple(values), means)))
 
 
 def _path(lake: Lake, state: TableState) -> Path:
-    return lake.settings.project / private.FOLDER / "measures" / f"{state.uuid}.json"
+    return lake.settings.project / private_files.FOLDER / "measures" / f"{state.uuid}.json"
 
 
 def _read(path: Path) -> Measures | None:
@@ -126,8 +126,8 @@ def _moved(
     lake: Lake, contract: Contract, state: TableState, kept: Measures, snapshot: int
 ) -> Measures | None:
     """Measures at another snapshot, by the rows that differ."""
-    from thermocline.lake import filediff, readschema
-    from thermocline.lake.changes import GROUP_ROWS
+    from thermocline.lake import filediff, read_schema
+    from thermocline.lake.changes import MAX_GROUP_ROWS
     from thermocline.lake.datafile import DataFileReader
 
     if state.snapshot(kept.snapshot).schema_id != state.snapshot(snapshot).schema_id:
@@ -137,10 +137,10 @@ def _moved(
         diff = filediff.compare(table, kept.snapshot, snapshot)
         if not _is_small(diff, state.snapshot(snapshot).count("total-files-size")):
             return None
-        schema = readschema.side_by_side(readschema.schema_at(table, snapshot))
+        schema = read_schema.comparison_schema(read_schema.schema_at(table, snapshot))
         reader = DataFileReader(table, schema)
         rows, sums = kept.rows, list(kept.values)
-        for group in diff.groups(GROUP_ROWS):
+        for group in diff.groups(MAX_GROUP_ROWS):
             for sign, part in zip((-1, 1), reader.difference(group), strict=True):
                 count, values = _measured(lake, contract, part)
                 rows += sign * count
@@ -164,9 +164,9 @@ def _measured(lake: Lake, contract: Contract, rows: pa.Table) -> tuple[int, list
     """What the rules that add up measure of some rows."""
     from datetime import UTC, datetime
 
-    from thermocline.check.compile import compile
-    from thermocline.check.statement import ROWS
-    from thermocline.engine.relations import private as name_of
+    from thermocline.check.compiler import compile
+    from thermocline.check.sql_builder import ROWS
+    from thermocline.engine.view_rewrite import private as name_of
 
     every = rules(contract)
     adding = [rule for rule in every if adds_up(contract, rule)]

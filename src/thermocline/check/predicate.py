@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlglot import exp
 
-from thermocline.check.literal import NotOfType, breaks_bound, floating, literal
 from thermocline.check.pattern import PatternError, portable
+from thermocline.check.typed_literals import NotOfType, breaks_bound, floating, literal
 from thermocline.contract.definition import Contract, Rule
-from thermocline.contract.problems import did_you_mean, shown
+from thermocline.contract.problems import did_you_mean, quote
 from thermocline.contract.types import Primitive, Struct, Type
 
 _BOUNDS = (("min", "<"), ("max", ">"), ("exclusive_min", "<="), ("exclusive_max", ">="))
@@ -55,14 +55,14 @@ def column(contract: Contract, name: str) -> tuple[exp.Expr, Type]:
     if not found or not path:
         known = [column.name for column in contract.table_columns]
         hint = did_you_mean(name, known)
-        raise RuleError(f"there is no column {shown(name)}" + (f"; {hint}" if hint else ""))
+        raise RuleError(f"there is no column {quote(name)}" + (f"; {hint}" if hint else ""))
     expression: exp.Expr = exp.column(found.name, quoted=True)
     type_ = found.type
     for part in path:
         members = type_.fields if isinstance(type_, Struct) else ()
         fields = {member.name: member.type for member in members}
         if part not in fields:
-            raise RuleError(f"there is no field {shown(part)} in {shown(name)}")
+            raise RuleError(f"there is no field {quote(part)} in {quote(name)}")
         expression = exp.Dot(this=expression, expression=exp.to_identifier(part, quoted=True))
         type_ = fields[part]
     return expression, type_

@@ -32,7 +32,7 @@ def row_rules(contract: Contract) -> tuple[Rule, ...]:
     return tuple(
         rule
         for rule in (*implied, *contract.rules)
-        if rule.row_level and rule.severity == "error" and _tolerates_none(rule)
+        if rule.is_row_level and rule.severity == "error" and _tolerates_none(rule)
     )
 
 

@@ -34,10 +34,10 @@ def clean(invocation: Invocation, runs: tuple[str, ...], only_plan: bool, force:
     environments stay as they are. Starts no engine.
     """
     report = invocation.lakehouse().clean(runs, plan=only_plan, force=force)
-    invocation.show(report, _cleaned)
+    invocation.show(report, _render_report)
 
 
-def _cleaned(report: CleanReport) -> RenderableType:
+def _render_report(report: CleanReport) -> RenderableType:
     if not report.runs:
         return output.line("No run left a branch behind.")
     done = "would be dropped" if report.plan else "dropped"
@@ -45,16 +45,16 @@ def _cleaned(report: CleanReport) -> RenderableType:
         [
             each.run,
             output.ago(each.began),
-            _tables(each),
+            _list_tables(each),
             done if each.dropped else "kept",
-            _WHY[each.standing],
+            _WHY[each.status],
         ]
         for each in report.runs
     ]
     return output.table(["run", "began", "tables", "", "why"], rows)
 
 
-def _tables(each: Leftover) -> str:
+def _list_tables(each: Leftover) -> str:
     shown = ", ".join(each.tables[:3])
     more = len(each.tables) - 3
     return f"{shown} and {more:,} more" if more > 0 else shown

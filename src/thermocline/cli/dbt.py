@@ -13,7 +13,7 @@ from thermocline.cli.invocation import Command, Invocation, pass_invocation
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from thermocline.dbt import Report
+    from thermocline.dbt import DbtReport
 
 _VERBS = ("build", "run", "seed", "snapshot", "test")
 
@@ -40,17 +40,17 @@ def dbt(
     Sources are the lake's tables: a source's schema is a layer. No profiles.yml is needed. When a
     model or a test fails, nothing is published.
     """
-    from thermocline.dbt import Order, run
+    from thermocline.dbt import DbtRequest, run
 
     project = project_dir.expanduser().absolute()
-    order = Order(verb, project, arguments, schema, env, quiet=invocation.json)
+    request = DbtRequest(verb, project, arguments, schema, env, quiet=invocation.json)
     lakehouse = invocation.lakehouse()
     with invocation.progress() as progress:
-        report = run(lakehouse, order, progress=progress)
-    invocation.show(report, lambda done: told(done, env))
+        report = run(lakehouse, request, progress=progress)
+    invocation.show(report, lambda done: render_report(done, env))
 
 
-def told(report: Report, env: str | None = None) -> RenderableType:
+def render_report(report: DbtReport, env: str | None = None) -> RenderableType:
     """What a dbt run did to the lake, for a person."""
     rows: list[output.Row] = [
         [
@@ -66,11 +66,11 @@ def told(report: Report, env: str | None = None) -> RenderableType:
     return output.stack(
         output.table(["table", "as", "changed", "made from"], rows) if rows else None,
         output.line(passed) if tests else None,
-        _made_visible(report, env) if rows else None,
+        _render_published(report, env) if rows else None,
     )
 
 
-def _made_visible(report: Report, env: str | None) -> RenderableType:
+def _render_published(report: DbtReport, env: str | None) -> RenderableType:
     count = len(report.published.tables) if report.published else 0
     if not count:
         return output.line("every table holds these rows already; nothing was published")

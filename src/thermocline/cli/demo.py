@@ -38,10 +38,10 @@ def demo(invocation: Invocation, folder: Path) -> None:
         replace(invocation, project=folder).settings()  # so that its secrets are hidden
     with invocation.progress() as progress:
         report = thermocline.demo(folder, progress=progress)
-    invocation.show(report, lambda done: _summary(done, folder))
+    invocation.show(report, lambda done: _render_report(done, folder))
 
 
-def _summary(report: DemoReport, folder: Path) -> RenderableType:
+def _render_report(report: DemoReport, folder: Path) -> RenderableType:
     tables = output.table(
         ["table", "rows", "snapshots"],
         [
@@ -63,9 +63,9 @@ def _summary(report: DemoReport, folder: Path) -> RenderableType:
         tables,
         output.line(f"{output.plural(report.quarantined, 'row')} in quarantine"),
         "",
-        output.beside(revenue, trend),
+        output.side_by_side(revenue, trend),
         "",
-        *(output.line(f"{word}  {command}") for word, command in _beginning(folder)),
+        *(output.line(f"{word}  {command}") for word, command in _first_commands(folder)),
         f'       thermo query "{newest}"',
         "       thermo history silver.orders",
         "       thermo quarantine",
@@ -73,7 +73,7 @@ def _summary(report: DemoReport, folder: Path) -> RenderableType:
     )
 
 
-def _beginning(folder: Path) -> list[tuple[str, str]]:
+def _first_commands(folder: Path) -> list[tuple[str, str]]:
     """The first commands to type: `thermo` has to be found before it can be called."""
     commands = [f"cd {shlex.quote(str(folder))}"]
     activate = Path(sys.prefix) / "bin" / "activate"

@@ -55,39 +55,43 @@ def diff(
             "A comparison needs a table and a moment, or an environment.",
             "Give `thermo diff TABLE BEFORE [AFTER]` or `thermo diff --env NAME`.",
         )
-    invocation.show(found, lambda changes: _compared(changes, limit))
+    invocation.show(found, lambda changes: _render_changes(changes, limit))
 
 
-def _compared(found: Sequence[ChangeSet], limit: int) -> RenderableType:
+def _render_changes(found: Sequence[ChangeSet], limit: int) -> RenderableType:
     changed = [changes for changes in found if not changes.is_empty]
     if not changed:
         return output.line("No difference.")
-    return output.stack(*(part for changes in changed for part in _rows(changes, limit)))
+    return output.stack(
+        *(part for changes in changed for part in _render_table_changes(changes, limit))
+    )
 
 
-def _rows(changes: ChangeSet, limit: int) -> Iterator[Text]:
+def _render_table_changes(changes: ChangeSet, limit: int) -> Iterator[Text]:
     counts = changes.counts
     inserts, updates, deletes = counts["inserts"], counts["updates"], counts["deletes"]
     yield output.line(changes.table, f"+{inserts:,}  −{deletes:,}  ~{updates:,} rows", style="bold")
     by_row = groupby(changes.changed_cells(), key=lambda cell: cell.key)
     for key, cells in islice(by_row, limit):
-        parts = [f"{cell.column} {_shown(cell.old)} → {_shown(cell.new)}" for cell in cells]
+        parts = [
+            f"{cell.column} {_format_value(cell.old)} → {_format_value(cell.new)}" for cell in cells
+        ]
         named = zip(changes.key, key, strict=True)
         yield output.line(
-            "  ~", " ".join(f"{name} {_shown(value)}" for name, value in named), *parts
+            "  ~", " ".join(f"{name} {_format_value(value)}" for name, value in named), *parts
         )
     for sign, rows in (("  +", changes.inserts), ("  −", changes.deletes)):
-        for row in _first(rows, limit):
+        for row in _format_rows(rows, limit):
             yield output.line(sign, row)
     left = sum(max(0, count - limit) for count in (inserts, updates, deletes))
     if left:
         yield output.line(f"  … and {output.number(left)} more (--limit)", style="dim")
 
 
-def _first(rows: pa.Table, limit: int) -> Iterator[str]:
+def _format_rows(rows: pa.Table, limit: int) -> Iterator[str]:
     for row in rows.slice(0, limit).to_pylist():
-        yield "   ".join(f"{name} {_shown(value)}" for name, value in row.items())
+        yield "   ".join(f"{name} {_format_value(value)}" for name, value in row.items())
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return output.cell(value).plain

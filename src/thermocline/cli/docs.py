@@ -14,29 +14,29 @@ from pathlib import Path
 import click
 
 from thermocline import errors
-from thermocline.cli.failure import Bug, Misused
+from thermocline.cli.failure import Bug, UsageError
 from thermocline.cli.main import COMMANDS, thermo
 from thermocline.config import SETTINGS, Secret
 
 _BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def filled(text: str) -> str:
+def fill_generated(text: str) -> str:
     """The document with every generated part as the code has it now."""
-    makers = {"commands": commands, "codes": exit_codes, "settings": settings}
+    makers = {"commands": commands, "codes": render_exit_codes, "settings": settings}
     return _BLOCK.sub(lambda part: f"{part[1]}{makers[part[2]]()}\n{part[3]}", text)
 
 
 def commands() -> str:
     """The help of `thermo` and of every command, as a reader would see it."""
-    parts = [f"## thermo\n\n```text\n{_help(['thermo'], thermo)}\n```"]
+    parts = [f"## thermo\n\n```text\n{_render_help(['thermo'], thermo)}\n```"]
     for section in COMMANDS.values():
-        for path, command in named(section):
-            parts.append(f"## {' '.join(path)}\n\n```text\n{_help(path, command)}\n```")
+        for path, command in iterate_commands(section):
+            parts.append(f"## {' '.join(path)}\n\n```text\n{_render_help(path, command)}\n```")
     return "\n\n".join(parts)
 
 
-def named(names: Iterable[str]) -> Iterator[tuple[list[str], click.Command]]:
+def iterate_commands(names: Iterable[str]) -> Iterator[tuple[list[str], click.Command]]:
     """Every command under its full name, and the commands inside it."""
     context = click.Context(thermo)
     for name in names:
@@ -48,7 +48,7 @@ def named(names: Iterable[str]) -> Iterator[tuple[list[str], click.Command]]:
                 yield ["thermo", name, inner], subcommand
 
 
-def _help(path: list[str], command: click.Command) -> str:
+def _render_help(path: list[str], command: click.Command) -> str:
     context: click.Context | None = None
     for name in path[:-1]:
         context = click.Context(thermo, info_name=name, parent=context)
@@ -60,10 +60,10 @@ def _help(path: list[str], command: click.Command) -> str:
     return command.get_help(made).partition("\n\nEverywhere:")[0].strip()
 
 
-def exit_codes() -> str:
+def render_exit_codes() -> str:
     """A table of every way a command can end."""
     known: dict[int, list[str]] = {}
-    for kind in [*vars(errors).values(), Misused, Bug]:
+    for kind in [*vars(errors).values(), UsageError, Bug]:
         if isinstance(kind, type) and issubclass(kind, errors.ThermoclineError):
             known.setdefault(kind.exit_code, []).append(f"`{kind.code}`")
     meanings = {
@@ -113,4 +113,6 @@ def settings() -> str:
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        Path(name).write_text(filled(Path(name).read_text(encoding="utf-8")), encoding="utf-8")
+        Path(name).write_text(
+            fill_generated(Path(name).read_text(encoding="utf-8")), encoding="utf-8"
+        )

@@ -11,15 +11,15 @@ from typing import Any
 import click
 
 from thermocline.config import SETTINGS, Secret
-from thermocline.engine.bridge import jvm_ended
+from thermocline.engine.py4j_errors import jvm_ended
 from thermocline.errors import ThermoclineError
-from thermocline.lake.outcomes import of_disk
+from thermocline.lake.commit_failures import disk_error
 from thermocline.telemetry import hide, one_line, redact
 
 BUG_EXIT_CODE = 70
 
 
-class Misused(ThermoclineError):
+class UsageError(ThermoclineError):
     """The command line itself cannot be understood."""
 
     code = "usage"
@@ -43,7 +43,7 @@ def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if as_json:
         print(redact(json.dumps(known.as_dict(), default=str, ensure_ascii=False)))
     else:
-        print(redact(_lines(known)), file=sys.stderr)
+        print(redact(_format_error(known)), file=sys.stderr)
     return known.exit_code
 
 
@@ -54,10 +54,10 @@ def explain(error: BaseException) -> ThermoclineError:
     if isinstance(error, click.ClickException):
         context: Any = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "thermo"
-        return Misused(error.format_message(), f"`{path} --help` shows how it is used.")
+        return UsageError(error.format_message(), f"`{path} --help` shows how it is used.")
     if (ended := jvm_ended(error)) is not None:
         return ended
-    if (disk := of_disk(error)) is not None:
+    if (disk := disk_error(error)) is not None:
         return disk
     text = one_line(str(error))[:300]
     return Bug(
@@ -67,7 +67,7 @@ def explain(error: BaseException) -> ThermoclineError:
     )
 
 
-def _lines(error: ThermoclineError) -> str:
+def _format_error(error: ThermoclineError) -> str:
     # A contract's problems are several lines; each is kept a line of its own, and no more.
     cause = "\n".join(one_line(line) for line in error.cause.split("\n"))
     return f"{cause}\n  {one_line(error.next_step)}" if error.next_step else cause

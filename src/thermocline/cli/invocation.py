@@ -38,15 +38,15 @@ class Invocation:
         self.start_log()
         opened = thermocline.open(self.project or Path.cwd(), profile=self.profile)
         click.get_current_context().call_on_close(opened.close)
-        self._heed(opened.settings)
+        self._prepare_output(opened.settings)
         return opened
 
     def settings(self) -> Settings:
         """The project's settings alone."""
-        from thermocline.config import find_project, load
+        from thermocline.config import find_project, load_settings
 
-        found = load(find_project(self.project or Path.cwd()), self.profile)
-        self._heed(found)
+        found = load_settings(find_project(self.project or Path.cwd()), self.profile)
+        self._prepare_output(found)
         return found
 
     def show(self, value: T, view: Callable[[T], RenderableType | None]) -> None:
@@ -66,12 +66,12 @@ class Invocation:
 
             yield SILENT
             return
-        from thermocline.cli.progress import watched
+        from thermocline.cli.progress import show_progress
 
-        with watched() as progress:
+        with show_progress() as progress:
             yield progress
 
-    def _heed(self, settings: Settings) -> None:
+    def _prepare_output(self, settings: Settings) -> None:
         from thermocline.telemetry import hide
 
         hide(secret.reveal() for secret in settings.secrets())
@@ -84,11 +84,11 @@ class Invocation:
 
         target = os.environ.get("THERMOCLINE_LOG")
         if target:
-            from thermocline.telemetry import log_to
+            from thermocline.telemetry import configure_log
 
             level = os.environ.get("THERMOCLINE_LOG_LEVEL", "INFO")
             try:
-                log_to(None if target == "stderr" else Path(target), level)
+                configure_log(None if target == "stderr" else Path(target), level)
             except (OSError, ValueError) as error:
                 raise ConfigError(
                     f"The log cannot be written: {error}",
@@ -96,7 +96,7 @@ class Invocation:
                 ) from error
 
 
-def _remember(ctx: click.Context, option: click.Parameter, value: Any) -> None:
+def _store_option(ctx: click.Context, option: click.Parameter, value: Any) -> None:
     # Each option stands before and after the command; the one that was not written is silent.
     if ctx.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT:
         setattr(ctx.ensure_object(Invocation), option.name or "", value)
@@ -108,34 +108,34 @@ GLOBAL_OPTIONS: tuple[click.Option, ...] = (
         metavar="DIR",
         type=click.Path(path_type=Path),
         expose_value=False,
-        callback=_remember,
+        callback=_store_option,
         help="The project's folder; else the nearest above this one.",
     ),
     click.Option(
         ["--profile"],
         metavar="NAME",
         expose_value=False,
-        callback=_remember,
+        callback=_store_option,
         help="Which [profile.NAME] of thermocline.toml to lay over it.",
     ),
     click.Option(
         ["--json"],
         is_flag=True,
         expose_value=False,
-        callback=_remember,
+        callback=_store_option,
         help="Answer in JSON, errors as well.",
     ),
     click.Option(
         ["--debug"],
         is_flag=True,
         expose_value=False,
-        callback=_remember,
+        callback=_store_option,
         help="Show where an error came from.",
     ),
 )
 
 
-class _TakesGlobalOptions(click.Command):
+class _CommandWithGlobalOptions(click.Command):
     """Takes the global options as well, and lists them last in its help."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -160,11 +160,11 @@ class _TakesGlobalOptions(click.Command):
             self.format_commands(ctx, formatter)
 
 
-class Command(_TakesGlobalOptions):
+class Command(_CommandWithGlobalOptions):
     """A command of `thermo`."""
 
 
-class Group(_TakesGlobalOptions, click.Group):
+class Group(_CommandWithGlobalOptions, click.Group):
     """A command of `thermo` that has commands of its own."""
 
 

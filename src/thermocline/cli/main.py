@@ -122,17 +122,17 @@ def thermo(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one `thermo` command and return its exit code. Never raises, never shows a secret."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A terminal that cannot show a sign shows "?" for it; that is no reason to fail.
             stream.reconfigure(errors="replace")
     invocation = Invocation()
     try:
-        result: Any = thermo.main(given, prog_name="thermo", standalone_mode=False, obj=invocation)
+        result: Any = thermo.main(argv, prog_name="thermo", standalone_mode=False, obj=invocation)
         sys.stdout.flush()
     except BrokenPipeError:
-        return _reader_left()
+        return _ignore_closed_pipe()
     except (click.Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         return 130
@@ -143,12 +143,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
         from thermocline.cli.failure import report
 
         # Options may not have been parsed when this happened, so the words decide as well.
-        as_json = invocation.json or "--json" in given
-        return report(error, as_json=as_json, debug=invocation.debug or "--debug" in given)
+        as_json = invocation.json or "--json" in argv
+        return report(error, as_json=as_json, debug=invocation.debug or "--debug" in argv)
     return result if isinstance(result, int) else 0
 
 
-def _reader_left() -> int:
+def _ignore_closed_pipe() -> int:
     """`thermo tables | head` is no failure; only nothing more may be written to that pipe."""
     import os
 

@@ -30,29 +30,29 @@ STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 def print_json(value: Any) -> None:
     """Print a result as one JSON document. Decimals are texts, so that no digit is lost."""
-    print(redact(json.dumps(plain(value), ensure_ascii=False, indent=2, allow_nan=False)))
+    print(redact(json.dumps(to_json_value(value), ensure_ascii=False, indent=2, allow_nan=False)))
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """The value as JSON knows it; anything that is not data becomes its text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if hasattr(value, "as_dict"):
-        return plain(value.as_dict())
+        return to_json_value(value.as_dict())
     if is_dataclass(value) and not isinstance(value, type):
-        return plain(asdict(value))
+        return to_json_value(asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_value(item) for key, item in value.items()}
     if isinstance(value, Enum):
-        return plain(value.value)
+        return to_json_value(value.value)
     if isinstance(value, date | datetime | time):
         return value.isoformat()
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Iterable):
-        return [plain(item) for item in value]
+        return [to_json_value(item) for item in value]
     return str(value)
 
 
@@ -77,7 +77,7 @@ def stack(*parts: RenderableType | None) -> RenderableType:
     return Group(*(part for part in parts if part is not None))
 
 
-def beside(*parts: RenderableType) -> RenderableType:
+def side_by_side(*parts: RenderableType) -> RenderableType:
     """Several pieces, one next to the other."""
     from rich.table import Table
 
@@ -86,7 +86,7 @@ def beside(*parts: RenderableType) -> RenderableType:
     return row
 
 
-def styled(text: str, style: str = "") -> Text:
+def styled_text(text: str, style: str = "") -> Text:
     """Text as it is, on one line, in a style such as "dim" or "red"."""
     from rich.text import Text
 
@@ -95,8 +95,8 @@ def styled(text: str, style: str = "") -> Text:
 
 def line(*parts: str | Text, style: str = "") -> Text:
     """One line of text whose parts stand apart; empty parts are left out."""
-    shown = [styled(part) if isinstance(part, str) else part for part in parts if str(part)]
-    joined = styled("   ").join(shown)
+    shown = [styled_text(part) if isinstance(part, str) else part for part in parts if str(part)]
+    joined = styled_text("   ").join(shown)
     joined.stylize(style)
     return joined
 
@@ -121,9 +121,13 @@ def table(
         padding=(0, 1) if boxed else (0, 3, 0, 0),
     )
     for name in columns:
-        made.add_column(styled(name), justify="right" if name in right else "left", overflow="fold")
+        made.add_column(
+            styled_text(name), justify="right" if name in right else "left", overflow="fold"
+        )
     for row in rows:
-        made.add_row(*(styled(part or "") if not isinstance(part, Text) else part for part in row))
+        made.add_row(
+            *(styled_text(part or "") if not isinstance(part, Text) else part for part in row)
+        )
     return made
 
 
@@ -142,14 +146,14 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
 def cell(value: Any) -> Text:
     """One value of data for a person: exact, and null told apart from an empty text."""
     if value is None:
-        return styled("null", "dim")
+        return styled_text("null", "dim")
     if isinstance(value, datetime):
-        return styled(value.isoformat(sep=" "))
+        return styled_text(value.isoformat(sep=" "))
     if isinstance(value, Decimal):
-        return styled(format(value, "f"))
+        return styled_text(format(value, "f"))
     if isinstance(value, dict | list | tuple | bytes):
-        return styled(json.dumps(plain(value), ensure_ascii=False))
-    return styled(str(value))
+        return styled_text(json.dumps(to_json_value(value), ensure_ascii=False))
+    return styled_text(str(value))
 
 
 def _is_number(value: Any) -> bool:
@@ -214,7 +218,7 @@ def ago(when: datetime | None, now: datetime | None = None) -> str:
     return f"{past.days} d ago" if past.days < 7 else when.strftime("%Y-%m-%d")
 
 
-def short(snapshot: int | str | None) -> str:
+def short_id(snapshot: int | str | None) -> str:
     """A snapshot id that can be told from its neighbours: 7412…0931."""
     text = "" if snapshot is None else str(snapshot)
     return text if len(text) <= 9 else f"{text[:4]}…{text[-4:]}"

@@ -10,7 +10,7 @@ import click
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
 from thermocline.errors import CheckFailed
-from thermocline.interrupt import exit_code, until_interrupted
+from thermocline.interrupt import signal_exit_code, stop_on_signal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from thermocline.api import CheckReport, IngestReport, Plan, RunReport
 
 
-def _selection(command: Callable[..., Any]) -> Callable[..., Any]:
+def _select_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "-s",
         "--select",
@@ -37,13 +37,13 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Compute on DuckDB: all in one process, a process a model, or many by partition.",
         ),
         click.option("--full-refresh", is_flag=True, help="Compute everything again from nothing."),
-        _selection,
+        _select_option,
     ):
         command = option(command)
     return command
 
 
-def accepts_loss(command: Callable[..., Any]) -> Callable[..., Any]:
+def accept_loss_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """An option of the commands that read from sources."""
     return click.option(
         "--accept-loss",
@@ -54,7 +54,7 @@ def accepts_loss(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command(cls=Command)
 @click.argument("sources", nargs=-1)
-@accepts_loss
+@accept_loss_option
 @pass_invocation
 def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) -> int:
     """Take in what is new at SOURCES, or at every source, and stop. Each record lands once.
@@ -63,13 +63,13 @@ def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) 
     second is cut off, and taken again by the next call.
     """
     lakehouse = invocation.lakehouse()
-    with until_interrupted() as stop, invocation.progress() as progress:
+    with stop_on_signal() as stop, invocation.progress() as progress:
         report = lakehouse.ingest(sources, accept_loss=accept_loss, progress=progress, stop=stop)
-    invocation.show(report, ingested)
-    return exit_code()
+    invocation.show(report, render_ingest)
+    return signal_exit_code()
 
 
-def ingested(report: IngestReport) -> RenderableType:
+def render_ingest(report: IngestReport) -> RenderableType:
     """What an ingestion took in, a line a table, and the files that it refused."""
     took = [t for t in report.targets if t.files or t.rows or t.quarantined]
     refused = [(target.table, file) for target in report.targets for file in target.refused]
@@ -88,7 +88,7 @@ def ingested(report: IngestReport) -> RenderableType:
     return output.stack(
         output.table(columns, rows, right=columns[1:]) if rows else None,
         output.table(
-            ["", "refused", "why"], [[output.styled("✗", "red"), *each] for each in refused]
+            ["", "refused", "why"], [[output.styled_text("✗", "red"), *each] for each in refused]
         )
         if refused
         else None,
@@ -109,14 +109,14 @@ def plan(
     planned = invocation.lakehouse().plan(
         select, full_refresh=full_refresh, env=env, workers=workers
     )
-    invocation.show(planned, _planned)
+    invocation.show(planned, _render_plan)
 
 
-def _planned(planned: Plan) -> RenderableType:
+def _render_plan(planned: Plan) -> RenderableType:
     if not planned.steps:
         return output.line("Everything is up to date.")
     rows: list[output.Row] = [[step.table, "; ".join(step.why), step.how] for step in planned.steps]
-    rows += [[name, output.styled("fresh", "dim"), ""] for name in planned.fresh]
+    rows += [[name, output.styled_text("fresh", "dim"), ""] for name in planned.fresh]
     return output.table(["table", "why", "how"], rows)
 
 
@@ -136,14 +136,14 @@ def run(
     lakehouse = invocation.lakehouse()
     how: dict[str, Any] = {"full_refresh": full_refresh, "env": env, "workers": workers}
     if only_plan:
-        invocation.show(lakehouse.plan(select, **how), _planned)
+        invocation.show(lakehouse.plan(select, **how), _render_plan)
         return
     with invocation.progress() as progress:
         report = lakehouse.run(select, progress=progress, **how)
-    invocation.show(report, lambda done: ran(done, env))
+    invocation.show(report, lambda done: render_run(done, env))
 
 
-def ran(report: RunReport, env: str | None = None) -> RenderableType:
+def render_run(report: RunReport, env: str | None = None) -> RenderableType:
     """What a run did: a line a table, then its checks and what it published."""
     if not report.steps:
         return output.line("Everything is up to date; nothing was run.")
@@ -164,14 +164,14 @@ def ran(report: RunReport, env: str | None = None) -> RenderableType:
     moved = ", ".join(report.replayed)
     return output.stack(
         steps,
-        checked(report.checks),
+        render_checks(report.checks),
         output.line(f"replayed onto a main that moved: {moved}") if moved else None,
         *(output.line(f"! {warning}", style="yellow") for warning in report.warnings),
-        _made_visible(report, env),
+        _render_published(report, env),
     )
 
 
-def _made_visible(report: RunReport, env: str | None) -> RenderableType:
+def _render_published(report: RunReport, env: str | None) -> RenderableType:
     count = output.plural(len(report.steps), "table")
     if env is not None:
         return output.line(
@@ -182,23 +182,25 @@ def _made_visible(report: RunReport, env: str | None) -> RenderableType:
 
 
 @click.command(cls=Command)
-@_selection
+@_select_option
 @pass_invocation
 def check(invocation: Invocation, select: tuple[str, ...]) -> int:
     """Hold the tables against the rules of their contracts; ends with 4 when one is broken."""
     reports = invocation.lakehouse().check(select)
-    invocation.show(reports, checked)
+    invocation.show(reports, render_checks)
     return 0 if all(report.passed for report in reports) else CheckFailed.exit_code
 
 
-def checked(reports: Sequence[CheckReport]) -> RenderableType:
+def render_checks(reports: Sequence[CheckReport]) -> RenderableType:
     """How many rules hold, and a line for each that does not."""
     rows: list[output.Row] = []
     for report in reports:
         for outcome in report.outcomes:
             if not outcome.holds:
                 serious = outcome in report.failures
-                mark = output.styled("✗", "red") if serious else output.styled("!", "yellow")
+                mark = (
+                    output.styled_text("✗", "red") if serious else output.styled_text("!", "yellow")
+                )
                 rows.append([mark, report.table, outcome.rule.title, outcome.message])
     rules = sum(len(report.outcomes) for report in reports)
     summary = output.line(f"{output.plural(rules, 'rule')} · {rules - len(rows):,} hold")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-class Watched:
+class ConsoleProgress:
     """Keeps one open step in view, and leaves a line behind for each that is done."""
 
     def __init__(self, console: Console, live: Progress | None) -> None:
@@ -42,7 +42,7 @@ class Watched:
     def done(self, detail: str = "") -> None:
         self._close("✓", "green", detail)
 
-    def broken(self) -> None:
+    def fail(self) -> None:
         """The open step, if there is one, ended badly."""
         self._close("✗", "red", "")
 
@@ -59,7 +59,7 @@ class Watched:
 
 
 @contextmanager
-def watched() -> Iterator[Watched]:
+def show_progress() -> Iterator[ConsoleProgress]:
     """Progress on stderr, so that stdout holds the result alone."""
     console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
     live: Progress | None = None
@@ -76,11 +76,11 @@ def watched() -> Iterator[Watched]:
             transient=True,
         )
         live.start()
-    progress = Watched(console, live)
+    progress = ConsoleProgress(console, live)
     try:
         yield progress
     except BaseException:
-        progress.broken()
+        progress.fail()
         raise
     else:
         progress.done()

@@ -28,10 +28,10 @@ def init(invocation: Invocation, folder: Path, example: str) -> None:
 
     made = thermocline.init(folder, example=example)
     shown = {"project": str(made), "example": example}
-    invocation.show(shown, lambda _: _next_steps(folder))
+    invocation.show(shown, lambda _: _render_next_steps(folder))
 
 
-def _next_steps(folder: Path) -> RenderableType:
+def _render_next_steps(folder: Path) -> RenderableType:
     enter = [] if folder == Path() else [f"cd {folder}"]
     generate = ["python generate.py"] if (folder / "generate.py").is_file() else []
     steps = [*enter, *generate, "thermo ingest", "thermo run", "thermo tables"]
@@ -49,15 +49,15 @@ def doctor(invocation: Invocation, fix: bool) -> int:
     lakehouse = invocation.lakehouse()
     with invocation.progress() as progress:
         findings = lakehouse.doctor(fix=fix, progress=progress)
-    invocation.show(findings, _findings)
+    invocation.show(findings, _render_findings)
     return 1 if any(finding.status == "fail" for finding in findings) else 0
 
 
-def _findings(findings: Sequence[Finding]) -> RenderableType:
+def _render_findings(findings: Sequence[Finding]) -> RenderableType:
     marks = {"ok": "✓", "warn": "!", "fail": "✗"}
     rows: list[output.Row] = []
     for finding in findings:
-        mark = output.styled(marks[finding.status], output.STATUS_STYLE[finding.status])
+        mark = output.styled_text(marks[finding.status], output.STATUS_STYLE[finding.status])
         rows.append([mark, finding.what, finding.detail])
         if finding.next_step and finding.status != "ok":
             rows.append(["", "", f"→ {finding.next_step}"])
@@ -78,12 +78,12 @@ def config(invocation: Invocation) -> None:
         if setting.kind is dict and value:
             entries = {f"{setting.key}.{name}": entry for name, entry in value.items()}
         for key, entry in entries.items():
-            shown[key] = {"value": output.plain(entry), "origin": settings.origins[key]}
+            shown[key] = {"value": output.to_json_value(entry), "origin": settings.origins[key]}
     document = {"project": str(settings.project), "profile": settings.profile, "settings": shown}
-    invocation.show(document, _in_force)
+    invocation.show(document, _render_settings)
 
 
-def _in_force(document: dict[str, Any]) -> RenderableType:
+def _render_settings(document: dict[str, Any]) -> RenderableType:
     profile = f"profile {document['profile']}" if document["profile"] else "no profile"
     rows: list[output.Row] = []
     for key, entry in document["settings"].items():
@@ -91,7 +91,7 @@ def _in_force(document: dict[str, Any]) -> RenderableType:
         unset = value is None or value in ([], {})
         shown = "" if unset else value if isinstance(value, str) else json.dumps(value)
         style = "dim" if entry["origin"] == "default" else ""
-        rows.append([key, shown, output.styled(entry["origin"], style)])
+        rows.append([key, shown, output.styled_text(entry["origin"], style)])
     return output.stack(
         output.line(document["project"], profile), output.table(["setting", "value", "from"], rows)
     )

@@ -44,10 +44,10 @@ def quarantine(ctx: click.Context) -> None:
 def list_rows(invocation: Invocation, table: str | None, limit: int) -> None:
     """List the rows kept out of TABLE, or of every table."""
     rows = invocation.lakehouse().quarantine(table)
-    invocation.show(rows, lambda found: _kept_out(found, limit))
+    invocation.show(rows, lambda found: _render_rows(found, limit))
 
 
-def _kept_out(rows: Sequence[QuarantinedRow], limit: int) -> RenderableType:
+def _render_rows(rows: Sequence[QuarantinedRow], limit: int) -> RenderableType:
     if not rows:
         return output.line("Nothing is in quarantine.")
     shown = output.table(
@@ -59,7 +59,7 @@ def _kept_out(rows: Sequence[QuarantinedRow], limit: int) -> RenderableType:
                 row.file,
                 str(row.position),
                 "; ".join(row.reasons),
-                output.styled(_beginning(row.raw or ""), "dim"),
+                output.styled_text(_truncate(row.raw or ""), "dim"),
             ]
             for row in rows[:limit]
         ],
@@ -70,11 +70,11 @@ def _kept_out(rows: Sequence[QuarantinedRow], limit: int) -> RenderableType:
     return output.stack(shown, output.line(count, style="dim"))
 
 
-def _beginning(raw: str) -> str:
+def _truncate(raw: str) -> str:
     return raw if len(raw) <= SHOWN_RAW else f"{raw[:SHOWN_RAW]}…"
 
 
-_only = click.option(
+_id_option = click.option(
     "--id",
     "ids",
     multiple=True,
@@ -92,7 +92,7 @@ _only = click.option(
     type=click.Choice(["jsonl", "csv"]),
     help="How to write the rows; else as FILE's name ends, or jsonl.",
 )
-@_only
+@_id_option
 @pass_invocation
 def export(
     invocation: Invocation, source: str, file: Path | None, form: str | None, ids: tuple[str, ...]
@@ -104,11 +104,11 @@ def export(
     if file is not None and file.exists():
         raise BadInput(f"{file} is there already.", "Choose another name, or remove it first.")
     rows, left = invocation.lakehouse().export_quarantine(source, ids or None)
-    from thermocline.ingest.arrow.few import written
-    from thermocline.ingest.mended import write
+    from thermocline.ingest.arrow.local_validation import to_json
+    from thermocline.ingest.corrections import write
 
     if file is None and invocation.json:
-        click.echo(f"[{', '.join(map(written, rows))}]")
+        click.echo(f"[{', '.join(map(to_json, rows))}]")
         return
     end = file.suffix.lower().removeprefix(".") if file is not None else ""
     as_csv = (form or end) == "csv"
@@ -118,10 +118,10 @@ def export(
     with file.open("x", encoding="utf-8", newline="") as out:
         write(rows, out, as_csv=as_csv)
     done = {"source": source, "file": str(file), "rows": len(rows), "left_out": left}
-    invocation.show(done, lambda _: _exported(source, file, len(rows), left))
+    invocation.show(done, lambda _: _render_export(source, file, len(rows), left))
 
 
-def _exported(source: str, file: Path, rows: int, left: int) -> RenderableType:
+def _render_export(source: str, file: Path, rows: int, left: int) -> RenderableType:
     files = f"{output.plural(left, 'whole file')} left out: deliver what they should hold again"
     return output.stack(
         output.line(f"{output.plural(rows, 'row')} written to {file}", files if left else ""),
@@ -138,7 +138,7 @@ def _exported(source: str, file: Path, rows: int, left: int) -> RenderableType:
     type=click.Path(path_type=Path, dir_okay=False),
     help="The same as FILE.",
 )
-@_only
+@_id_option
 @pass_invocation
 def replay(
     invocation: Invocation,
@@ -153,10 +153,10 @@ def replay(
     tried again as they are.
     """
     report = invocation.lakehouse().replay(source, file=file or named, ids=ids or None)
-    invocation.show(report, _replayed)
+    invocation.show(report, _render_replay)
 
 
-def _replayed(report: ReplayReport) -> RenderableType:
+def _render_replay(report: ReplayReport) -> RenderableType:
     return output.line(
         f"{output.plural(report.replayed, 'row')} landed in {report.target}",
         f"{report.still_bad:,} still bad" if report.still_bad else "",

@@ -50,20 +50,22 @@ def query(
     text = sys.stdin.read() if sql == "-" else sql
     result = None
     if at is None and engine == "auto" and not no_server:
-        result = _served(invocation, text)
+        result = _query_server(invocation, text)
     if result is None:
         result = invocation.lakehouse().query(text, at=at, engine=engine)
-    invocation.show(result, lambda answer: _answer(answer, limit))
+    invocation.show(result, lambda answer: _render_result(answer, limit))
 
 
-def _served(invocation: Invocation, sql: str) -> Result | None:
+def _query_server(invocation: Invocation, sql: str) -> Result | None:
     """The answer of the project's server. A server makes it faster, never less able."""
     from thermocline import config
     from thermocline.serve.http import standing
 
     project = config.find_project(invocation.project or Path.cwd())
     found = standing.find(project)
-    if found is None or found.lake != standing.lake(config.load(project, invocation.profile)):
+    if found is None or found.lake != standing.lake(
+        config.load_settings(project, invocation.profile)
+    ):
         return None
     from thermocline.client import connect
     from thermocline.telemetry import hide
@@ -77,17 +79,17 @@ def _served(invocation: Invocation, sql: str) -> Result | None:
         return None
 
 
-def _answer(result: Result, limit: int) -> RenderableType:
+def _render_result(result: Result, limit: int) -> RenderableType:
     rows = result.rows
     cut = f", the first {output.number(limit)} shown" if len(rows) > limit else ""
-    footer = f"{output.plural(len(rows), 'row')}{cut}   {_provenance(result.provenance)}"
+    footer = f"{output.plural(len(rows), 'row')}{cut}   {_format_provenance(result.provenance)}"
     return output.stack(
-        output.grid(result.columns, rows[:limit]), output.styled(footer.rstrip(), "dim")
+        output.grid(result.columns, rows[:limit]), output.styled_text(footer.rstrip(), "dim")
     )
 
 
-def _provenance(provenance: Mapping[str, Any]) -> str:
+def _format_provenance(provenance: Mapping[str, Any]) -> str:
     """Which engine answered, from which snapshot of which table."""
     tables: Mapping[str, Any] = provenance.get("tables", {})
-    read = [f"{name}@{output.short(entry['snapshot'])}" for name, entry in tables.items()]
+    read = [f"{name}@{output.short_id(entry['snapshot'])}" for name, entry in tables.items()]
     return "   ".join([str(provenance.get("engine", "")), *read])

@@ -31,10 +31,10 @@ def relocate(invocation: Invocation, plan: bool, old: str | None, shared: bool) 
     lakehouse = invocation.lakehouse()
     with invocation.progress() as progress:
         done = lakehouse.relocate(old=old, shared=shared, plan=plan, progress=progress)
-    invocation.show(done, _view)
+    invocation.show(done, _render_relocation)
 
 
-def _view(done: Relocation) -> RenderableType:
+def _render_relocation(done: Relocation) -> RenderableType:
     if not done.tables:
         return output.line(f"All tables lie in {done.warehouse}; there is nothing to relocate.")
     number = output.number

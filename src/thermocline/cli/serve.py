@@ -16,7 +16,7 @@ from thermocline.errors import Transient
 
 if TYPE_CHECKING:
     from thermocline.config import Settings
-    from thermocline.serve.assembly import Assembled
+    from thermocline.serve.assembly import AssembledServer
     from thermocline.serve.http.standing import Standing
 
 READY_SECONDS = 60.0
@@ -39,65 +39,74 @@ def serve(invocation: Invocation, host: str | None, port: int | None, nodes: int
     from thermocline.serve.assembly import assemble
     from thermocline.serve.http import server
 
-    settings = _changed(invocation.settings(), host=host, port=port, nodes=nodes)
-    _log(invocation, settings)
+    settings = _override_settings(invocation.settings(), host=host, port=port, nodes=nodes)
+    _start_log(invocation, settings)
     if settings.catalog.type == "sqlite":
         with suppress(Transient):  # one that is away for a moment is waited for
-            catalog.reader(settings).tables()
+            catalog.open_reader(settings).tables()
     assembled = assemble(settings)
 
     async def began(standing: Standing) -> None:
         if not invocation.json:
-            output.print_text(output.line(*_where(standing, settings, assembled)))
-        await _ready(assembled)
-        invocation.show(_told(standing, settings, assembled), _standing)
+            output.print_text(output.line(*_describe_endpoint(standing, settings, assembled)))
+        await _wait_until_ready(assembled)
+        invocation.show(_describe_server(standing, settings, assembled), _render_server)
 
     server.serve(assembled.app, settings, began)
 
 
-def _changed(settings: Settings, **given: Any) -> Settings:
+def _override_settings(settings: Settings, **given: Any) -> Settings:
     """The settings with what the command line says instead."""
     said = {name: value for name, value in given.items() if value is not None}
     return replace(settings, serve=replace(settings.serve, **said))
 
 
-def _log(invocation: Invocation, settings: Settings) -> None:
+def _start_log(invocation: Invocation, settings: Settings) -> None:
     """To where THERMOCLINE_LOG says, else to a file of the project."""
-    from thermocline.config import private
-    from thermocline.telemetry import log_to
+    from thermocline.config import private_files
+    from thermocline.telemetry import configure_log
 
     if os.environ.get("THERMOCLINE_LOG"):
         invocation.start_log()
     else:
-        log_to(private.log(settings.project, "serve.log"), largest=private.LOG_BYTES)
+        configure_log(
+            private_files.ensure_log(settings.project, "serve.log"),
+            largest=private_files.MAX_LOG_BYTES,
+        )
 
 
-async def _ready(assembled: Assembled) -> None:
+async def _wait_until_ready(assembled: AssembledServer) -> None:
     until = asyncio.get_running_loop().time() + READY_SECONDS
-    while not assembled.router.ready() and asyncio.get_running_loop().time() < until:
+    while not assembled.router.is_ready() and asyncio.get_running_loop().time() < until:
         await asyncio.sleep(0.05)
 
 
-def _where(standing: Standing, settings: Settings, assembled: Assembled) -> list[str]:
+def _describe_endpoint(
+    standing: Standing, settings: Settings, assembled: AssembledServer
+) -> list[str]:
     anybody = "anybody on this machine may read" if assembled.identity.open else "tokens needed"
     return [f"listens on {standing.url}", anybody, "stop with Ctrl-C"]
 
 
-def _told(standing: Standing, settings: Settings, assembled: Assembled) -> dict[str, Any]:
-    lookout = assembled.router.lookout()
+def _describe_server(
+    standing: Standing, settings: Settings, assembled: AssembledServer
+) -> dict[str, Any]:
+    lake_state = assembled.router.lake_state()
     return {
         "url": standing.url,
         "pid": standing.pid,
         "open": assembled.identity.open,
-        "ready": assembled.router.ready(),
+        "ready": assembled.router.is_ready(),
         "nodes": settings.serve.nodes,
         "hot_window": settings.serve.hot_window,
-        "tables": sorted(lookout.heads),
-        "hot": sorted(table for table, head in lookout.heads.items() if head.hot is not None),
+        "tables": sorted(lake_state.table_heads),
+        "hot": sorted(
+            table for table, head in lake_state.table_heads.items() if head.hot is not None
+        ),
     }
 
 
-def _standing(told: dict[str, Any]) -> Any:
+def _render_server(told: dict[str, Any]) -> Any:
     if not told["ready"]:
         return output.line("not ready yet", "the log in .thermocline/serve.log says more")
     hot, tables = told["hot"], told["tables"]

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 @pass_invocation
 def tables(invocation: Invocation) -> None:
     """List the tables of the lake. Starts no engine."""
-    invocation.show(invocation.lakehouse().tables(), _listed)
+    invocation.show(invocation.lakehouse().tables(), _render_tables)
 
 
-def _listed(found: Sequence[TableInfo]) -> RenderableType:
+def _render_tables(found: Sequence[TableInfo]) -> RenderableType:
     if not found:
         return output.line("The lake holds no table yet.", "Next:  thermo ingest, then thermo run")
     return output.table(
@@ -36,7 +36,7 @@ def _listed(found: Sequence[TableInfo]) -> RenderableType:
                 output.size(info.bytes),
                 "" if info.snapshot is None else str(info.snapshot),
                 output.ago(info.committed_at),
-                " ".join(_names(info)),
+                " ".join(_ref_names(info)),
             ]
             for info in found
         ],
@@ -55,10 +55,10 @@ def show(invocation: Invocation, table: str) -> None:
         "info": found.info(),
         "columns": [dict(zip(columns, column, strict=True)) for column in found.schema()],
     }
-    invocation.show(document, _described)
+    invocation.show(document, _render_table)
 
 
-def _described(document: dict[str, Any]) -> RenderableType:
+def _render_table(document: dict[str, Any]) -> RenderableType:
     info: TableInfo = document["info"]
     facts = output.line(
         info.name,
@@ -68,7 +68,7 @@ def _described(document: dict[str, Any]) -> RenderableType:
         f"snapshot {info.snapshot}" if info.snapshot is not None else "no snapshot yet",
         output.ago(info.committed_at),
     )
-    names = _names(info)
+    names = _ref_names(info)
     columns = output.table(
         ["column", "type", "", "class", "meaning"],
         [
@@ -85,6 +85,6 @@ def _described(document: dict[str, Any]) -> RenderableType:
     return output.stack(facts, output.line(*names) if names else None, "", columns)
 
 
-def _names(info: TableInfo) -> list[str]:
+def _ref_names(info: TableInfo) -> list[str]:
     """Branches and tags; main goes without saying."""
     return [name for name in (*info.branches, *info.tags) if name != "main"]

@@ -30,7 +30,7 @@ def token() -> None:
 @pass_invocation
 def create(invocation: Invocation, name: str, roles: tuple[str, ...], days: int | None) -> None:
     """Make a token for NAME and print it. It is not kept, and cannot be shown again."""
-    made = _tokens(invocation).create(name, roles, days)
+    made = _open_tokens(invocation).create(name, roles, days)
     shown = {"name": name, "roles": list(roles), "days": days, "token": made}
     invocation.show(shown, lambda _: output.line(made))
 
@@ -48,12 +48,12 @@ def list_tokens(invocation: Invocation) -> None:
             "created": each.created,
             "expires": each.expires,
         }
-        for each in _tokens(invocation).all()
+        for each in _open_tokens(invocation).all()
     ]
-    invocation.show(shown, _listed)
+    invocation.show(shown, _render_tokens)
 
 
-def _listed(tokens: Sequence[dict[str, Any]]) -> RenderableType:
+def _render_tokens(tokens: Sequence[dict[str, Any]]) -> RenderableType:
     if not tokens:
         return output.line("There is no token yet.", "Next:  thermo token create NAME")
     return output.table(
@@ -76,11 +76,11 @@ def _listed(tokens: Sequence[dict[str, Any]]) -> RenderableType:
 @pass_invocation
 def revoke(invocation: Invocation, name: str) -> None:
     """Make the token of NAME worthless, also for servers that run."""
-    _tokens(invocation).revoke(name)
+    _open_tokens(invocation).revoke(name)
     invocation.show({"revoked": name}, lambda it: output.line(f"revoked {it['revoked']}"))
 
 
-def _tokens(invocation: Invocation) -> Tokens:
+def _open_tokens(invocation: Invocation) -> Tokens:
     from thermocline.serve.identity.tokens import Tokens
 
     return Tokens(invocation.settings().project)

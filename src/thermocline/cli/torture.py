@@ -8,7 +8,7 @@ import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
-from thermocline.interrupt import unwinding
+from thermocline.interrupt import raise_on_signal
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -53,13 +53,13 @@ def torture(
     from thermocline.torture import torture as begin
 
     order = Order(minutes, seed, kills, events, lanes, restarts, keep, invocation.profile)
-    with unwinding(TIDY_SECONDS), invocation.progress() as progress:
+    with raise_on_signal(TIDY_SECONDS), invocation.progress() as progress:
         verdict = begin(invocation.lakehouse(), order, progress=progress)
-    invocation.show(verdict, told)
+    invocation.show(verdict, render_verdict)
     return 0 if verdict.passed else 1
 
 
-def told(verdict: Verdict) -> RenderableType:
+def render_verdict(verdict: Verdict) -> RenderableType:
     """The report of a trial, for a person."""
     columns = [
         "lane", "sent", "landed", "meanwhile", "quarantined", "lost", "duplicated", "altered",
@@ -75,8 +75,8 @@ def told(verdict: Verdict) -> RenderableType:
     deeds = sorted(verdict.deeds.items(), key=lambda deed: -deed[1])
     done: list[output.Row] = [[deed, output.number(count)] for deed, count in deeds]
     if verdict.in_vain:
-        done.append([output.styled("in vain", "dim"), output.number(verdict.in_vain)])
-    mark = output.styled("✓", "green") if verdict.passed else output.styled("✗", "red")
+        done.append([output.styled_text("in vain", "dim"), output.number(verdict.in_vain)])
+    mark = output.styled_text("✓", "green") if verdict.passed else output.styled_text("✗", "red")
     cut = f" of {verdict.planned} planned" if verdict.kills < verdict.planned else ""
     times = f"{verdict.kills}{cut} times, {output.duration(verdict.seconds)}, seed {verdict.seed}"
     return output.stack(
@@ -85,11 +85,11 @@ def told(verdict: Verdict) -> RenderableType:
         output.table(["done to it", "times"], done, right=("times",)) if done else None,
         *(output.line(f"! {surprise}", style="yellow") for surprise in verdict.surprises),
         "",
-        output.table(["", ""], [[mark, f"{_said(verdict)}   {times}"]]),
+        output.table(["", ""], [[mark, f"{_summarize(verdict)}   {times}"]]),
     )
 
 
-def _said(verdict: Verdict) -> str:
+def _summarize(verdict: Verdict) -> str:
     if verdict.passed:
         return "every event landed once, in order"
     if all(lane.passed for lane in verdict.lanes):

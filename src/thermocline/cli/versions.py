@@ -14,7 +14,7 @@ from thermocline.errors import BadInput
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from thermocline.api import Entry
+    from thermocline.api import HistoryEntry
 
 
 @click.command(cls=Command)
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 def history(invocation: Invocation, table: str, limit: int) -> None:
     """List the snapshots of TABLE, newest first. Starts no engine."""
     entries = invocation.lakehouse().table(table).history()
-    invocation.show(entries, lambda found: _entries(found, limit))
+    invocation.show(entries, lambda found: _render_history(found, limit))
 
 
-def _entries(entries: Sequence[Entry], limit: int) -> RenderableType:
+def _render_history(entries: Sequence[HistoryEntry], limit: int) -> RenderableType:
     if not entries:
         return output.line("The table has no snapshot yet.")
     return output.table(

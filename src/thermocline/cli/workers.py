@@ -52,21 +52,21 @@ def backfill(
     lakehouse = invocation.lakehouse()
     if hand_out:
         pieces = lakehouse.hand_out(model, first, last, batch=batch, env=env)
-        invocation.show(pieces, _handed_out)
+        invocation.show(pieces, _render_pieces)
         return
     with invocation.progress() as progress:
         report = lakehouse.backfill(
             model, first, last, workers=workers, batch=batch, env=env, progress=progress
         )
-    invocation.show(report, _backfilled)
+    invocation.show(report, _render_backfill)
 
 
-def _handed_out(pieces: list[Piece]) -> RenderableType:
+def _render_pieces(pieces: list[Piece]) -> RenderableType:
     lines = [json.dumps(piece.as_dict(), separators=(",", ":")) for piece in pieces]
     return output.stack(*(output.line(line) for line in lines))
 
 
-def _backfilled(report: BackfillReport) -> RenderableType:
+def _render_backfill(report: BackfillReport) -> RenderableType:
     spark = f", {report.on_spark:,} of them on Spark" if report.on_spark else ""
     again = " (went on where an earlier one stopped)" if report.resumed else ""
     rows = [
@@ -106,15 +106,15 @@ def work(
     if model is not None:
         with invocation.progress() as progress:
             report = lakehouse.backfill(model, partition, partition, workers=1, progress=progress)
-        invocation.show(report, _backfilled)
+        invocation.show(report, _render_backfill)
         return
     for line in [piece] if piece is not None else sys.stdin:
         if line.strip():
-            done = lakehouse.work(Piece.from_dict(_parsed(line)))
+            done = lakehouse.work(Piece.from_dict(_parse_json(line)))
             click.echo(json.dumps(done.as_dict()))
 
 
-def _parsed(line: str) -> Any:
+def _parse_json(line: str) -> Any:
     try:
         return json.loads(line)
     except ValueError as error:
@@ -129,16 +129,16 @@ def _parsed(line: str) -> Any:
 @pass_invocation
 def partitions(invocation: Invocation, model: str) -> None:
     """Show which partitions of MODEL are fresh, stale or failed, and what a backfill is at."""
-    invocation.show(invocation.lakehouse().partitions(model), _mapped)
+    invocation.show(invocation.lakehouse().partitions(model), _render_partitions)
 
 
-def _mapped(found: PartitionMap) -> RenderableType:
+def _render_partitions(found: PartitionMap) -> RenderableType:
     if not found.partitions:
         return output.line(f"{found.table} has no partitions yet.")
     counts = " · ".join(f"{count:,} {how}" for how, count in sorted(found.counts.items()))
     lines = [
         output.line(f"{title:<12}", "".join(MARKS[str(each.standing)] for each in some))
-        for title, some in _rows(found)
+        for title, some in _group_partitions(found)
     ]
     key = "   ".join(f"{mark} {how}" for how, mark in MARKS.items() if how in found.counts)
     troubles = [each for each in found.partitions if each.why and each.standing == "failed"]
@@ -151,7 +151,7 @@ def _mapped(found: PartitionMap) -> RenderableType:
     )
 
 
-def _rows(found: PartitionMap) -> list[tuple[str, list[Any]]]:
+def _group_partitions(found: PartitionMap) -> list[tuple[str, list[Any]]]:
     """Days by month, and anything else so many to a line."""
     names = [each.name for each in found.partitions]
     if all(len(name) == 10 and name[4] == name[7] == "-" for name in names):

@@ -1,8 +1,8 @@
-"""What a project is set to, read once by the entry point and frozen.
+"""The settings of a project, read once by the entry point and frozen.
 
 Later layers win: defaults, `thermocline.toml`, its `[profile.NAME]`, `secrets.toml`, the
-environment. Every value remembers the layer it came from. Reading settings does nothing else:
-no folder is made, no engine started, and no secret ever appears in a message.
+environment. Every value records the layer it came from. Reading settings has no side effect: it
+creates no folder and starts no engine, and no secret ever appears in a message.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from thermocline.config.address import locate
-from thermocline.config.known import BY_KEY, SETTINGS, Setting
-from thermocline.config.layers import PROJECT_FILE, SECRETS_FILE, is_setting, layers
-from thermocline.config.values import (
+from thermocline.config.definitions import BY_KEY, SETTINGS, Setting
+from thermocline.config.layers import PROJECT_FILE, SECRETS_FILE, is_setting, read_layers
+from thermocline.config.locations import resolve_locations
+from thermocline.config.settings import (
     ApiSettings,
     CatalogSettings,
     DuckDBSettings,
@@ -56,14 +56,14 @@ __all__ = [
     "WorkersSettings",
     "find_project",
     "is_setting",
-    "load",
+    "load_settings",
 ]
 
 PROFILE_VARIABLE = "THERMOCLINE_PROFILE"
 
 
 def find_project(start: Path) -> Path:
-    """The nearest folder at or above `start` that holds a thermocline.toml."""
+    """Return the nearest folder at or above `start` that holds a thermocline.toml."""
     start = start.expanduser().absolute()
     for folder in (start, *start.parents):
         if (folder / PROJECT_FILE).is_file():
@@ -75,10 +75,10 @@ def find_project(start: Path) -> Path:
     )
 
 
-def load(
+def load_settings(
     project: Path, profile: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Settings:
-    """The settings of the project in this folder. Raises ConfigError, naming file and key."""
+    """Return the settings of the project in this folder. Raises ConfigError with file and key."""
     project = project.expanduser().absolute()
     if not (project / PROJECT_FILE).is_file():
         raise ConfigError(
@@ -89,7 +89,7 @@ def load(
     profile = (profile if profile is not None else environ.get(PROFILE_VARIABLE)) or None
     values: dict[str, Any] = {setting.key: setting.default for setting in SETTINGS}
     origins = dict.fromkeys(values, "default")
-    for origin, key, value in layers(project, profile, environ):
+    for origin, key, value in read_layers(project, profile, environ):
         setting = BY_KEY[key]
         if setting.kind is dict:
             values[key] = {**values[key], **value}
@@ -97,11 +97,11 @@ def load(
         else:
             values[key] = value
         origins[key] = origin
-    locate(project, values, origins)
-    return _settings(project, profile, values, origins)
+    resolve_locations(project, values, origins)
+    return _build_settings(project, profile, values, origins)
 
 
-def _settings(
+def _build_settings(
     project: Path, profile: str | None, values: dict[str, Any], origins: dict[str, str]
 ) -> Settings:
     def section(prefix: str) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def _settings(
         trino=TrinoSettings(**section("serve.trino.")),
         jwt=JwtSettings(**section("serve.jwt.")),
         origins=MappingProxyType(origins),
-        warnings=_warnings(project / SECRETS_FILE),
+        warnings=_find_warnings(project / SECRETS_FILE),
     )
 
 
-def _warnings(secrets: Path) -> tuple[str, ...]:
+def _find_warnings(secrets: Path) -> tuple[str, ...]:
     if secrets.is_file() and secrets.stat().st_mode & 0o004:
         return (f"{secrets.name} can be read by everybody; run `chmod 600 {secrets}`.",)
     return ()

@@ -1,4 +1,4 @@
-"""What the files and the environment give, checked value by value, weakest layer first."""
+"""Read settings from files and the environment, weakest layer first, and validate each value."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from thermocline.config.address import names_a_secret, split_uri
-from thermocline.config.known import BY_KEY, ENVIRONMENT_PREFIX, SETTINGS, Setting
-from thermocline.config.values import Secret
+from thermocline.config.definitions import BY_KEY, ENVIRONMENT_PREFIX, SETTINGS, Setting
+from thermocline.config.locations import is_secret_name, split_uri
+from thermocline.config.settings import Secret
 from thermocline.errors import ConfigError
 
 PROJECT_FILE = "thermocline.toml"
 SECRETS_FILE = "secrets.toml"
 
 
-def layers(
+def read_layers(
     project: Path, profile: str | None, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, str, Any]]:
-    """(origin, dotted key, value) of all that is set, weakest layer first."""
-    shared = _read(project / PROJECT_FILE)
-    private = _read(project / SECRETS_FILE) if (project / SECRETS_FILE).is_file() else {}
+    """Yield (origin, dotted key, value) for everything that is set, weakest layer first."""
+    shared = _read_toml(project / PROJECT_FILE)
+    private = _read_toml(project / SECRETS_FILE) if (project / SECRETS_FILE).is_file() else {}
     overlays = {
-        PROJECT_FILE: _profiles(shared, PROJECT_FILE),
-        SECRETS_FILE: _profiles(private, SECRETS_FILE),
+        PROJECT_FILE: _pop_profiles(shared, PROJECT_FILE),
+        SECRETS_FILE: _pop_profiles(private, SECRETS_FILE),
     }
     known = sorted({name for overlay in overlays.values() for name in overlay})
     if profile is not None and profile not in known:
@@ -39,18 +39,18 @@ def layers(
         (shared, PROJECT_FILE, PROJECT_FILE),
         (private, SECRETS_FILE, "secrets file"),
     ):
-        for key, value in _given(tree, file):
+        for key, value in _read_settings(tree, file):
             yield origin, key, value
-        # Profiles that are not in force are read as well: a typo should not wait for its day.
+        # Inactive profiles are validated as well, so that a typo is found at once.
         for name, overlay in overlays[file].items():
-            for key, value in _given(overlay, file, f"profile.{name}."):
+            for key, value in _read_settings(overlay, file, f"profile.{name}."):
                 if name == profile:
                     yield f"profile {name}" if file == PROJECT_FILE else origin, key, value
-    for key, value in _from_environment(environ):
+    for key, value in _read_environment(environ):
         yield "environment", key, value
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read_toml(path: Path) -> dict[str, Any]:
     import tomllib
 
     try:
@@ -58,17 +58,17 @@ def _read(path: Path) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         # The parser's message holds a position and at most one character, never a value.
         raise ConfigError(
-            f"{path.name} is not valid TOML: {error}", f"Mend {path}.", file=str(path)
+            f"{path.name} is not valid TOML: {error}", f"Fix {path}.", file=str(path)
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path.name} is not UTF-8 text.", f"Mend {path}.") from None
+        raise ConfigError(f"{path.name} is not UTF-8 text.", f"Save {path} as UTF-8.") from None
     except OSError as error:
         raise ConfigError(
-            f"{path.name} cannot be read: {error.strerror}.", f"Check the rights of {path}."
+            f"{path.name} cannot be read: {error.strerror}.", f"Check the permissions of {path}."
         ) from None
 
 
-def _profiles(tree: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
+def _pop_profiles(tree: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
     profiles = tree.pop("profile", {})
     if not isinstance(profiles, dict) or not all(isinstance(v, dict) for v in profiles.values()):
         raise ConfigError(
@@ -77,13 +77,13 @@ def _profiles(tree: dict[str, Any], file: str) -> dict[str, dict[str, Any]]:
     return profiles
 
 
-def _given(tree: dict[str, Any], file: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The settings of a parsed file, each checked; `prefix` only serves the messages."""
+def _read_settings(tree: dict[str, Any], file: str, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the validated settings of a parsed file; `prefix` only serves the messages."""
     stack = [(key, value) for key, value in reversed(tree.items())]
     while stack:
         key, value = stack.pop()
         if key in BY_KEY:
-            yield key, _accept(BY_KEY[key], value, file, prefix)
+            yield key, _validate(BY_KEY[key], value, file, prefix)
         elif any(known.startswith(f"{key}.") for known in BY_KEY):
             if not isinstance(value, dict):
                 raise ConfigError(
@@ -111,7 +111,7 @@ def _refuse_unknown(key: str, what: str, known: list[str], prefix: str = "") -> 
     )
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _read_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
     variables = {setting.variable: setting for setting in SETTINGS}
     for name in sorted(environ):
         if not is_setting(name):
@@ -119,19 +119,19 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
         if name not in variables:
             _refuse_unknown(name, f"Environment variable {name}", list(variables))
         setting = variables[name]
-        yield setting.key, _accept(setting, _from_text(setting, environ[name], name), name)
+        yield setting.key, _validate(setting, _parse_text(setting, environ[name], name), name)
 
 
 def is_setting(variable: str) -> bool:
-    """Whether an environment variable sets one of the settings.
+    """Return whether an environment variable is a setting.
 
-    Names without "__" after the prefix steer something else, THERMOCLINE_PROFILE for one.
+    Names without "__" after the prefix have another purpose, such as THERMOCLINE_PROFILE.
     """
     return variable.startswith(ENVIRONMENT_PREFIX) and "__" in variable
 
 
-def _from_text(setting: Setting, text: str, variable: str) -> Any:
-    """An environment variable's text as the value a TOML file would hold."""
+def _parse_text(setting: Setting, text: str, variable: str) -> Any:
+    """Convert the text of an environment variable to the value that a TOML file would hold."""
     if setting.kind is bool and text.lower() in {"true", "1", "yes", "on"}:
         return True
     if setting.kind is bool and text.lower() in {"false", "0", "no", "off"}:
@@ -155,39 +155,39 @@ def _from_text(setting: Setting, text: str, variable: str) -> Any:
     return text
 
 
-_WANTED = {
+_TYPE_NAMES = {
     str: "text",
     Secret: "text",
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    tuple: "a list of texts",
-    dict: "a table of texts",
+    tuple: "a list of strings",
+    dict: "a table of strings",
 }
 
 
-def _accept(setting: Setting, value: Any, source: str, prefix: str = "") -> Any:
-    """The value in its own type, or a ConfigError that does not repeat the value."""
+def _validate(setting: Setting, value: Any, source: str, prefix: str = "") -> Any:
+    """Return the value in its own type. Raises ConfigError, which never repeats the value."""
     where = f"{source}: `{prefix}{setting.key}`"
     if setting.kind is Secret and source == PROJECT_FILE:
         _refuse_secret(where, setting.variable)
     if setting.kind is float and type(value) is int:
-        value = float(value)  # 1 is a number too
+        value = float(value)  # a whole number is a valid number
     wanted = {Secret: str, tuple: list}.get(setting.kind, setting.kind)
     wrong = not isinstance(value, wanted) or (isinstance(value, bool) and setting.kind is not bool)
     if setting.kind is tuple and not wrong:
         wrong = not all(isinstance(item, str) for item in value)
     if setting.kind is dict and not wrong:
-        value = _plain_table(value, where)
+        value = _flatten_table(value, where)
     if wrong:
         raise ConfigError(
-            f"{where} must be {_WANTED[setting.kind]}, not {type(value).__name__}.",
-            f"Mend it in {source}.",
+            f"{where} must be {_TYPE_NAMES[setting.kind]}, not {type(value).__name__}.",
+            f"Fix it in {source}.",
             key=setting.key,
         )
     problem = setting.check(value) if setting.check else None
     if problem:
-        raise ConfigError(f"{where} {problem}.", f"Mend it in {source}.", key=setting.key)
+        raise ConfigError(f"{where} {problem}.", f"Fix it in {source}.", key=setting.key)
     if setting.key == "lake.catalog.uri" and source == PROJECT_FILE and split_uri(value)[2]:
         _refuse_secret(f"{where} holds a password, which", "THERMOCLINE_LAKE__CATALOG__PASSWORD")
     if setting.kind is Secret:
@@ -195,16 +195,16 @@ def _accept(setting: Setting, value: Any, source: str, prefix: str = "") -> Any:
     return tuple(value) if setting.kind is tuple else value
 
 
-def _plain_table(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, str]:
-    """A table of texts; unquoted dotted names (spark.ui.enabled = false) mean what they say."""
+def _flatten_table(table: dict[str, Any], where: str, prefix: str = "") -> dict[str, str]:
+    """Return a flat table of texts; unquoted dotted names (spark.ui.enabled = false) are joined."""
     flat: dict[str, str] = {}
     for name, value in table.items():
         full = prefix + name
         if isinstance(value, dict):
-            flat |= _plain_table(value, where, f"{full}.")
-        elif names_a_secret(full):
+            flat |= _flatten_table(value, where, f"{full}.")
+        elif is_secret_name(full):
             raise ConfigError(
-                f"{where} entry {full!r} names a secret, and free entries are shown.",
+                f"{where} entry {full!r} names a secret, but entries of this table are displayed.",
                 "Use lake.catalog.password, token or credential, or the keys of lake.s3.",
             )
         elif isinstance(value, bool):

@@ -1,8 +1,7 @@
-"""Scratch folders: what a process needs only while it lives.
+"""Scratch folders: temporary folders that live as long as their process.
 
-A folder is locked for as long as its process lives. One that nobody has locked was left by a
-process that was killed, and is removed when the next folder is made beside it. Process ids would
-not do: they are given out again.
+A process locks its folder. A folder without a lock was left by a killed process, and is removed
+when the next folder is created beside it. Process ids would not do: the system reuses them.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from pathlib import Path
 from types import TracebackType
 
 
-class Scratch:
-    """A folder that is removed when it is closed, or by others when its process was killed."""
+class ScratchFolder:
+    """A folder that is removed on close, or by a later process if its own process was killed."""
 
     def __init__(self, parent: Path, prefix: str) -> None:
-        sweep(parent, prefix)
-        self.path, self._lock = _make(parent, prefix)
+        remove_abandoned(parent, prefix)
+        self.path, self._lock = _create_locked(parent, prefix)
 
     def close(self) -> None:
-        """Remove the folder and what is in it."""
+        """Remove the folder and its content."""
         if self._lock is not None:
             shutil.rmtree(self.path, ignore_errors=True)
             os.close(self._lock)
@@ -42,16 +41,16 @@ class Scratch:
         self.close()
 
 
-def sweep(parent: Path, prefix: str) -> None:
+def remove_abandoned(parent: Path, prefix: str) -> None:
     """Remove the folders of processes that were killed."""
     with contextlib.suppress(OSError):
         for folder in parent.glob(f"{prefix}*"):
-            _remove_left(folder)
+            _remove_if_abandoned(folder)
 
 
-def _remove_left(folder: Path) -> None:
-    """Remove a folder unless a living process has it."""
-    with contextlib.suppress(OSError):  # it is locked, somebody else's, or gone
+def _remove_if_abandoned(folder: Path) -> None:
+    """Remove a folder unless a live process has locked it."""
+    with contextlib.suppress(OSError):  # locked, owned by another user, or removed
         if folder.is_symlink() or folder.stat().st_uid != os.getuid():
             return
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -62,19 +61,19 @@ def _remove_left(folder: Path) -> None:
             os.close(handle)
 
 
-def _make(parent: Path, prefix: str) -> tuple[Path, int | None]:
+def _create_locked(parent: Path, prefix: str) -> tuple[Path, int | None]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
-            continue  # a sweep came before the lock
+            continue  # another process removed it before the lock was taken
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(handle)  # a sweep is about to remove it
+            os.close(handle)  # another process is about to remove it
             continue
-        except OSError:  # a file system without locks: nobody can sweep there either
+        except OSError:  # a file system without locks: no process can remove it either
             return path, handle
         if path.exists():
             return path, handle

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from thermocline.contract.definition import Partition
+from thermocline.contract.definition import PartitionField
 
 # Below these a partitioning is small enough to do no harm, whatever its fields.
-FEWEST_PARTITIONS = 100
-FEWEST_TIME_PARTITIONS = 1_000
+MIN_PARTITIONS = 100
+MIN_TIME_PARTITIONS = 1_000
 # A partition that holds fewer rows than this is mostly file overhead.
-ROWS_WORTH_A_PARTITION = 1_000
+MIN_ROWS_PER_PARTITION = 1_000
 # Planning reads one manifest entry a file; beyond this it is felt in every query.
-MOST_PARTITIONS = 100_000
+MAX_PARTITIONS = 100_000
 
-_COARSER = {"hour": "day", "day": "month", "month": "year"}
-_TIMES = frozenset({"year", "month", "day", "hour"})
+_COARSER_TRANSFORMS = {"hour": "day", "day": "month", "month": "year"}
+_TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour"})
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class FieldStatistics:
     """How many partitions one partition field makes alone: counted, or estimated as distinct
     values of its transform."""
 
-    field: Partition
+    field: PartitionField
     partitions: int
 
 
@@ -32,7 +32,7 @@ class FieldStatistics:
 class CardinalityWarning:
     """One partition field that splits the data too finely, and what would suit it better."""
 
-    field: Partition
+    field: PartitionField
     what: str
     hint: str
 
@@ -40,7 +40,7 @@ class CardinalityWarning:
         return f"{self.what}; {self.hint}"
 
 
-def warn(
+def find_warnings(
     rows: int, fields: Sequence[FieldStatistics], files: int | None = None
 ) -> tuple[CardinalityWarning, ...]:
     """Warnings about partition fields with so many values that partitions hold hardly any rows.
@@ -50,19 +50,21 @@ def warn(
     """
     if rows <= 0:
         return ()
-    return tuple(_warning(rows, files, field) for field in fields if _too_fine(rows, field))
+    return tuple(
+        _build_warning(rows, files, field) for field in fields if _is_too_fine(rows, field)
+    )
 
 
-def _too_fine(rows: int, statistics: FieldStatistics) -> bool:
+def _is_too_fine(rows: int, statistics: FieldStatistics) -> bool:
     partitions = statistics.partitions
-    if partitions >= MOST_PARTITIONS:
+    if partitions >= MAX_PARTITIONS:
         return True
-    is_time = statistics.field.transform in _TIMES
-    fewest = FEWEST_TIME_PARTITIONS if is_time else FEWEST_PARTITIONS
-    return partitions >= fewest and rows / partitions < ROWS_WORTH_A_PARTITION
+    is_time = statistics.field.transform in _TIME_TRANSFORMS
+    fewest = MIN_TIME_PARTITIONS if is_time else MIN_PARTITIONS
+    return partitions >= fewest and rows / partitions < MIN_ROWS_PER_PARTITION
 
 
-def _warning(rows: int, files: int | None, statistics: FieldStatistics) -> CardinalityWarning:
+def _build_warning(rows: int, files: int | None, statistics: FieldStatistics) -> CardinalityWarning:
     field, partitions = statistics.field, statistics.partitions
     each = max(1, round(rows / partitions))
     what = (
@@ -71,14 +73,14 @@ def _warning(rows: int, files: int | None, statistics: FieldStatistics) -> Cardi
     )
     if files is not None and files > partitions:
         what += f" in {files:,} files"
-    return CardinalityWarning(field, what, _better(rows, field))
+    return CardinalityWarning(field, what, _suggest_transform(rows, field))
 
 
-def _better(rows: int, field: Partition) -> str:
-    if field.transform in _COARSER:
-        return f"partition by {_COARSER[field.transform]}({field.column})"
+def _suggest_transform(rows: int, field: PartitionField) -> str:
+    if field.transform in _COARSER_TRANSFORMS:
+        return f"partition by {_COARSER_TRANSFORMS[field.transform]}({field.column})"
     buckets = 1
-    while buckets < 1024 and rows / (buckets * 2) >= ROWS_WORTH_A_PARTITION * 100:
+    while buckets < 1024 and rows / (buckets * 2) >= MIN_ROWS_PER_PARTITION * 100:
         buckets *= 2
     if buckets == 1:
         return "leave the partition out and sort by the column"

@@ -19,7 +19,7 @@ _BINARY = Primitive("binary")
 _TIMESTAMPTZ = Primitive("timestamptz")
 
 
-class Write(StrEnum):
+class WriteMode(StrEnum):
     """How new rows meet the rows already there."""
 
     APPEND = "append"
@@ -29,14 +29,14 @@ class Write(StrEnum):
     REPLACE = "replace"
 
 
-class Updates(StrEnum):
+class UpdateMode(StrEnum):
     """Whether a changed row rewrites its file or adds a delete file."""
 
     COPY_ON_WRITE = "copy-on-write"
     MERGE_ON_READ = "merge-on-read"
 
 
-class Incremental(StrEnum):
+class IncrementalMode(StrEnum):
     """What happens when a model's changes cannot be followed to the parts that they touch."""
 
     AUTO = "auto"
@@ -45,7 +45,7 @@ class Incremental(StrEnum):
     """That is an error."""
 
 
-class Drift(StrEnum):
+class DriftMode(StrEnum):
     """What ingestion does with a field the contract does not name."""
 
     REFUSE = "refuse"
@@ -69,7 +69,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Partition:
+class PartitionField:
     """One partition field: a transform of a column. `param` is bucket count or truncate width."""
 
     column: str
@@ -93,7 +93,7 @@ class Partition:
 
 
 @dataclass(frozen=True)
-class Sort:
+class SortField:
     """One column of the sort order inside files."""
 
     column: str
@@ -138,7 +138,7 @@ class Rule:
         return dict(self.arguments).get(key, default)
 
     @property
-    def row_level(self) -> bool:
+    def is_row_level(self) -> bool:
         """Whether a single row can be said to break the rule, so that ingestion can quarantine."""
         return self.kind in {"missing", "accepted", "range", "length", "pattern"}
 
@@ -176,13 +176,13 @@ MESSAGE_COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Shape:
+class TableShape:
     """The part of a contract that is also visible in the table itself."""
 
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
-    partition: tuple[Partition, ...] = ()
-    sort: tuple[Sort, ...] = ()
+    partition: tuple[PartitionField, ...] = ()
+    sort: tuple[SortField, ...] = ()
 
     def column(self, name: str) -> Column | None:
         """The column of that name, if there is one."""
@@ -207,14 +207,14 @@ class Contract:
     status: str = "active"
     description: str = ""
     key: tuple[str, ...] = ()
-    partition: tuple[Partition, ...] = ()
-    sort: tuple[Sort, ...] = ()
-    write: Write = Write.APPEND
+    partition: tuple[PartitionField, ...] = ()
+    sort: tuple[SortField, ...] = ()
+    write: WriteMode = WriteMode.APPEND
     order_by: tuple[str, ...] = ()
     delete_when: str | None = None
-    updates: Updates = Updates.COPY_ON_WRITE
-    incremental: Incremental = Incremental.AUTO
-    drift: Drift = Drift.REFUSE
+    updates: UpdateMode = UpdateMode.COPY_ON_WRITE
+    incremental: IncrementalMode = IncrementalMode.AUTO
+    drift: DriftMode = DriftMode.REFUSE
     dropped: tuple[str, ...] = ()
     rules: tuple[Rule, ...] = ()
     freshness: timedelta | None = None
@@ -241,7 +241,7 @@ class Contract:
     @property
     def system_columns(self) -> tuple[Column, ...]:
         """Columns that Thermocline fills: history in scd2 tables, provenance in bronze."""
-        if self.write is Write.SCD2:
+        if self.write is WriteMode.SCD2:
             return SCD2_COLUMNS
         if self.layer != "bronze":
             return ()
@@ -254,12 +254,12 @@ class Contract:
         return self.columns + tuple(c for c in self.system_columns if c.name not in written)
 
     @property
-    def shape(self) -> Shape:
+    def shape(self) -> TableShape:
         """What the table should look like."""
         key = self.key
-        if self.write is Write.SCD2:
+        if self.write is WriteMode.SCD2:
             key = (*self.key, "_valid_from")
-        return Shape(self.table_columns, key, self.partition, self.sort)
+        return TableShape(self.table_columns, key, self.partition, self.sort)
 
     def column(self, name: str) -> Column | None:
         """The table's column of that name, if there is one."""

@@ -7,22 +7,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
-from thermocline.contract.names import MAX_TABLE_NAME, flaw_of_name
+from thermocline.contract.identifiers import MAX_TABLE_NAME, check_name
 from thermocline.contract.odcs.columns import read_layout
-from thermocline.contract.odcs.rules import read_rules
+from thermocline.contract.odcs.quality import read_rules
 from thermocline.contract.odcs.semantics import check_references, check_semantics
 from thermocline.contract.odcs.structure import read_structure
-from thermocline.contract.odcs.terms import read_terms, settings_of
-from thermocline.contract.problems import Problem, Report, Where, refuse, shown, shown_path
+from thermocline.contract.odcs.table_settings import read_table_settings, to_contract_arguments
+from thermocline.contract.problems import (
+    DocumentPath,
+    Problem,
+    ProblemReport,
+    build_contract_error,
+    display_path,
+    quote,
+)
 from thermocline.errors import NotFound
 
 if TYPE_CHECKING:
     from open_data_contract_standard.model import OpenDataContractStandard, SchemaObject
 
-    from thermocline.contract.odcs.yaml_lines import Document
+    from thermocline.contract.odcs.yaml_lines import YamlDocument
 
 SUFFIXES = (".odcs.yaml", ".odcs.yml")
-_SCHEMA: Where = ("schema", 0)
+_SCHEMA: DocumentPath = ("schema", 0)
 
 
 def load_contract(path: Path | str) -> Contract:
@@ -31,9 +38,9 @@ def load_contract(path: Path | str) -> Contract:
     Raises ContractError with all problems of the file, each with its line. References to other
     tables are checked by `load_contracts`, which knows them.
     """
-    contract, problems = _read(Path(path))
+    contract, problems = _read_file(Path(path))
     if contract is None or problems:
-        raise refuse(problems)
+        raise build_contract_error(problems)
     return contract
 
 
@@ -47,40 +54,40 @@ def load_contracts(folder: Path | str) -> dict[str, Contract]:
     contracts: dict[str, Contract] = {}
     unsound: set[str] = set()
     files: dict[str, str] = {}
-    for path in _files(Path(folder), problems):
-        contract, found = _read(path)
+    for path in _find_files(Path(folder), problems):
+        contract, found = _read_file(path)
         problems += found
         table = contract.table if contract else f"{path.parent.name}.{_stem(path)}"
         if found:
             unsound.add(table)
         if contract is not None:
             contracts[table] = contract
-        twin = files.setdefault(table.lower(), shown_path(path))
-        if twin != shown_path(path):
+        twin = files.setdefault(table.lower(), display_path(path))
+        if twin != display_path(path):
             what, hint = f"{table} has two contracts", f"the other is {twin}"
-            problems.append(Problem(shown_path(path), 1, "", what, hint))
+            problems.append(Problem(display_path(path), 1, "", what, hint))
     for contract in contracts.values():
         assert contract.path is not None
-        report = Report(shown_path(contract.path), _given_line)
+        report = ProblemReport(display_path(contract.path), _line_of_rule)
         check_references(contract, contracts.values(), unsound, report)
         problems += report.problems
     if problems:
-        raise refuse(problems)
+        raise build_contract_error(problems)
     return dict(sorted(contracts.items()))
 
 
-def _given_line(at: Where) -> int:
+def _line_of_rule(at: DocumentPath) -> int:
     return int(at[1])
 
 
-def _files(folder: Path, problems: list[Problem]) -> list[Path]:
+def _find_files(folder: Path, problems: list[Problem]) -> list[Path]:
     """The contract files; a YAML file that would silently not count is a problem."""
     found = []
     for path in sorted(folder.rglob("*.y*ml")):
         inside = path.relative_to(folder)
         if any(part.startswith(".") for part in inside.parts) or not path.is_file():
             continue
-        place = shown_path(path)
+        place = display_path(path)
         if not path.name.endswith(SUFFIXES):
             hint = f"name it {path.stem}.odcs.yaml, or keep it elsewhere"
             problems.append(Problem(place, 0, "", "is not read as a contract", hint))
@@ -92,22 +99,22 @@ def _files(folder: Path, problems: list[Problem]) -> list[Path]:
     return found
 
 
-def _read(path: Path) -> tuple[Contract | None, list[Problem]]:
+def _read_file(path: Path) -> tuple[Contract | None, list[Problem]]:
     # Here and not above: whoever only handles contracts as values needs no YAML library.
     from thermocline.contract.odcs.yaml_lines import MAX_BYTES, read_document
 
-    document = read_document(_bytes(path, MAX_BYTES + 1))
-    report = Report(shown_path(path), document.line)
-    for flaw in document.flaws:
+    document = read_document(_read_bytes(path, MAX_BYTES + 1))
+    report = ProblemReport(display_path(path), document.line)
+    for flaw in document.problems:
         report.problems.append(Problem(report.path, flaw.line, "", flaw.what, flaw.hint))
     if document.root is None:
         return None, report.problems
     structure = read_structure(document.data, report)
-    contract = None if structure is None else _contract(structure, path, document, report)
+    contract = None if structure is None else _build_contract(structure, path, document, report)
     return contract, report.problems
 
 
-def _bytes(path: Path, most: int) -> bytes:
+def _read_bytes(path: Path, most: int) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(most)
@@ -118,20 +125,20 @@ def _bytes(path: Path, most: int) -> bytes:
         raise NotFound(cause, "Check the path and its permissions.") from None
 
 
-def _contract(
-    structure: OpenDataContractStandard, path: Path, document: Document, report: Report
+def _build_contract(
+    structure: OpenDataContractStandard, path: Path, document: YamlDocument, report: ProblemReport
 ) -> Contract | None:
     schemas = structure.schema_ or []
     if len(schemas) != 1:
         what = f"holds {len(schemas)} tables" if schemas else "holds no table"
-        report.lacks(("schema",), "schema", what, "a contract file holds one")
+        report.add_missing(("schema",), "schema", what, "a contract file holds one")
         if not schemas:
             return None
     schema = schemas[0]
-    layer, name = path.absolute().parent.name, _table_name(schema, path, report)
+    layer, name = path.absolute().parent.name, _read_table_name(schema, path, report)
     _check_layer(layer, report)
     layout = read_layout(schema, _SCHEMA, report)
-    terms = read_terms(structure, schema, _SCHEMA, report)
+    terms = read_table_settings(structure, schema, _SCHEMA, report)
     contract = Contract(
         table=f"{layer}.{name}",
         columns=tuple(layout.columns),
@@ -139,30 +146,30 @@ def _contract(
         id=structure.id or "",
         version=structure.version or "",
         status=structure.status or "active",
-        description=_description(structure, schema),
+        description=_read_description(structure, schema),
         key=layout.key,
         partition=layout.partition,
         line=document.line(_SCHEMA),
-        **settings_of(terms),
+        **to_contract_arguments(terms),
     )
     rules = read_rules(schema, _SCHEMA, layer, contract.table_columns, report)
     check_semantics(contract, layout.places, terms.places, report)
     return replace(contract, rules=rules)
 
 
-def _table_name(schema: SchemaObject, path: Path, report: Report) -> str:
+def _read_table_name(schema: SchemaObject, path: Path, report: ProblemReport) -> str:
     """The table's name, which the schema says and the file's name repeats."""
     stem = _stem(path)
     at = (*_SCHEMA, "name")
     if schema.name is None:
-        report.lacks(_SCHEMA, "schema", "the table has no name", f"write name: {stem}")
+        report.add_missing(_SCHEMA, "schema", "the table has no name", f"write name: {stem}")
         return stem
-    flaw = flaw_of_name(schema.name, MAX_TABLE_NAME)
+    flaw = check_name(schema.name, MAX_TABLE_NAME)
     if flaw:
-        report.broken(at, "schema", *flaw)
+        report.add_broken(at, "schema", *flaw)
         return stem
     if schema.name != stem:
-        what = f"the table is {shown(schema.name)} but the file is {shown(path.name)}"
+        what = f"the table is {quote(schema.name)} but the file is {quote(path.name)}"
         report.add(at, "schema", what, f"name the file {schema.name}.odcs.yaml")
     if schema.physicalName not in (None, schema.name):
         hint = "name the table itself so"
@@ -175,13 +182,13 @@ def _stem(path: Path) -> str:
     return path.name.removesuffix(suffix)
 
 
-def _check_layer(layer: str, report: Report) -> None:
-    flaw = flaw_of_name(layer, MAX_TABLE_NAME)
+def _check_layer(layer: str, report: ProblemReport) -> None:
+    flaw = check_name(layer, MAX_TABLE_NAME)
     if flaw:
         report.add((), "layer", flaw[0], f"its folder's name: {flaw[1]}")
 
 
-def _description(structure: OpenDataContractStandard, schema: SchemaObject) -> str:
+def _read_description(structure: OpenDataContractStandard, schema: SchemaObject) -> str:
     said = structure.description
     texts = (schema.description, said and said.purpose, said and said.usage)
     return next((text.strip() for text in texts if text), "")

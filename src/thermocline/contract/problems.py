@@ -9,7 +9,7 @@ from pathlib import Path
 
 from thermocline.errors import ContractError
 
-Where = tuple[str | int, ...]
+DocumentPath = tuple[str | int, ...]
 """A place in a document: keys and list positions from the top, as ("schema", 0, "name")."""
 
 
@@ -25,14 +25,14 @@ class Problem:
 
     def __str__(self) -> str:
         place = f"{self.path}:{self.line}" if self.line else self.path
-        subject = f"{printable(self.where, 100)}: " if self.where else ""
+        subject = f"{make_printable(self.where, 100)}: " if self.where else ""
         hint = f"; {self.hint}" if self.hint else ""
-        text = f"{subject}{printable(f'{self.what}{hint}', 500)}"
-        return f"{printable(place, 500)}  {text}" if place else text
+        text = f"{subject}{make_printable(f'{self.what}{hint}', 500)}"
+        return f"{make_printable(place, 500)}  {text}" if place else text
 
 
 @dataclass
-class Report:
+class ProblemReport:
     """Collects the problems of one file.
 
     A place that was already found broken is not reported again by a later check that stumbles
@@ -40,25 +40,25 @@ class Report:
     """
 
     path: str
-    line_of: Callable[[Where], int]
+    line_of: Callable[[DocumentPath], int]
     problems: list[Problem] = field(default_factory=list)
-    _broken: list[Where] = field(default_factory=list)
+    _broken: list[DocumentPath] = field(default_factory=list)
 
-    def add(self, at: Where, where: str, what: str, hint: str = "") -> None:
+    def add(self, at: DocumentPath, where: str, what: str, hint: str = "") -> None:
         """Report what is wrong at a place of the document."""
         if not self.is_broken(at):
             self.problems.append(Problem(self.path, self.line_of(at), where, what, hint))
 
-    def lacks(self, at: Where, where: str, what: str, hint: str = "") -> None:
+    def add_missing(self, at: DocumentPath, where: str, what: str, hint: str = "") -> None:
         """Report what is missing, unless something broken there is the likely reason."""
         if not any(broken[: len(at)] == at for broken in self._broken):
             self.add(at, where, what, hint)
 
-    def is_broken(self, at: Where) -> bool:
+    def is_broken(self, at: DocumentPath) -> bool:
         """Whether what lies at that place was reported as broken."""
         return any(at[: len(broken)] == broken for broken in self._broken)
 
-    def broken(self, at: Where, where: str, what: str, hint: str = "") -> None:
+    def add_broken(self, at: DocumentPath, where: str, what: str, hint: str = "") -> None:
         """Report it and expect nothing more of what lies at that place."""
         self.add(at, where, what, hint)
         self._broken.append(at)
@@ -71,18 +71,18 @@ def did_you_mean(name: str, known: Sequence[str], cutoff: float = 0.66) -> str:
     return f'did you mean "{folded[close[0]]}"?' if close else ""
 
 
-def printable(text: str, limit: int) -> str:
+def make_printable(text: str, limit: int) -> str:
     """A text from a file, made safe for a terminal and a log: short, no control characters."""
     text = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """A value from a file, quoted for a message."""
-    return f'"{printable(str(value), 60)}"'
+    return f'"{make_printable(str(value), 60)}"'
 
 
-def shown_path(path: Path) -> str:
+def display_path(path: Path) -> str:
     """A contract's path as a person would write it: from the project, else from here."""
     path = path.absolute()
     for folder in path.parents:
@@ -91,7 +91,7 @@ def shown_path(path: Path) -> str:
     return (path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path).as_posix()
 
 
-def refuse(problems: Sequence[Problem]) -> ContractError:
+def build_contract_error(problems: Sequence[Problem]) -> ContractError:
     """The error that tells all problems at once, in the order of files and lines."""
     ordered = sorted(problems, key=lambda problem: (problem.path, problem.line))
     what = "that" if len(ordered) == 1 else f"those {len(ordered)} problems"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from thermocline.contract.names import flaw_of_column
-from thermocline.contract.problems import did_you_mean, shown
+from thermocline.contract.identifiers import check_column_name
+from thermocline.contract.problems import did_you_mean, quote
 from thermocline.contract.types import (
     PRIMITIVES,
     Decimal,
@@ -55,12 +55,12 @@ def parse_type(text: str) -> Type:
     try:
         if len(text) > MAX_LENGTH:
             raise _TypeSyntaxError(f"longer than {MAX_LENGTH:,} characters")
-        return _Reader(text).whole()
+        return _TypeParser(text).parse()
     except _TypeSyntaxError as flaw:
-        raise BadInput(f"unknown type {shown(text)}", str(flaw)) from None
+        raise BadInput(f"unknown type {quote(text)}", str(flaw)) from None
 
 
-class _Reader:
+class _TypeParser:
     """A recursive-descent reader over the tokens of one text."""
 
     def __init__(self, text: str) -> None:
@@ -70,15 +70,15 @@ class _Reader:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                raise _TypeSyntaxError(f"unexpected {shown(text[position:].strip()[0])}")
+                raise _TypeSyntaxError(f"unexpected {quote(text[position:].strip()[0])}")
             self._tokens.append(match[1])
             position = match.end()
         self._at = 0
 
-    def whole(self) -> Type:
-        type_ = self._type(1)
+    def parse(self) -> Type:
+        type_ = self._parse_type(1)
         if self._peek():
-            raise _TypeSyntaxError(f"unexpected {shown(self._peek())} after {type_}")
+            raise _TypeSyntaxError(f"unexpected {quote(self._peek())} after {type_}")
         return type_
 
     def _peek(self, ahead: int = 0) -> str:
@@ -90,7 +90,7 @@ class _Reader:
         self._at += 1
         return token
 
-    def _take(self, *wanted: str) -> bool:
+    def _accept(self, *wanted: str) -> bool:
         """Step over the words if they come next."""
         if all(self._peek(i).lower() == word for i, word in enumerate(wanted)):
             self._at += len(wanted)
@@ -98,67 +98,67 @@ class _Reader:
         return False
 
     def _expect(self, token: str) -> None:
-        if not self._take(token):
-            found = shown(self._peek()) if self._peek() else "the end"
+        if not self._accept(token):
+            found = quote(self._peek()) if self._peek() else "the end"
             raise _TypeSyntaxError(f'expected "{token}" where {found} stands')
 
-    def _type(self, depth: int) -> Type:
+    def _parse_type(self, depth: int) -> Type:
         if depth > MAX_DEPTH:
             raise _TypeSyntaxError(f"nested more than {MAX_DEPTH} levels deep")
         word = self._next()
         name = word.lower()
         if not name[:1].isalpha():
-            raise _TypeSyntaxError("a type is missing" if not name else f"unexpected {shown(word)}")
+            raise _TypeSyntaxError("a type is missing" if not name else f"unexpected {quote(word)}")
         if name == "struct":
-            return self._struct(depth)
+            return self._parse_struct(depth)
         if name in _LISTS:
             self._expect("<")
-            element, required = self._member(depth)
+            element, required = self._parse_member(depth)
             self._expect(">")
             return List(element, required)
         if name == "map":
-            return self._map(depth)
+            return self._parse_map(depth)
         if name in _DECIMALS:
-            return self._decimal(name)
+            return self._parse_decimal(name)
         if name == "fixed":
-            return self._fixed()
-        return self._primitive(name)
+            return self._parse_fixed()
+        return self._parse_primitive(name)
 
-    def _member(self, depth: int) -> tuple[Type, bool]:
-        type_ = self._type(depth + 1)
-        return type_, self._take("not", "null")
+    def _parse_member(self, depth: int) -> tuple[Type, bool]:
+        type_ = self._parse_type(depth + 1)
+        return type_, self._accept("not", "null")
 
-    def _struct(self, depth: int) -> Struct:
+    def _parse_struct(self, depth: int) -> Struct:
         self._expect("<")
         fields: list[Field] = []
-        while not fields or self._take(","):
+        while not fields or self._accept(","):
             name = self._next()
-            flaw = flaw_of_column(name)
+            flaw = check_column_name(name)
             if flaw:
                 raise _TypeSyntaxError(f"{flaw[0]} inside struct<…>")
             if name.lower() in {field.name.lower() for field in fields}:
-                raise _TypeSyntaxError(f"field {shown(name)} is there twice")
-            self._take(":")
-            type_, required = self._member(depth)
+                raise _TypeSyntaxError(f"field {quote(name)} is there twice")
+            self._accept(":")
+            type_, required = self._parse_member(depth)
             fields.append(Field(name, type_, required))
         self._expect(">")
         return Struct(tuple(fields))
 
-    def _map(self, depth: int) -> Map:
+    def _parse_map(self, depth: int) -> Map:
         self._expect("<")
-        key = self._type(depth + 1)
+        key = self._parse_type(depth + 1)
         if isinstance(key, Struct | List | Map):
             raise _TypeSyntaxError("a map's key must be a plain type")
         self._expect(",")
-        value, required = self._member(depth)
+        value, required = self._parse_member(depth)
         self._expect(">")
         return Map(key, value, required)
 
-    def _decimal(self, name: str) -> Decimal:
-        if not self._take("("):
+    def _parse_decimal(self, name: str) -> Decimal:
+        if not self._accept("("):
             raise _TypeSyntaxError(f"write its precision and scale, as {name}(12,2)")
-        precision = self._number()
-        scale = self._number() if self._take(",") else 0
+        precision = self._parse_number()
+        scale = self._parse_number() if self._accept(",") else 0
         self._expect(")")
         if not 1 <= precision <= MAX_PRECISION:
             raise _TypeSyntaxError(
@@ -168,40 +168,40 @@ class _Reader:
             raise _TypeSyntaxError("scale is at most the precision")
         return Decimal(precision, scale)
 
-    def _fixed(self) -> Fixed:
+    def _parse_fixed(self) -> Fixed:
         opening = self._next()
         closing = {"[": "]", "(": ")"}.get(opening)
         if closing is None:
             raise _TypeSyntaxError("write its length, as fixed[16]")
-        length = self._number()
+        length = self._parse_number()
         self._expect(closing)
         if not 1 <= length <= _MAX_FIXED:
             raise _TypeSyntaxError(f"length is between 1 and {_MAX_FIXED:,}")
         return Fixed(length)
 
-    def _primitive(self, name: str) -> Primitive:
-        name = self._phrase(name)
+    def _parse_primitive(self, name: str) -> Primitive:
+        name = self._join_phrase(name)
         if name in _NANOSECONDS:
             raise _TypeSyntaxError("timestamps are kept in microseconds (Iceberg v2)")
         primitive = name if name in PRIMITIVES else SYNONYMS.get(name)
         if primitive is None:
             raise _TypeSyntaxError(did_you_mean(name, _KNOWN) or f"types are {_SPELLINGS}")
-        if self._take("("):
-            self._parameter(primitive)
+        if self._accept("("):
+            self._check_parameter(primitive)
         return Primitive(primitive)
 
-    def _phrase(self, name: str) -> str:
+    def _join_phrase(self, name: str) -> str:
         """SQL's types of several words: double precision, timestamp with time zone."""
-        if name == "double" and self._take("precision"):
+        if name == "double" and self._accept("precision"):
             return "double precision"
         if name == "timestamp":
             for phrase in ("with time zone", "without time zone", "with local time zone"):
-                if self._take(*phrase.split()):
+                if self._accept(*phrase.split()):
                     return f"timestamp {phrase}"
         return name
 
-    def _parameter(self, primitive: str) -> None:
-        value = self._number()
+    def _check_parameter(self, primitive: str) -> None:
+        value = self._parse_number()
         self._expect(")")
         if primitive == "string":
             option = f"logicalTypeOptions: {{maxLength: {value}}}"
@@ -211,10 +211,10 @@ class _Reader:
         if value != 6:
             raise _TypeSyntaxError("times are kept in microseconds")
 
-    def _number(self) -> int:
+    def _parse_number(self) -> int:
         token = self._next()
         if not token.isdigit() or len(token) > 10:
             raise _TypeSyntaxError(
-                f"expected a number where {shown(token) if token else 'the end'} stands"
+                f"expected a number where {quote(token) if token else 'the end'} stands"
             )
         return int(token)

@@ -1,8 +1,10 @@
-"""dbt projects on the lake, unchanged: dbt works in a DuckDB database of its own, on views of the
-lake's tables at fixed snapshots; what it has made is then written to a draft and published at once.
+"""Run unmodified dbt projects on the lake.
+
+dbt works in a private DuckDB database, on views of the lake's tables at fixed snapshots. Its tables
+are then written to a draft and published in one commit.
 """
 
-from thermocline.dbt.command import COMMANDS, Order, run
-from thermocline.dbt.report import Report
+from thermocline.dbt.command import COMMANDS, DbtRequest, run
+from thermocline.dbt.report import DbtReport
 
-__all__ = ["COMMANDS", "Order", "Report", "run"]
+__all__ = ["COMMANDS", "DbtReport", "DbtRequest", "run"]

@@ -1,4 +1,4 @@
-"""One command of dbt on the lake: prepare, let dbt work, land what it made, publish all at once."""
+"""Run one dbt command on the lake: prepare, let dbt work, write its tables, publish all at once."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import raise_if_failed
-from thermocline.check.tables import check_tables
-from thermocline.dbt import invoke, workshop
-from thermocline.dbt.invoke import Dbt, Outcome
-from thermocline.dbt.landing import Landing, Pins
-from thermocline.dbt.report import Landed, Report, Tested
-from thermocline.dbt.workshop import DATABASE, Workshop, relation
+from thermocline.check.table_checks import check_tables
+from thermocline.dbt import invoke
+from thermocline.dbt.invoke import DbtProject, NodeResult
+from thermocline.dbt.report import DbtReport, DbtTestResult, LandedTable
+from thermocline.dbt.table_writer import PinnedTables, TableWriter
+from thermocline.dbt.workspace import DATABASE, Workspace, open_workspace, quote_relation
 from thermocline.errors import BadInput, CheckFailed, NotFound, Permanent
-from thermocline.lake.faults import crash_point
+from thermocline.lake.crash_points import crash_point
 from thermocline.lake.metadata import MAIN
-from thermocline.lake.names import env_branch, new_run_id
+from thermocline.lake.naming import env_branch, new_run_id
 from thermocline.telemetry import SILENT, Progress
 
 if TYPE_CHECKING:
     from thermocline.api import CheckReport, Lakehouse
-    from thermocline.dbt.graph import Graph, Node
+    from thermocline.dbt.graph import DbtGraph, DbtNode
 
 # command → the kinds of nodes that it runs
 COMMANDS: dict[str, frozenset[str]] = {
@@ -39,8 +39,8 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is asked of dbt. `arguments` are dbt's own; `schema` is the layer of its tables."""
+class DbtRequest:
+    """A dbt command to run. `arguments` are dbt's own; `schema` is the layer of its tables."""
 
     command: str
     project: Path
@@ -50,86 +50,91 @@ class Order:
     quiet: bool = False
 
 
-def run(lakehouse: Lakehouse, order: Order, *, progress: Progress = SILENT) -> Report:
-    """Run a dbt project on the lake. All its tables are published at once, or none of them."""
-    began = time.monotonic()
-    if order.command not in COMMANDS:
+def run(lakehouse: Lakehouse, request: DbtRequest, *, progress: Progress = SILENT) -> DbtReport:
+    """Run a dbt command on the lake. All its tables are published at once, or none of them."""
+    started = time.monotonic()
+    if request.command not in COMMANDS:
         raise BadInput(
-            f"thermo does not run dbt {order.command}.", f"It runs {', '.join(COMMANDS)}."
+            f"thermo does not run dbt {request.command}.", f"It runs {', '.join(COMMANDS)}."
         )
-    name = _project_name(order.project)
-    given = invoke.asked(order.command, order.arguments, order.project)
+    name = _project_name(request.project)
+    options = invoke.parse_arguments(request.command, request.arguments, request.project)
     run_id = new_run_id()
-    target = str(given.get("target") or "thermocline")
-    with workshop.opened(lakehouse.settings, run_id, order.schema or name, target) as shop:
-        shop.write_profile()
-        with closing(Dbt(order.project, shop.folder, target, given, quiet=order.quiet)) as dbt:
-            asked = _Run(lakehouse, order, shop, dbt, given, run_id, progress)
+    target = str(options.get("target") or "thermocline")
+    schema = request.schema or name
+    with open_workspace(lakehouse.settings, run_id, schema, target) as workspace:
+        workspace.write_profile()
+        quiet = request.quiet
+        project = DbtProject(request.project, workspace.folder, target, options, quiet=quiet)
+        with closing(project):
+            dbt_run = _DbtRun(lakehouse, request, workspace, project, options, run_id, progress)
             try:
-                return asked.execute(began)
+                return dbt_run.execute(started)
             finally:
-                asked.draft.release()
+                dbt_run.draft.release()
 
 
-class _Run:
-    """One run on its way."""
+class _DbtRun:
+    """State of one run."""
 
     def __init__(
         self,
         lakehouse: Lakehouse,
-        order: Order,
-        shop: Workshop,
-        dbt: Dbt,
-        given: dict[str, Any],
+        request: DbtRequest,
+        workspace: Workspace,
+        dbt: DbtProject,
+        options: dict[str, Any],
         run_id: str,
         progress: Progress,
     ) -> None:
         self.lakehouse = lakehouse
-        self.order = order
-        self.shop = shop
+        self.request = request
+        self.workspace = workspace
         self.dbt = dbt
-        self.full_refresh = bool(given.get("full_refresh"))
+        self.full_refresh = bool(options.get("full_refresh"))
         self.progress = progress
-        self.draft = lakehouse.lake.draft(run_id, env_branch(order.env) if order.env else MAIN)
+        self.draft = lakehouse.lake.draft(run_id, env_branch(request.env) if request.env else MAIN)
 
-    def execute(self, began: float) -> Report:
+    def execute(self, started: float) -> DbtReport:
         graph = self.dbt.parse()
-        kinds = COMMANDS[self.order.command]
-        chosen = [graph.nodes[i] for i in self.dbt.selected() if i in graph.nodes]
+        kinds = COMMANDS[self.request.command]
+        chosen = [graph.nodes[i] for i in self.dbt.select_nodes() if i in graph.nodes]
         selected = [node.id for node in chosen if node.kind in kinds]
         relations = graph.relations()
         databases = sorted({node.relation[0] for node in relations} - {DATABASE, ""})
-        self.shop.write_profile(databases)
-        writing = [node for node in chosen if node.kind in kinds and node.stored]
+        self.workspace.write_profile(databases)
+        writing = [node for node in chosen if node.kind in kinds and node.has_relation]
         self._refuse_clashes(writing)
-        pins = Pins.take(self.lakehouse.lake, {node.table for node in relations}, self.draft.into)
-        live = graph.live_views(selected)
-        seeds = graph.seeds_read_as_sources([*selected, *(node.id for node in live)])
-        self._refuse_missing(graph, selected, pins, [node.id for node in live])
-        self._furnish(relations, pins, writing, databases)
-        if seeds:  # dbt itself knows no order between a source and the seed that fills it
+        names = {node.table for node in relations}
+        pins = PinnedTables.load(self.lakehouse.lake, names, self.draft.into)
+        upstream = graph.upstream_views(selected)
+        seeds = graph.seeds_read_as_sources([*selected, *(node.id for node in upstream)])
+        self._refuse_missing(graph, selected, pins, [node.id for node in upstream])
+        self._create_relations(relations, pins, writing, databases)
+        if seeds:  # dbt does not order a source after the seed that fills it
             self.dbt.make([node.path for node in seeds], command="seed")
-        if live:
-            self.dbt.make([node.path for node in live])
+        if upstream:
+            self.dbt.make([node.path for node in upstream])
         crash_point("dbt.prepared")
-        passed, outcomes = self.dbt.run(self.order.command, self.order.arguments)
+        passed, results = self.dbt.run(self.request.command, self.request.arguments)
         if not passed:
-            raise _refused(self.order.command, graph, outcomes)
+            raise _run_failed(self.request.command, graph, results)
         crash_point("dbt.ran")
-        tables, checks = self._land(graph, outcomes, pins, [node.id for node in live], databases)
+        tables, checks = self._land(graph, results, pins, [node.id for node in upstream], databases)
+        tests = [each for each in results if _is_test(graph, each)]
         published = self.draft.publish() if self.draft.tables else None
-        return Report(
+        return DbtReport(
             run=self.draft.run,
-            command=self.order.command,
+            command=self.request.command,
             tables=tuple(tables),
-            tests=tuple(_tested(graph, each) for each in outcomes if _is_test(graph, each)),
+            tests=tuple(_build_test_result(graph, each) for each in tests),
             checks=tuple(checks),
             published=published,
-            seconds=time.monotonic() - began,
+            seconds=time.monotonic() - started,
         )
 
-    def _refuse_clashes(self, writing: Sequence[Node]) -> None:
-        """Every table has one writer: a model or source of the lakehouse, or one node of dbt."""
+    def _refuse_clashes(self, writing: Sequence[DbtNode]) -> None:
+        """Refuse a table with two writers: each is a lakehouse model, a source or one dbt node."""
         writers = {
             source.target: f"sources/{name}" for name, source in self.lakehouse.sources.items()
         }
@@ -145,76 +150,82 @@ class _Run:
                 )
 
     def _refuse_missing(
-        self, graph: Graph, selected: Sequence[str], pins: Pins, live: Collection[str]
+        self,
+        graph: DbtGraph,
+        selected: Sequence[str],
+        pins: PinnedTables,
+        upstream: Collection[str],
     ) -> None:
-        """Sources that the selection reads must be in the lake, or be seeds of the selection."""
-        read = {node.id: node for i in (*selected, *live) for node in graph.reads(i)}
+        """Refuse a selection whose sources are neither in the lake nor among the selected seeds."""
+        read = {node.id: node for i in (*selected, *upstream) for node in graph.reads(i)}
         for node in read.values():
-            if node.kind != "source" or node.external or node.table in pins.states:
+            if node.kind != "source" or node.is_external or node.table in pins.states:
                 continue
-            writer = graph.writer_of(node)
+            writer = graph.find_writer(node)
             if writer is not None and writer.kind == "seed" and writer.id in selected:
                 continue
             next_step = "`thermo tables` lists what it has; a source's schema is the lake's layer."
             if writer is not None:
-                next_step = f"{writer.id} of this project makes it: select {writer.name} first."
+                next_step = f"{writer.id} of this project creates it: select {writer.name} first."
             raise NotFound(
                 f"The source {node.path} is {node.table}, which the lake does not have.", next_step
             )
 
-    def _furnish(
+    def _create_relations(
         self,
-        relations: Sequence[Node],
-        pins: Pins,
-        writing: Sequence[Node],
+        relations: Sequence[DbtNode],
+        pins: PinnedTables,
+        writing: Sequence[DbtNode],
         databases: Sequence[str],
     ) -> None:
-        """Put the lake's tables into dbt's database: as views, or copied where dbt changes them."""
-        made = {node.relation for node in relations if node.kind != "source"}
-        changing = {node.id for node in writing if node.stateful}
-        anew = {n.id for n in writing if n.kind == "seed" or (n.stateful and self._rebuilds(n))}
-        with self.shop.connect(databases) as connection:
+        """Create the lake's tables in dbt's database: views, or copies where dbt changes them."""
+        created = {node.relation for node in relations if node.kind != "source"}
+        stateful = [node for node in writing if node.is_stateful]
+        changing = {node.id for node in stateful}
+        rebuilt = {node.id for node in writing if node.kind == "seed"}
+        rebuilt |= {node.id for node in stateful if self._is_rebuilt(node)}
+        with self.workspace.connect(databases) as connection:
             for node in relations:
-                if node.table not in pins.states or node.external or node.id in anew:
+                if node.table not in pins.states or node.is_external or node.id in rebuilt:
                     continue
-                if node.kind == "source" and node.relation in made:
-                    continue  # the node that makes it has its place
-                schema = relation(node.relation[:2])
+                if node.kind == "source" and node.relation in created:
+                    continue  # the node that creates it uses this name
+                schema = quote_relation(node.relation[:2])
                 connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                 kind = "TABLE" if node.id in changing else "VIEW"
                 connection.execute(
-                    f"CREATE OR REPLACE {kind} {relation(node.relation)} AS "
+                    f"CREATE OR REPLACE {kind} {quote_relation(node.relation)} AS "
                     f"{pins.rows(connection, node.table)}"
                 )
 
-    def _rebuilds(self, node: Node) -> bool:
-        return node.rebuilt(self.full_refresh)
+    def _is_rebuilt(self, node: DbtNode) -> bool:
+        return node.is_rebuilt(self.full_refresh)
 
     def _land(
         self,
-        graph: Graph,
-        outcomes: Sequence[Outcome],
-        pins: Pins,
-        live: Collection[str],
+        graph: DbtGraph,
+        results: Sequence[NodeResult],
+        pins: PinnedTables,
+        upstream: Collection[str],
         databases: Sequence[str],
-    ) -> tuple[list[Landed], list[CheckReport]]:
-        made = [graph.nodes[each.id] for each in outcomes if each.id in graph.nodes]
-        # Seeds first: what reads one as a source is made from what has just landed.
-        stored = sorted((n for n in made if n.stored), key=lambda node: node.kind != "seed")
+    ) -> tuple[list[LandedTable], list[CheckReport]]:
+        made = [graph.nodes[each.id] for each in results if each.id in graph.nodes]
+        # Seeds first: a node that reads one as a source must read the rows that just landed.
+        stored = sorted((n for n in made if n.has_relation), key=lambda node: node.kind != "seed")
         landed = []
-        with self.shop.connect(databases) as connection:
+        with self.workspace.connect(databases) as connection:
             contracts = self.lakehouse.contracts
-            landing = Landing(self.draft, connection, graph, pins, contracts, live)
+            landing = TableWriter(self.draft, connection, graph, pins, contracts, upstream)
             for node in stored:
-                landing.shape(node, rebuild=self._rebuilds(node))
+                landing.resolve_contract(node, rebuild=self._is_rebuilt(node))
             for node in stored:
                 self.progress.step(f"land {node.table}")
                 landed.append(landing.land(node))
-                self.progress.done(_told(landed[-1]))
+                self.progress.done(_describe_landed(landed[-1]))
         checks = check_tables(
             self.lakehouse.lake,
             [landing.contracts[each.table] for each in landed if each.changed],
-            landing.heads,
+            landing.snapshots,
         )
         raise_if_failed(checks, self.draft.branch)
         return landed, checks
@@ -234,24 +245,24 @@ def _project_name(project: Path) -> str:
         ) from error
 
 
-def _is_test(graph: Graph, outcome: Outcome) -> bool:
-    return outcome.id in graph.nodes and graph.nodes[outcome.id].kind in _TESTS
+def _is_test(graph: DbtGraph, result: NodeResult) -> bool:
+    return result.id in graph.nodes and graph.nodes[result.id].kind in _TESTS
 
 
-def _tested(graph: Graph, outcome: Outcome) -> Tested:
-    on = tuple(sorted({node.table for node in graph.reads(outcome.id)}))
-    return Tested(graph.nodes[outcome.id].name, outcome.status, outcome.failures, on)
+def _build_test_result(graph: DbtGraph, result: NodeResult) -> DbtTestResult:
+    on = tuple(sorted({node.table for node in graph.reads(result.id)}))
+    return DbtTestResult(graph.nodes[result.id].name, result.status, result.failures, on)
 
 
-def _told(landed: Landed) -> str:
+def _describe_landed(landed: LandedTable) -> str:
     if not landed.changed:
         return "unchanged"
     return f"+{landed.added:,} −{landed.removed:,} rows"
 
 
-def _refused(command: str, graph: Graph, outcomes: Sequence[Outcome]) -> Permanent:
-    """The error for a run in which nodes failed: a failed test is a check that does not hold."""
-    failed = [each for each in outcomes if each.status in {"error", "fail", "runtime error"}]
+def _run_failed(command: str, graph: DbtGraph, results: Sequence[NodeResult]) -> Permanent:
+    """Return the error for failed nodes: CheckFailed when only tests failed."""
+    failed = [each for each in results if each.status in {"error", "fail", "runtime error"}]
     lines = [f"{each.id}: {each.message or each.status}" for each in failed[:_SHOWN]]
     if len(failed) > _SHOWN:
         lines.append(f"and {len(failed) - _SHOWN} more")
@@ -259,7 +270,7 @@ def _refused(command: str, graph: Graph, outcomes: Sequence[Outcome]) -> Permane
     kind = CheckFailed if failed and only_tests else Permanent
     return kind(
         "\n".join([f"dbt {command} failed; nothing was published", *lines]),
-        "Mend the project or the data, and run again.",
+        "Fix the project or the data, and run again.",
         nodes=[{"node": each.id, "status": each.status, "message": each.message,
                 "failures": each.failures} for each in failed],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How rows that dbt made differ from a table, and the least that has to be written for it."""
+"""Compare rows that dbt created with a table, and find the smallest write that makes them equal."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ if TYPE_CHECKING:
     from thermocline.contract.definition import Column
 
 _FILE = "filename"
-"""DuckDB's own column of a scan, which a table's column of that name would hide."""
+"""DuckDB's own column of a scan; a table column of that name hides it."""
 
 _PIECE = 1_000_000
-"""Rows that are written to one file, and held in memory at once."""
+"""Rows per written file, and per batch in memory."""
 
 
 @dataclass(frozen=True)
-class Difference:
-    """Which data files leave a table, or all of them (None), and the relation of rows that come."""
+class RowDifference:
+    """Which data files to replace, or all (None), and the relation that holds the rows to write."""
 
     added: int
     removed: int
-    leaving: tuple[str, ...] | None
-    coming: str
+    replaced_files: tuple[str, ...] | None
+    rows_to_write: str
 
     @property
-    def nothing(self) -> bool:
-        """Whether the table holds these very rows."""
+    def is_empty(self) -> bool:
+        """Whether the table already holds exactly these rows."""
         return not self.added and not self.removed
 
 
-class Comparison:
-    """Compares one relation with the table it is to become, both as bags of rows.
+class RowComparison:
+    """Compares one relation with the table that it replaces, both as multisets of rows.
 
-    A file leaves when it holds a row that is gone; its other rows are written anew. Files none of
-    whose rows are gone stay, so that a few new rows are an append of just these.
+    A file is replaced when it holds a row that is gone; its other rows are rewritten. All other
+    files stay, so that a few new rows become an append of just these rows.
     """
 
     def __init__(
@@ -58,40 +58,40 @@ class Comparison:
         self._cast = ", ".join(
             f"CAST({quoted(c.name)} AS {ddl(c.type)}) AS {quoted(c.name)}" for c in columns
         )
-        # A view is asked once: it may be slow, or give other rows the next time.
+        # A view is read once: it may be slow, or return other rows the next time.
         kind = "TABLE" if computed else "VIEW"
         self._run("DROP VIEW IF EXISTS _view; DROP TABLE IF EXISTS _table")
         self._made = f"_{kind.lower()}"
         self._run(f"CREATE TEMP {kind} {self._made} AS SELECT {self._cast} FROM {made}")
 
-    def with_nothing(self) -> Difference:
-        """For a table that is new."""
-        return Difference(self._count(self._made), 0, (), self._made)
+    def compare_with_empty(self) -> RowDifference:
+        """Return the difference for a new table."""
+        return RowDifference(self._count(self._made), 0, (), self._made)
 
-    def with_another_shape(self, scan: str) -> Difference:
-        """For a table that had other columns: all of it is written anew."""
-        return Difference(self._count(self._made), self._count(scan), None, self._made)
+    def compare_with_other_schema(self, scan: str) -> RowDifference:
+        """Return the difference for a table with other columns: all of it is rewritten."""
+        return RowDifference(self._count(self._made), self._count(scan), None, self._made)
 
-    def with_table(self, scan: str) -> Difference:
-        """For a table of the same columns, read by a scan of its files."""
+    def compare_with_table(self, scan: str) -> RowDifference:
+        """Return the difference for a table with the same columns, read by a scan of its files."""
         old = f"SELECT {self._cast} FROM {scan}"
-        self._keep("_gone", f"{old} EXCEPT ALL FROM {self._made}")
+        self._store("_gone", f"{old} EXCEPT ALL FROM {self._made}")
         removed = self._count("_gone")
         if self._hidden:
-            self._keep("_coming", f"FROM {self._made} EXCEPT ALL {old}")
-            return Difference(self._count("_coming"), removed, None, self._made)
-        self._keep(
-            "_leaving",
+            self._store("_to_write", f"FROM {self._made} EXCEPT ALL {old}")
+            return RowDifference(self._count("_to_write"), removed, None, self._made)
+        self._store(
+            "_replaced",
             f"SELECT DISTINCT {_FILE} FROM (SELECT {self._cast}, {_FILE} FROM {scan}) AS held "
             f"SEMI JOIN _gone ON {self._same}",
         )
-        staying = f"{old} WHERE {_FILE} NOT IN (FROM _leaving)"
-        self._keep("_coming", f"FROM {self._made} EXCEPT ALL {staying}")
-        moved = self._count(f"{scan} WHERE {_FILE} IN (FROM _leaving)") - removed
-        leaving = tuple(path for (path,) in self._run("FROM _leaving ORDER BY 1").fetchall())
-        return Difference(self._count("_coming") - moved, removed, leaving, "_coming")
+        kept = f"{old} WHERE {_FILE} NOT IN (FROM _replaced)"
+        self._store("_to_write", f"FROM {self._made} EXCEPT ALL {kept}")
+        moved = self._count(f"{scan} WHERE {_FILE} IN (FROM _replaced)") - removed
+        files = tuple(path for (path,) in self._run("FROM _replaced ORDER BY 1").fetchall())
+        return RowDifference(self._count("_to_write") - moved, removed, files, "_to_write")
 
-    def _keep(self, name: str, query: str) -> None:
+    def _store(self, name: str, query: str) -> None:
         self._run(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
 
     def _count(self, relation: str) -> int:
@@ -100,8 +100,8 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """The rows of a relation, a million at a time, as often as they are asked for."""
+class RowBatches:
+    """The rows of a relation in batches of a million; can be iterated repeatedly."""
 
     connection: duckdb.DuckDBPyConnection
     relation: str

@@ -1,4 +1,4 @@
-"""dbt itself, called in this process through its own programming interface."""
+"""Call dbt in this process, through its programmatic interface."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from thermocline.dbt import graph
-from thermocline.dbt.graph import Graph
-from thermocline.dbt.workshop import PROFILE
+from thermocline.dbt.graph import DbtGraph
+from thermocline.dbt.workspace import PROFILE
 from thermocline.errors import BadInput, EngineUnavailable, Permanent
 
-# Options that decide what is selected. `dbt ls` takes them, and tells the rest nothing new.
+# Options that select nodes; `dbt ls` accepts them.
 _SELECTING = {
     "select": "--select",
     "exclude": "--exclude",
@@ -30,8 +30,8 @@ _PARTIAL = {"empty": "--empty", "sample": "--sample"}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of one node: dbt's own status and message."""
+class NodeResult:
+    """dbt's status and message for one node."""
 
     id: str
     status: str
@@ -40,103 +40,107 @@ class Outcome:
     seconds: float
 
 
-def asked(command: str, arguments: Sequence[str], project: Path) -> dict[str, Any]:
-    """What dbt's arguments say, by dbt's own reading of them."""
+def parse_arguments(command: str, arguments: Sequence[str], project: Path) -> dict[str, Any]:
+    """Parse dbt's arguments with dbt's own parser and return the options that were set."""
     import click
 
     for word in arguments:
         if word.partition("=")[0] in _OURS:
             raise BadInput(
-                f"{word} is not for dbt here: its profile is made by thermo.",
-                "Name the dbt project with --project-dir; --target may be given.",
+                f"{word} cannot be passed to dbt here: Thermocline writes dbt's profile.",
+                "Name the dbt project with --project-dir; --target is accepted.",
             )
-    # Without folders dbt looks for them at home, and insists that they are there.
+    # Without these options dbt looks for its folders in the home directory, and fails.
     words = ["--project-dir", str(project), "--profiles-dir", str(project), *arguments]
     try:
-        made = _dbt().cli.commands[command].make_context(command, words)
+        made = _import_dbt().cli.commands[command].make_context(command, words)
     except click.UsageError as error:
         raise BadInput(f"dbt {command}: {error.format_message()}", "See `dbt --help`.") from error
-    given = {
+    options = {
         name: value
         for name, value in made.params.items()
         if made.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
     }
     for name, option in _PARTIAL.items():
-        if given.get(name):
+        if options.get(name):
             raise BadInput(
-                f"{option} makes tables that are not whole.",
-                "Run without it, or try the project with dbt itself.",
+                f"{option} creates incomplete tables.",
+                "Run without it, or run the project with dbt itself.",
             )
-    return given
+    return options
 
 
-class Dbt:
-    """One dbt project in one workshop. `quiet` keeps dbt's words off standard output."""
+class DbtProject:
+    """One dbt project in one workspace. `quiet` keeps dbt's output off standard output."""
 
     def __init__(
-        self, project: Path, profiles: Path, target: str, given: Mapping[str, Any], *, quiet: bool
+        self, project: Path, profiles: Path, target: str, options: Mapping[str, Any], *, quiet: bool
     ) -> None:
-        self._runner = _dbt().dbtRunner()
+        self._runner = _import_dbt().dbtRunner()
         self._quiet = quiet
-        self._given = given
+        self._options = options
         places = {"--project-dir": project, "--profiles-dir": profiles, "--profile": PROFILE}
         places |= {"--target": target}
         self._places = [word for pair in places.items() for word in map(str, pair)]
-        if variables := given.get("vars"):
+        if variables := options.get("vars"):
             self._places += ["--vars", json.dumps(variables)]
 
-    def parse(self) -> Graph:
-        """Read the project; what is asked later works on what was read."""
-        manifest = self._silent(["parse", *self._places]).result
+    def parse(self) -> DbtGraph:
+        """Parse the project; later commands reuse the parsed manifest."""
+        manifest = self._invoke_quietly(["parse", *self._places]).result
         self._runner.manifest = manifest
-        return graph.read(manifest)
+        return graph.read_manifest(manifest)
 
-    def selected(self) -> list[str]:
-        """The ids of all nodes that the arguments select."""
+    def select_nodes(self) -> list[str]:
+        """Return the ids of all nodes that the arguments select."""
         words = ["ls", *self._places, "--output", "json", "--output-keys", "unique_id"]
         for name, option in _SELECTING.items():
-            value = self._given.get(name)
+            value = self._options.get(name)
             if value:
                 words += [option, *([value] if isinstance(value, str) else map(str, value))]
-        return [json.loads(line)["unique_id"] for line in self._silent(words).result or ()]
+        return [json.loads(line)["unique_id"] for line in self._invoke_quietly(words).result or ()]
 
     def make(self, paths: Sequence[str], command: str = "run") -> None:
-        """Make some models or seeds, for others to read."""
-        self._silent([command, *self._places, "--select", *(f"fqn:{path}" for path in paths)])
+        """Build some models or seeds that other nodes read."""
+        self._invoke_quietly(
+            [command, *self._places, "--select", *(f"fqn:{path}" for path in paths)]
+        )
 
-    def run(self, command: str, arguments: Sequence[str]) -> tuple[bool, list[Outcome]]:
-        """Run a command with its arguments as they were given. False when a node failed."""
+    def run(self, command: str, arguments: Sequence[str]) -> tuple[bool, list[NodeResult]]:
+        """Run a command with the caller's arguments; return success and a result per node."""
         with redirect_stdout(sys.stderr) if self._quiet else nullcontext():
             done = self._invoke([command, *arguments, *self._places])
         if done.exception is not None:
-            raise _failed(done.exception)
-        return bool(done.success), [_outcome(each) for each in getattr(done.result, "results", ())]
+            raise _dbt_stopped(done.exception)
+        return bool(done.success), [
+            _node_result(each) for each in getattr(done.result, "results", ())
+        ]
 
     def close(self) -> None:
-        """Have dbt let go of its database, which it keeps open from one command to the next."""
+        """Close dbt's database connections, which it keeps open between commands."""
         from dbt.adapters.duckdb.connections import DuckDBConnectionManager
 
         DuckDBConnectionManager.close_all_connections()
 
-    def _silent(self, words: list[str]) -> Any:
-        said = io.StringIO()
-        with redirect_stdout(said):
+    def _invoke_quietly(self, words: list[str]) -> Any:
+        printed = io.StringIO()
+        with redirect_stdout(printed):
             done = self._invoke(words)
         if done.exception is not None:
-            raise _failed(done.exception)
+            raise _dbt_stopped(done.exception)
         if not done.success:
             found = [each.message for each in getattr(done.result, "results", ()) if each.message]
-            raise _failed(found[0] if found else said.getvalue())
+            raise _dbt_stopped(found[0] if found else printed.getvalue())
         return done
 
     def _invoke(self, words: list[str]) -> Any:
         done = self._runner.invoke([*words, "--no-send-anonymous-usage-stats"])
         if done.exception is not None and not isinstance(done.exception, Exception):
-            raise done.exception  # Ctrl-C, which dbt's runner only notes
+            raise done.exception  # Ctrl-C, which dbt's runner only records
         return done
 
 
-def _dbt() -> Any:
+def _import_dbt() -> Any:
     try:
         import dbt.adapters.duckdb
         import dbt.cli.main
@@ -147,13 +151,13 @@ def _dbt() -> Any:
     return dbt.cli.main
 
 
-def _failed(why: Exception | str) -> Permanent:
+def _dbt_stopped(why: Exception | str) -> Permanent:
     text = " ".join(str(why).split()) or type(why).__name__
     return Permanent(f"dbt stopped: {text}", "Nothing was published.")
 
 
-def _outcome(result: Any) -> Outcome:
-    return Outcome(
+def _node_result(result: Any) -> NodeResult:
+    return NodeResult(
         id=result.node.unique_id,
         status=str(result.status),
         message=" ".join(str(result.message or "").split()),

@@ -1,4 +1,4 @@
-"""What dbt-duckdb loads by its name from our profile: the way from DuckDB to the lake's files."""
+"""dbt-duckdb plugin, named in our profile: gives dbt's DuckDB connections access to the lake."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 
 class Plugin(BasePlugin):  # type: ignore[misc]
-    """Prepares every database that dbt-duckdb opens, so that views of Iceberg tables answer.
+    """Prepares every database that dbt-duckdb opens, so that views of Iceberg tables work.
 
-    Only the project's place is in the profile: secrets are read from the settings here, and are
+    The profile names only the project's folder: secrets are read from the settings here, and are
     never written down for dbt.
     """
 
     def initialize(self, plugin_config: dict[str, Any]) -> None:
         """Read the lake's settings."""
-        self._settings = config.load(Path(plugin_config["project"]), plugin_config["profile"])
+        self._settings = config.load_settings(
+            Path(plugin_config["project"]), plugin_config["profile"]
+        )
 
     def configure_connection(self, conn: duckdb.DuckDBPyConnection) -> None:
-        """Load extensions from their wheels, and the lake's credentials."""
+        """Load DuckDB extensions from their wheels, and set the lake's credentials."""
         duck.prepare(conn, self._settings)

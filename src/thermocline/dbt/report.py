@@ -1,4 +1,4 @@
-"""What a dbt run did to the lake: what landed, what was tested, and what was made from what."""
+"""Report of a dbt run: landed tables, test results and lineage."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from thermocline.check.gate import Report as CheckReport
-    from thermocline.lake import Published
+    from thermocline.lake import PublishResult
 
 
 @dataclass(frozen=True)
-class Landed:
-    """What became of one table. `reads` are the tables it was made from, at their snapshots."""
+class LandedTable:
+    """Result for one table. `reads` maps the tables it was computed from to their snapshots."""
 
     table: str
     node: str
@@ -26,13 +26,13 @@ class Landed:
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as JSON values."""
         return {**vars(self), "reads": dict(self.reads)}
 
 
 @dataclass(frozen=True)
-class Tested:
-    """What one of dbt's tests found. `on` are the tables it looks at."""
+class DbtTestResult:
+    """Result of one dbt test. `on` lists the tables it reads."""
 
     name: str
     status: str
@@ -40,29 +40,29 @@ class Tested:
     on: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the result as JSON values."""
         return {**vars(self), "on": list(self.on)}
 
 
 @dataclass(frozen=True)
-class Report:
-    """What one command of dbt did."""
+class DbtReport:
+    """Result of one dbt command."""
 
     run: str
     command: str
-    tables: tuple[Landed, ...]
-    tests: tuple[Tested, ...]
+    tables: tuple[LandedTable, ...]
+    tests: tuple[DbtTestResult, ...]
     checks: tuple[CheckReport, ...]
-    published: Published | None
+    published: PublishResult | None
     seconds: float
 
     @property
     def lineage(self) -> list[tuple[str, str]]:
-        """Which table was made from which, as pairs (from, to)."""
+        """Table lineage as pairs (from, to)."""
         return [(source, landed.table) for landed in self.tables for source in landed.reads]
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the report as JSON values."""
         published = self.published.tables if self.published else {}
         return {
             "run": self.run,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from thermocline.config import private
-from thermocline.config.scratch import Scratch
+from thermocline.config import private_files
+from thermocline.config.scratch import ScratchFolder
 from thermocline.engine.duck_types import quoted
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import EngineUnavailable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 
-_SPILLED: dict[Path, Scratch] = {}
+_SPILLED: dict[Path, ScratchFolder] = {}
 """This process's folder for what does not fit in memory, of each project."""
 
 
@@ -196,12 +196,12 @@ def _room(project: Path) -> Path:
     DuckDB makes it when it needs it and removes it in the end, but neither makes the folders above
     it nor tells its files from those of another connection.
     """
-    above = project / private.FOLDER / "duckdb"
+    above = project / private_files.FOLDER / "duckdb"
     try:
-        private.folder(project)
+        private_files.ensure_folder(project)
         above.mkdir(exist_ok=True)
         if above not in _SPILLED:
-            _SPILLED[above] = Scratch(above, "p-")
+            _SPILLED[above] = ScratchFolder(above, "p-")
             atexit.register(_SPILLED[above].close)
         above = _SPILLED[above].path
     except OSError:  # where nothing can be written, memory has to do

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlglot import exp
 
-from thermocline.engine.constant import UNITS, moment, truncated
+from thermocline.engine.time_expressions import UNITS, moment, truncated
 
 _OF_A_DAY = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
 _NO_BEGINNING = datetime(1970, 1, 2, 3, 4, 5, 678_901)

@@ -37,7 +37,7 @@ def launched(conf: Mapping[str, str], log: Path) -> Iterator[None]:
     folder = Path(tempfile.mkdtemp(prefix="thermocline-jvm-"))
     try:
         with log.open("ab") as printed:
-            process = interrupt.start(
+            process = interrupt.start_child(
                 _command(conf),
                 stdin=subprocess.PIPE,
                 stdout=printed,
@@ -48,7 +48,7 @@ def launched(conf: Mapping[str, str], log: Path) -> Iterator[None]:
             os.environ[_PORT], os.environ[_SECRET] = _connection(process, folder, log)
             yield
         except BaseException:
-            interrupt.end_child(process)
+            interrupt.kill_child(process)
             raise
         _processes.append(process)
     finally:

@@ -242,7 +242,7 @@ def _run_ivy(
     announce(f"fetching {len(wanted)} {'jar' if len(wanted) == 1 else 'jars'}, this once")
     said = []
     done = 0
-    with interrupt.start(
+    with interrupt.start_child(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from thermocline.config import private
+from thermocline.config import private_files
 from thermocline.engine import jars, java
 from thermocline.engine.gateway import launched
 from thermocline.errors import EngineUnavailable
@@ -249,7 +249,7 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.optimizer.excludedRules": (
             "org.apache.spark.sql.catalyst.optimizer.FoldablePropagation"
         ),
-        "spark.sql.warehouse.dir": (settings.project / private.FOLDER / "spark").as_uri(),
+        "spark.sql.warehouse.dir": (settings.project / private_files.FOLDER / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
         "spark.driver.extraJavaOptions": (
             f"-Dlog4j.configurationFile={_LOG4J.as_uri()} {_JVM_OPTIONS} {_collector()}"
@@ -301,7 +301,7 @@ def _start(settings: Settings) -> SparkSession:
     conf = {**_base_conf(settings), **catalog, **settings.spark.conf, **_ENFORCED}
     for key, value in conf.items():
         builder = builder.config(key, value)
-    log = private.log(settings.project, "spark.log")
+    log = private_files.ensure_log(settings.project, "spark.log")
     os.environ[_LOG] = str(log)
     try:
         with launched(conf, log), _own_interrupts():

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from thermocline.contract.definition import Contract
-from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
 from thermocline.ingest.lines import FLAW
-from thermocline.ingest.values import literal
+from thermocline.ingest.validation import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
+from thermocline.ingest.value_expressions import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +77,7 @@ class Placeholders:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Truncation:
     """A moment from which a table was empty: by a truncate, or because it is read anew."""
 
     file: int
@@ -88,16 +88,16 @@ class Cut:
     payload: str | None
 
 
-def flattened(lines: DataFrame, contract: Contract | None = None) -> DataFrame:
+def flatten_events(lines: DataFrame, contract: Contract | None = None) -> DataFrame:
     """Lines whose PAYLOAD is an envelope, with RAW, FLAW and EVENT_TIME filled from it.
 
     A tombstone only repeats the delete before it, for Kafka's compaction, and is left out.
     Without a contract, RAW has all that the envelope says.
     """
-    return written(opened(lines, placeholders=Placeholders(DEFAULT_PLACEHOLDER)), contract)
+    return to_lines(parse_events(lines, placeholders=Placeholders(DEFAULT_PLACEHOLDER)), contract)
 
 
-def opened(
+def parse_events(
     lines: DataFrame, reads_at: int | None = None, placeholders: Placeholders | None = None
 ) -> DataFrame:
     """The parts of each event: the columns of the envelope, the row as JSON, and what it lacks.
@@ -134,7 +134,7 @@ def opened(
     )
 
 
-def known_by_key(parts: DataFrame, files: Sequence[int]) -> DataFrame:
+def reduce_deletes_to_keys(parts: DataFrame, files: Sequence[int]) -> DataFrame:
     """The opened events, with deletes of some files as nothing but the row's key.
 
     A source that does not send the whole row before a delete sends its key. Debezium invents a
@@ -147,7 +147,7 @@ def known_by_key(parts: DataFrame, files: Sequence[int]) -> DataFrame:
     return parts.withColumn(ROW, F.expr(key))
 
 
-def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFrame:
+def expand_truncates(parts: DataFrame, cuts: Sequence[Truncation], history: DataFrame) -> DataFrame:
     """The opened events with every truncate as what it means: a delete of each row there was.
 
     Those are the rows of `history`, the table as it has landed, and the rows before it in the
@@ -157,7 +157,7 @@ def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFr
 
     first = {cut.file: cut for cut in sorted(cuts, key=lambda cut: cut.position, reverse=True)}
     changes = parts.where(f"coalesce({OP}, '') <> 't'")
-    every = _moments(parts.sparkSession, cuts)
+    every = _truncations_frame(parts.sparkSession, cuts)
     within = (
         changes.where(f"{OP} is not null and {FLAW} is null")
         .join(every, F.expr(f"{FILE} = __cut_file and {POSITION} < __cut_at"))
@@ -165,7 +165,7 @@ def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFr
         .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {ROW}), {POSITION}) as last"))
     )
     landed = (
-        history.join(_moments(parts.sparkSession, list(first.values())), "__cut_file")
+        history.join(_truncations_frame(parts.sparkSession, list(first.values())), "__cut_file")
         .groupBy(KEY, *every.columns)
         .agg(F.expr(f"max_by(struct({OP}, {TABLE}, {ROW}), {LSN}) as last"))
         .join(within, [KEY, "__cut_file"], "leftanti")
@@ -182,7 +182,7 @@ def emptied(parts: DataFrame, cuts: Sequence[Cut], history: DataFrame) -> DataFr
     return changes.unionByName(deletes)
 
 
-def _moments(spark: SparkSession, cuts: Sequence[Cut]) -> DataFrame:
+def _truncations_frame(spark: SparkSession, cuts: Sequence[Truncation]) -> DataFrame:
     from pyspark.sql import functions as F
 
     schema = (
@@ -192,12 +192,12 @@ def _moments(spark: SparkSession, cuts: Sequence[Cut]) -> DataFrame:
     return F.broadcast(spark.createDataFrame([astuple(cut) for cut in cuts], schema))
 
 
-def can_be_ordered(contract: Contract) -> bool:
+def has_order_columns(contract: Contract) -> bool:
     """Whether a contract has the columns that say which of two changes is the later one."""
     return {OP, LSN} <= {column.name for column in contract.columns}
 
 
-def written(
+def to_lines(
     parts: DataFrame, contract: Contract | None, doubt: str = "cast(null as string)"
 ) -> DataFrame:
     """Opened events as lines. `doubt` says why a row that could be read is not to be believed."""
@@ -212,7 +212,7 @@ def written(
         FILE: FILE,
         POSITION: POSITION,
         # A row that is not whole is kept as the event that it came in, for it is no row.
-        RAW: f"if(size({UNSENT}) > 0, {event}, coalesce({_flat(contract)}, {event}))",
+        RAW: f"if(size({UNSENT}) > 0, {event}, coalesce({_flat_json(contract)}, {event}))",
         FLAW: flaw,
         KEY: KEY,
         HEADERS: HEADERS,
@@ -225,7 +225,7 @@ def written(
     return parts.selectExpr(f"inline(array(struct({cells})))")
 
 
-def _flat(contract: Contract | None) -> str:
+def _flat_json(contract: Contract | None) -> str:
     """The row with the envelope's columns in front of its own, as JSON."""
     named = {*COLUMNS} if contract is None else {column.name for column in contract.columns}
     texts = {

@@ -14,12 +14,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 from uuid import uuid4
 
-from thermocline.contract.definition import Contract, Drift
+from thermocline.contract.definition import Contract, DriftMode
 from thermocline.contract.types import Primitive
 from thermocline.errors import Permanent, ThermoclineError
 from thermocline.ingest import drift, marks
-from thermocline.ingest.batch import Batch, Drifted, Landed, Provenance, Swift, land
-from thermocline.ingest.judge import (
+from thermocline.ingest.batch import Batch, BatchResult, OpenFastRead, Provenance, SchemaDrift, land
+from thermocline.ingest.lines import FLAW
+from thermocline.ingest.marks import Mark, Position
+from thermocline.ingest.record_reader import convert_and_validate, parse_objects
+from thermocline.ingest.source import KINDS, BatchLimits, Source
+from thermocline.ingest.validation import (
     EVENT_TIME,
     FILE,
     HEADERS,
@@ -28,33 +32,29 @@ from thermocline.ingest.judge import (
     PAYLOAD,
     POSITION,
     RAW,
-    data_only,
-    refusing_strays,
+    reject_unknown_fields,
+    strip_provenance,
 )
-from thermocline.ingest.lines import FLAW
-from thermocline.ingest.marks import Mark, Position
-from thermocline.ingest.read import objects, typed
-from thermocline.ingest.source import KINDS, Limits, Source
-from thermocline.ingest.values import refuse_unwritable
+from thermocline.ingest.value_expressions import refuse_unwritable_types
 from thermocline.lake import MainMoved
-from thermocline.lake.names import new_run_id
+from thermocline.lake.naming import new_run_id
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from thermocline.lake import Lake
 
-ATTEMPTS = 8
+MAX_ATTEMPTS = 8
 """How often a batch is begun anew while maintenance moves the table under it."""
 
-RECENT, FEW = 20, 10
+RECENT_BATCHES, TOLERATED_BAD = 20, 10
 """The share of bad records is that of so many last batches, and a handful of them is no share: a
 single poison record in a quiet hour does not stop a stream."""
 
-FIRST_GUESS = 4096.0
+FIRST_ROW_BYTES = 4096.0
 """How many bytes a record is taken to have before any was seen."""
 
-LINES = (
+LINES_SCHEMA = (
     f"{FILE} int, {POSITION} long, {RAW} string, {FLAW} string, {KEY} binary, "
     f"{HEADERS} array<struct<key:string,value:binary>>, {EVENT_TIME} timestamp, {PAYLOAD} binary"
 )
@@ -85,11 +85,11 @@ class Pull:
     lines: Callable[[frozenset[int] | None], DataFrame]
     position: Position
     records: int | None = None
-    spans: tuple[tuple[int, int], ...] = ()
+    position_ranges: tuple[tuple[int, int], ...] = ()
     behind: int | None = None
     confirm: Callable[[], None] = lambda: None
     explain: Callable[[BaseException], ThermoclineError | None] = lambda failure: None
-    swift: Swift | None = None
+    fast_path: OpenFastRead | None = None
 
 
 class Feed(Protocol):
@@ -102,13 +102,13 @@ class Feed(Protocol):
         source no longer has what follows the position, unless the loss is accepted.
         """
 
-    def pull(self, position: Position | None, limits: Limits) -> Pull | None:
+    def pull(self, position: Position | None, limits: BatchLimits) -> Pull | None:
         """What is there from a position on, within limits; None when there is nothing new.
 
         Raises Transient when the source cannot be reached at the moment.
         """
 
-    def landed(self, position: Position) -> None:
+    def acknowledge(self, position: Position) -> None:
         """Everything before the position is published: the source need not keep it for us."""
 
     def close(self) -> None:
@@ -143,7 +143,7 @@ class OtherStream(Permanent):
 
 
 @dataclass(frozen=True)
-class Taken:
+class StreamBatch:
     """One batch that has landed. `behind` records still wait, as far as is known."""
 
     source: str
@@ -153,7 +153,7 @@ class Taken:
     snapshot: int
     sequence: int
     behind: int | None
-    landed: Landed
+    landed: BatchResult
 
 
 def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
@@ -162,7 +162,7 @@ def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
     return feed
 
 
-class FeedIntake:
+class FeedIngester:
     """A feed on its way into one table, batch by batch."""
 
     def __init__(
@@ -172,7 +172,7 @@ class FeedIntake:
         contract: Contract,
         feed: Feed,
         *,
-        limits: Limits | None = None,
+        limits: BatchLimits | None = None,
         accept_loss: bool = False,
     ) -> None:
         self.lake = lake
@@ -180,26 +180,26 @@ class FeedIntake:
         self.feed = feed
         self.limits = limits or source.limits
         self.stream = uuid4().hex
-        self._contract = replace(data_only(replace(contract, messages=True)), messages=True)
+        self._contract = replace(strip_provenance(replace(contract, messages=True)), messages=True)
         self._accept_loss = accept_loss
-        self._began = False
-        self._last: Mark | None = None
+        self._has_begun = False
+        self._last_mark: Mark | None = None
         """The mark that was there at the beginning, then the one that this stream left last."""
-        self._start: Position | None = None
-        self._row_bytes = FIRST_GUESS
-        self._recent: deque[tuple[int, int]] = deque(maxlen=RECENT)
+        self._start_position: Position | None = None
+        self._row_bytes = FIRST_ROW_BYTES
+        self._recent_counts: deque[tuple[int, int]] = deque(maxlen=RECENT_BATCHES)
 
-    def take(self) -> Taken | None:
+    def ingest_batch(self) -> StreamBatch | None:
         """Land one batch, or nothing when nothing is new.
 
         Maintenance may move the table meanwhile: the batch is then begun anew. When another
         stream does, OtherStream is raised. Either way nothing lands twice.
         """
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return self._take()
+                return self._ingest_batch()
             except MainMoved:
-                if attempt == ATTEMPTS:
+                if attempt == MAX_ATTEMPTS:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -207,83 +207,94 @@ class FeedIntake:
         """Let go of the source."""
         self.feed.close()
 
-    def _take(self) -> Taken | None:
-        if not self._began:
-            refuse_unwritable(self._contract)
-            self.lake.ensure(drift.with_added(self.lake, self._contract))
+    def _ingest_batch(self) -> StreamBatch | None:
+        if not self._has_begun:
+            refuse_unwritable_types(self._contract)
+            self.lake.ensure(drift.include_added_columns(self.lake, self._contract))
         state = self.lake.state(self.source.target)
-        position = self._position(
-            marks.read(self.lake, state, self.source.name, lost=self._accept_loss)
+        position = self._next_position(
+            marks.read(self.lake, state, self.source.name, accept_loss=self._accept_loss)
         )
-        pull = self.feed.pull(position, self._bounded())
+        pull = self.feed.pull(position, self._batch_limits())
         if pull is None:
             return None
-        sequence = (self._last.sequence if self._last else 0) + 1
+        sequence = (self._last_mark.sequence if self._last_mark else 0) + 1
         ours = Mark(self.stream, sequence, pull.position)
         landed = self._land(pull, ours, state.head())
-        self._last = ours
+        self._last_mark = ours
         self._learn_size(landed)
-        self._recent.append((landed.quarantined, landed.rows + landed.quarantined))
-        self.feed.landed(pull.position)
-        return Taken(
+        self._recent_counts.append((landed.quarantined, landed.rows + landed.quarantined))
+        self.feed.acknowledge(pull.position)
+        return StreamBatch(
             self.source.name, self.source.target, landed.rows, landed.quarantined,
             landed.snapshot, sequence, pull.behind, landed,
         )  # fmt: skip
 
-    def _bounded(self) -> Limits:
+    def _batch_limits(self) -> BatchLimits:
         """The limits, with as many rows as the bytes will hold by what was seen so far."""
         rows = max(1, int(self.limits.bytes / self._row_bytes))
-        return Limits(min(self.limits.rows, rows), self.limits.bytes)
+        return BatchLimits(min(self.limits.rows, rows), self.limits.bytes)
 
-    def _learn_size(self, landed: Landed) -> None:
+    def _learn_size(self, landed: BatchResult) -> None:
         rows = landed.rows + landed.quarantined
         if rows and landed.bytes:
             # Larger ones are believed at once, smaller ones by and by.
             seen = landed.bytes / rows
             self._row_bytes = max(seen, 0.7 * self._row_bytes + 0.3 * seen, 1.0)
 
-    def _position(self, mark: Mark | None) -> Position | None:
+    def _next_position(self, mark: Mark | None) -> Position | None:
         """Where to read on, by the mark that is in the table now."""
-        if not self._began or (mark != self._last and self._went_back(mark)):
+        if not self._has_begun or (mark != self._last_mark and self._was_rolled_back(mark)):
             position = mark.position if mark else None
-            self._start = self.feed.begin(position, accept_loss=self._accept_loss)
-            self._began, self._last = True, mark
-        elif mark != self._last:
+            self._start_position = self.feed.begin(position, accept_loss=self._accept_loss)
+            self._has_begun, self._last_mark = True, mark
+        elif mark != self._last_mark:
             if mark is None or mark.stream != self.stream:
                 raise OtherStream(self.source.name, self.source.target)
-            self._last = mark  # ours, by a commit whose outcome was not known
+            self._last_mark = mark  # ours, by a commit whose outcome was not known
         # Until a batch of ours has landed, the mark does not know where the feed wants to begin.
         is_ours = mark is not None and mark.stream == self.stream
-        return mark.position if mark and is_ours else self._start
+        return mark.position if mark and is_ours else self._start_position
 
-    def _went_back(self, mark: Mark | None) -> bool:
+    def _was_rolled_back(self, mark: Mark | None) -> bool:
         """Whether the table was rolled back to an earlier batch of this same stream."""
-        if mark is None or self._last is None or mark.stream != self.stream:
+        if mark is None or self._last_mark is None or mark.stream != self.stream:
             return False
-        return mark.sequence < self._last.sequence
+        return mark.sequence < self._last_mark.sequence
 
-    def _land(self, pull: Pull, mark: Mark, base: int | None) -> Landed:
-        contract = drift.with_added(self.lake, self._contract)
-        grown, rows = False, self.lake.beside is not None
+    def _land(self, pull: Pull, mark: Mark, base: int | None) -> BatchResult:
+        contract = drift.include_added_columns(self.lake, self._contract)
+        columns_added, rows = False, self.lake.beside is not None
         while True:
             batch = Batch(
-                self.lake, self.source, contract, new_run_id(), pull.origins, _reader(pull),
-                bookmark=marks.written(self.source.name, mark, beside=rows),
-                consumed=marks.consumed(self.source.name, mark) if rows else None,
+                self.lake,
+                self.source,
+                contract,
+                new_run_id(),
+                pull.origins,
+                _make_reader(pull),
+                bookmark=marks.to_bookmark(self.source.name, mark, beside=rows),
+                consumed=marks.to_consumed(self.source.name, mark) if rows else None,
                 expected=pull.records,
-                spans=pull.spans,
+                position_ranges=pull.position_ranges,
                 confirm=pull.confirm,
-                swift=pull.swift,
+                fast_path=pull.fast_path,
                 base=base,
-                grown=grown,
-                before=(sum(bad for bad, _ in self._recent), sum(n for _, n in self._recent)),
-                few=FEW,
-            )  # fmt: skip
+                columns_added=columns_added,
+                before=(
+                    sum(bad for bad, _ in self._recent_counts),
+                    sum(rows for _, rows in self._recent_counts),
+                ),
+                tolerated_bad=TOLERATED_BAD,
+            )
             try:
                 return land(batch)
-            except Drifted as found:
+            except SchemaDrift as found:
                 names = {name for each in found.fields.values() for name in each}
-                contract, grown = drift.added(contract, dict.fromkeys(names, _STRING)), True
+                contract, columns_added = (
+                    drift.add_columns(contract, dict.fromkeys(names, _STRING)),
+                    True,
+                )
                 self.lake.ensure(contract)
             except Permanent as error:
                 if explained := pull.explain(error.__cause__ or error):
@@ -291,15 +302,15 @@ class FeedIntake:
                 raise
 
 
-def lines_of(lake: Lake, rows: Sequence[tuple[object, ...]]) -> DataFrame:
+def make_lines(lake: Lake, rows: Sequence[tuple[object, ...]]) -> DataFrame:
     """Records that were pulled into this process as lines; each row in the order of LINES."""
-    return lake.spark.session.createDataFrame(list(rows), LINES)
+    return lake.spark.session.createDataFrame(list(rows), LINES_SCHEMA)
 
 
-def _reader(pull: Pull) -> Callable[[Contract, frozenset[int] | None], DataFrame]:
+def _make_reader(pull: Pull) -> Callable[[Contract, frozenset[int] | None], DataFrame]:
     def read(contract: Contract, only: frozenset[int] | None) -> DataFrame:
-        found = replace(objects(pull.lines(only), contract), carried=tuple(MESSAGE.values()))
-        judged = typed(found, contract, picking=only is not None)
-        return refusing_strays(judged) if contract.drift is Drift.REFUSE else judged
+        found = replace(parse_objects(pull.lines(only), contract), carried=tuple(MESSAGE.values()))
+        judged = convert_and_validate(found, contract, picking=only is not None)
+        return reject_unknown_fields(judged) if contract.drift is DriftMode.REFUSE else judged
 
     return read

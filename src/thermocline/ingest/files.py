@@ -9,34 +9,41 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thermocline.config import private
-from thermocline.config.scratch import Scratch
-from thermocline.contract.definition import Contract, Drift
+from thermocline.config import private_files
+from thermocline.config.scratch import ScratchFolder
+from thermocline.contract.definition import Contract, DriftMode
 from thermocline.contract.types import Primitive, Type
 from thermocline.errors import BadInput, CommitConflict, CommitUnknown, Permanent, Transient
 from thermocline.ingest import drift, ledger
-from thermocline.ingest.arrow.lane import FileLane
-from thermocline.ingest.batch import Batch, Damaged, Drifted, Landed, Provenance, land
-from thermocline.ingest.batches import batches, examined
-from thermocline.ingest.examine import Examined
-from thermocline.ingest.judge import data_only
+from thermocline.ingest.arrow.reader import ArrowReader
+from thermocline.ingest.batch import (
+    Batch,
+    BatchResult,
+    Provenance,
+    SchemaDrift,
+    UnreadableInput,
+    land,
+)
+from thermocline.ingest.file_batches import inspect_files, split_into_batches
+from thermocline.ingest.inspection import InspectedFile
 from thermocline.ingest.landing import (
-    Away,
-    Folder,
+    FileUnavailable,
     LandingFile,
+    LandingFolder,
     Listing,
     Refusal,
-    folder_of,
     list_landing,
+    open_folder,
 )
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.ledger import read_ledger
-from thermocline.ingest.read import read
-from thermocline.ingest.source import Source, overlap
-from thermocline.ingest.stage import Staged, staged
-from thermocline.ingest.values import refuse_unwritable
+from thermocline.ingest.record_reader import read_files
+from thermocline.ingest.source import Source, folders_overlap
+from thermocline.ingest.stage import StagedFile, stage_file
+from thermocline.ingest.validation import strip_provenance
+from thermocline.ingest.value_expressions import refuse_unwritable_types
 from thermocline.lake import MainMoved
-from thermocline.lake.faults import crash_point
+from thermocline.lake.crash_points import crash_point
 from thermocline.telemetry import SILENT, Progress, one_line
 
 if TYPE_CHECKING:
@@ -45,14 +52,14 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 BATCH_BYTES = 4 << 30
-ATTEMPTS = 5
+MAX_ATTEMPTS = 5
 """How often a batch is begun anew when somebody else lands something at the same moment."""
 
 STRING = Primitive("string")
 
 
 @dataclass(frozen=True)
-class IngestReport:
+class FileIngestReport:
     """What one source's ingestion did.
 
     `skipped` files had landed before, `growing` ones wait, and those that are `away` could not be
@@ -68,9 +75,9 @@ class IngestReport:
     growing: int = 0
     snapshot: int | None = None
     refused: tuple[Refusal, ...] = ()
-    away: tuple[LandingFile, ...] = ()
+    unavailable: tuple[LandingFile, ...] = ()
 
-    def plus(self, landed: Landed, files: int) -> IngestReport:
+    def plus(self, landed: BatchResult, files: int) -> FileIngestReport:
         """The report with one more batch."""
         return replace(
             self,
@@ -88,73 +95,80 @@ class FileBatch:
     lake: Lake
     source: Source
     contract: Contract
-    folder: Folder
-    files: tuple[Examined, ...]
-    damaged: tuple[Examined, ...]
+    folder: LandingFolder
+    files: tuple[InspectedFile, ...]
+    unreadable: tuple[InspectedFile, ...]
     run: str
     scratch: Path
-    lane: FileLane
-    grown: bool = False
+    fast_path: ArrowReader
+    columns_added: bool = False
 
     @property
-    def all_files(self) -> list[Examined]:
+    def all_files(self) -> list[InspectedFile]:
         """Every file that the commit's bookmark will name."""
-        return [*self.files, *self.damaged]
+        return [*self.files, *self.unreadable]
 
     @cached_property
-    def staged(self) -> list[Staged]:
+    def staged_files(self) -> list[StagedFile]:
         """The files as Spark can read them."""
-        return [staged(self.folder, file, self.source, self.scratch) for file in self.files]
+        return [stage_file(self.folder, file, self.source, self.scratch) for file in self.files]
 
     def without(self, gone: set[str]) -> FileBatch:
         """The batch without some files, by hash."""
-        kept, damaged = (
+        kept, unreadable = (
             tuple(file for file in some if file.sha256 not in gone)
-            for some in (self.files, self.damaged)
+            for some in (self.files, self.unreadable)
         )
-        return replace(self, files=kept, damaged=damaged)
+        return replace(self, files=kept, unreadable=unreadable)
 
-    def land(self) -> Landed:
+    def land(self) -> BatchResult:
         """Land the files, or raise as `batch.land` does."""
         rows = self.lake.beside is not None
         counted = [file.records for file in self.files]
         known = [count for count in counted if count is not None]
         origins = tuple(
             Provenance(
-                file.file.name, file.sha256, Layout.of(file, self.source, self.contract),
-                None if drift.stray_fields(file, self.contract) else file.records,
+                file.file.name, file.sha256, Layout.from_file(file, self.source, self.contract),
+                None if drift.find_unknown_fields(file, self.contract) else file.records,
             )
             for file in self.files
         )  # fmt: skip
-        damaged = (
-            Damaged(file.file.name, file.sha256, file.flaw or "cannot be read")
-            for file in self.damaged
+        unreadable = (
+            UnreadableInput(file.file.name, file.sha256, file.flaw or "cannot be read")
+            for file in self.unreadable
         )
         return land(
             Batch(
-                self.lake, self.source, self.contract, self.run, origins, self._read,
-                bookmark=ledger.bookmark_of(self.all_files, beside=rows),
-                consumed=ledger.consumed(self.all_files) if rows else None,
+                self.lake,
+                self.source,
+                self.contract,
+                self.run,
+                origins,
+                self._read,
+                bookmark=ledger.make_bookmark(self.all_files, beside=rows),
+                consumed=ledger.make_consumed(self.all_files) if rows else None,
                 expected=sum(known) if len(known) == len(counted) else None,
-                damaged=tuple(damaged),
+                unreadable=tuple(unreadable),
                 confirm=self._confirm,
-                grown=self.grown,
-                swift=lambda contract: self.lane.read(self.files, contract, grown=self.grown),
+                columns_added=self.columns_added,
+                fast_path=lambda contract: self.fast_path.read(
+                    self.files, contract, columns_added=self.columns_added
+                ),
             )
-        )  # fmt: skip
+        )
 
     def _read(self, contract: Contract, only: frozenset[int] | None) -> DataFrame:
         numbered = [
             (number, file)
-            for number, file in enumerate(self.staged)
+            for number, file in enumerate(self.staged_files)
             if only is None or number in only
         ]
         spark, picking = self.lake.spark.session, only is not None
-        return read(spark, numbered, self.source, contract, picking=picking)
+        return read_files(spark, numbered, self.source, contract, picking=picking)
 
     def _confirm(self) -> None:
         for file in self.all_files:
-            if not self.folder.unchanged(file.file):
+            if not self.folder.is_unchanged(file.file):
                 raise Transient(
                     f"{one_line(file.file.name)} changed while it was read.",
                     "Nothing of the batch landed. Run again when the file is complete.",
@@ -170,7 +184,7 @@ def ingest(
     progress: Progress = SILENT,
     batch_bytes: int = BATCH_BYTES,
     listing: Listing | None = None,
-) -> IngestReport:
+) -> FileIngestReport:
     """Land every new file of a source in its bronze table.
 
     A file's identity is its content: delivered twice or under another name it lands once, changed
@@ -180,16 +194,16 @@ def ingest(
     `listing` is what lies in the folder, where the caller has just looked.
     """
     _refuse_overlap(source, lake)
-    contract = data_only(contract)
-    refuse_unwritable(contract)
-    folder = folder_of(source, lake.settings)
+    contract = strip_provenance(contract)
+    refuse_unwritable_types(contract)
+    folder = open_folder(source, lake.settings)
     listing = list_landing(folder, source) if listing is None else listing
     crash_point("ingest.listed")
     if not lake.exists(source.target):
         lake.ensure(contract)
-    work = _Work(lake, source, contract, folder, run)
-    fresh = work.ledger.unread(listing.files)
-    work.report = IngestReport(
+    work = _FileIngest(lake, source, contract, folder, run)
+    fresh = work.ledger.filter_unread(listing.files)
+    work.report = FileIngestReport(
         source.name,
         source.target,
         skipped=len(listing.files) - len(fresh),
@@ -197,73 +211,77 @@ def ingest(
         refused=tuple(listing.refused),
     )
     try:
-        for files in batches(work.readable(examined(folder, fresh, source)), batch_bytes):
-            work.take(files)
+        for files in split_into_batches(
+            work.skip_unavailable(inspect_files(folder, fresh, source)), batch_bytes
+        ):
+            work.land_files(files)
             progress.advance(len(files), f"{work.report.rows:,} rows")
     finally:
         work.scratch.close()
     return work.report
 
 
-class _Work:
+class _FileIngest:
     """One ingestion under way."""
 
     def __init__(
-        self, lake: Lake, source: Source, contract: Contract, folder: Folder, run: str
+        self, lake: Lake, source: Source, contract: Contract, folder: LandingFolder, run: str
     ) -> None:
         self.lake = lake
         self.source = source
         self.contract = contract
         self.folder = folder
         self.run = run
-        self.report = IngestReport(source.name, source.target)
+        self.report = FileIngestReport(source.name, source.target)
         self.ledger = read_ledger(lake, source.target, source.quarantine)
-        staging = private.folder(lake.settings.project) / "staging"
+        staging = private_files.ensure_folder(lake.settings.project) / "staging"
         staging.mkdir(exist_ok=True)
-        self.scratch = Scratch(staging, "run-")
-        self.lane = FileLane(lake, source, folder)
+        self.scratch = ScratchFolder(staging, "run-")
+        self.fast_path = ArrowReader(lake, source, folder)
 
-    def readable(self, found: Iterable[Examined | Away]) -> Iterator[Examined]:
+    def skip_unavailable(
+        self, found: Iterable[InspectedFile | FileUnavailable]
+    ) -> Iterator[InspectedFile]:
         """Pass on the files that could be read, and report the others."""
         for each in found:
-            if isinstance(each, Away):
-                self.pass_over(each)
+            if isinstance(each, FileUnavailable):
+                self.report_unavailable(each)
             else:
                 yield each
 
-    def pass_over(self, away: Away) -> None:
+    def report_unavailable(self, unavailable: FileUnavailable) -> None:
         """Report a file that cannot be read now."""
-        refused = (Refusal(away.file.name, f"cannot be read: {away.reason}"),)
+        refused = (Refusal(unavailable.file.name, f"cannot be read: {unavailable.reason}"),)
         self.report = replace(
             self.report,
-            refused=self.report.refused + (refused if away.reason else ()),
-            away=(*self.report.away, away.file),
+            refused=self.report.refused + (refused if unavailable.reason else ()),
+            unavailable=(*self.report.unavailable, unavailable.file),
         )
 
-    def take(self, files: Sequence[Examined]) -> None:
+    def land_files(self, files: Sequence[InspectedFile]) -> None:
         """Land files, again from the start when somebody else was faster."""
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                self._take(files)
+                self._land_files(files)
             except MainMoved:
-                if attempt == ATTEMPTS:
+                if attempt == MAX_ATTEMPTS:
                     raise
                 time.sleep(0.1 * attempt)
                 self.ledger = read_ledger(self.lake, self.source.target, self.source.quarantine)
             else:
                 return
 
-    def _take(self, files: Sequence[Examined]) -> None:
-        new = self._unknown(files)
-        contract = drift.with_added(self.lake, self.contract)
+    def _land_files(self, files: Sequence[InspectedFile]) -> None:
+        new = self._filter_new(files)
+        contract = drift.include_added_columns(self.lake, self.contract)
         refused: list[Refusal] = []
-        sound = _admitted([file for file in new if file.flaw is None], contract, refused)
-        if contract.drift is Drift.ADD:
-            contract = drift.added(contract, _fields_to_add(sound, contract))
+        sound = _admit_files([file for file in new if file.flaw is None], contract, refused)
+        if contract.drift is DriftMode.ADD:
+            contract = drift.add_columns(contract, _collect_new_fields(sound, contract))
         batch = FileBatch(
             self.lake, self.source, contract, self.folder, tuple(sound),
             tuple(file for file in new if file.flaw is not None),
-            self.run, self.scratch.path, self.lane,
+            self.run, self.scratch.path, self.fast_path,
         )  # fmt: skip
         landed, batch = self._land(batch, refused)
         taken = len(batch.all_files)
@@ -275,7 +293,9 @@ class _Work:
         )
         self.ledger.add(batch.all_files)
 
-    def _land(self, batch: FileBatch, refused: list[Refusal]) -> tuple[Landed | None, FileBatch]:
+    def _land(
+        self, batch: FileBatch, refused: list[Refusal]
+    ) -> tuple[BatchResult | None, FileBatch]:
         """Land a batch, without the files that turn out to be unfit while it is read."""
         while batch.all_files:
             self.lake.ensure(batch.contract)
@@ -283,56 +303,58 @@ class _Work:
                 return batch.land(), batch
             except (CommitConflict, CommitUnknown):
                 raise
-            except Drifted as found:
-                batch = _after_drift(batch, found.fields, refused)
+            except SchemaDrift as found:
+                batch = _apply_drift(batch, found.fields, refused)
             except Exception as error:
-                if away := self._away(batch, error):
-                    batch = batch.without(away)
+                if unavailable := self._find_unavailable(batch, error):
+                    batch = batch.without(unavailable)
                     continue
                 if type(error) is not Permanent or isinstance(error.__cause__, OSError):
                     raise  # a rule, a contract or a disk, not a file
-                broken = _unreadable(batch)
+                broken = _find_unreadable(batch)
                 if not broken:
                     raise
                 batch = replace(
                     batch.without({file.sha256 for file in broken}),
-                    damaged=(*batch.damaged, *broken),
+                    unreadable=(*batch.unreadable, *broken),
                 )
         return None, batch
 
-    def _away(self, batch: FileBatch, error: Exception) -> set[str]:
+    def _find_unavailable(self, batch: FileBatch, error: Exception) -> set[str]:
         """The files, by hash, that are not as they were listed, which may be why a batch failed."""
         found = {
-            file.file: Away(file.file)
+            file.file: FileUnavailable(file.file)
             for file in batch.all_files
-            if not self.folder.unchanged(file.file)
+            if not self.folder.is_unchanged(file.file)
         }
-        if isinstance(error, Away):
+        if isinstance(error, FileUnavailable):
             found.setdefault(error.file, error)
         for each in found.values():
-            self.pass_over(each)
+            self.report_unavailable(each)
         return {file.sha256 for file in batch.all_files if file.file in found}
 
-    def _unknown(self, files: Sequence[Examined]) -> list[Examined]:
+    def _filter_new(self, files: Sequence[InspectedFile]) -> list[InspectedFile]:
         """Files whose content has not landed, each content once."""
-        new: dict[str, Examined] = {}
-        landed = self.ledger.landed(files)
+        new: dict[str, InspectedFile] = {}
+        landed = self.ledger.find_landed(files)
         for file in files:
             if file.sha256 not in landed:
                 new.setdefault(file.sha256, file)
         return list(new.values())
 
 
-def _admitted(
-    files: Sequence[Examined], contract: Contract, refused: list[Refusal]
-) -> list[Examined]:
+def _admit_files(
+    files: Sequence[InspectedFile], contract: Contract, refused: list[Refusal]
+) -> list[InspectedFile]:
     """The files that header or schema do not already forbid."""
     admitted = []
     for file in files:
-        reason = drift.obstacle(file, contract)
-        stray = drift.stray_fields(file, contract) if contract.drift is Drift.REFUSE else {}
+        reason = drift.explain_mismatch(file, contract)
+        stray = (
+            drift.find_unknown_fields(file, contract) if contract.drift is DriftMode.REFUSE else {}
+        )
         if reason is None and stray:
-            reason = drift.refused(stray, contract)
+            reason = drift.explain_refusal(stray, contract)
         if reason is None:
             admitted.append(file)
         else:
@@ -340,47 +362,51 @@ def _admitted(
     return admitted
 
 
-def _fields_to_add(files: Sequence[Examined], contract: Contract) -> dict[str, Type]:
+def _collect_new_fields(files: Sequence[InspectedFile], contract: Contract) -> dict[str, Type]:
     found: dict[str, Type] = {}
     for file in files:
-        for name, type_ in drift.stray_fields(file, contract).items():
+        for name, type_ in drift.find_unknown_fields(file, contract).items():
             found[name] = type_ if found.get(name, type_) == type_ else STRING
     return found
 
 
-def _after_drift(
+def _apply_drift(
     batch: FileBatch, fields: dict[int, set[str]], refused: list[Refusal]
 ) -> FileBatch:
     """The batch as the contract's policy wants it, now that the fields are known."""
-    if batch.contract.drift is Drift.ADD:
+    if batch.contract.drift is DriftMode.ADD:
         names = {name for found in fields.values() for name in found}
-        contract = drift.added(batch.contract, dict.fromkeys(names, STRING))
-        return replace(batch, contract=contract, grown=True)
+        contract = drift.add_columns(batch.contract, dict.fromkeys(names, STRING))
+        return replace(batch, contract=contract, columns_added=True)
     unfit = {number: batch.files[number] for number in fields}
     for number, file in unfit.items():
-        refused.append(Refusal(file.file.name, drift.refused(fields[number], batch.contract)))
+        refused.append(
+            Refusal(file.file.name, drift.explain_refusal(fields[number], batch.contract))
+        )
     return batch.without({file.sha256 for file in unfit.values()})
 
 
-def _unreadable(batch: FileBatch) -> list[Examined]:
+def _find_unreadable(batch: FileBatch) -> list[InspectedFile]:
     """The files that Spark cannot read to their end, found by reading each alone."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     broken = []
-    for file in batch.staged:
+    for file in batch.staged_files:
         try:
-            frame = read(batch.lake.spark.session, [(0, file)], batch.source, batch.contract)
+            frame = read_files(batch.lake.spark.session, [(0, file)], batch.source, batch.contract)
             frame.write.format("noop").mode("overwrite").save()
         except Py4JJavaError as error:
-            broken.append(replace(file.examined, flaw=f"damaged: {_root_of(error.java_exception)}"))
+            broken.append(
+                replace(file.examined, flaw=f"damaged: {_root_message(error.java_exception)}")
+            )
         except PySparkException as error:
             said = one_line(str(error).strip().splitlines()[0])[:200]
             broken.append(replace(file.examined, flaw=f"damaged: {said}"))
     return broken
 
 
-def _root_of(failure: Any) -> str:
+def _root_message(failure: Any) -> str:
     """What the innermost of Java's exceptions says, which is the one that knows."""
     while failure.getCause() is not None:
         failure = failure.getCause()
@@ -388,7 +414,7 @@ def _root_of(failure: Any) -> str:
 
 
 def _refuse_overlap(source: Source, lake: Lake) -> None:
-    if overlap(source.path, lake.settings.warehouse):
+    if folders_overlap(source.path, lake.settings.warehouse):
         raise BadInput(
             f"The landing folder of {source.name} and the warehouse overlap.",
             "Keep raw files outside the warehouse, and the warehouse outside the landing folder.",

@@ -54,7 +54,7 @@ class Listing:
     growing: int = 0
 
 
-class Away(Exception):
+class FileUnavailable(Exception):
     """A file cannot be read now: it is passed over, and looked at again.
 
     `reason` is empty when it is no longer what was listed: removed, renamed, or replaced.
@@ -66,7 +66,7 @@ class Away(Exception):
         self.reason = reason
 
 
-class Passed:
+class ListingCache:
     """What one process need not look at again in a folder on local disk, for a while.
 
     A name is passed over while its inode is the same, and a folder while nothing was added to it
@@ -74,49 +74,49 @@ class Passed:
     """
 
     def __init__(self) -> None:
-        self._names: dict[str, dict[str, int]] = {}
-        self._met: dict[tuple[str, str], int] = {}
-        self._still: dict[str, tuple[int, list[str]]] = {}
+        self._skipped: dict[str, dict[str, int]] = {}
+        self._listed: dict[tuple[str, str], int] = {}
+        self._unchanged: dict[str, tuple[int, list[str]]] = {}
 
-    def met(self, folder: str, name: str, inode: int) -> None:
+    def note_listed(self, folder: str, name: str, inode: int) -> None:
         """A file was listed."""
-        self._met[folder, name] = inode
+        self._listed[folder, name] = inode
 
-    def not_done(self, name: str) -> None:
+    def recheck(self, name: str) -> None:
         """Have a file that was listed looked at again."""
         folder, _, last = name.rpartition("/")
-        self._met.pop((f"{folder}/" if folder else "", last), None)
+        self._listed.pop((f"{folder}/" if folder else "", last), None)
 
-    def done(self) -> None:
+    def skip_listed(self) -> None:
         """Pass over the other files that were listed."""
-        for (folder, name), inode in self._met.items():
-            self._names.setdefault(folder, {})[name] = inode
-        self._met.clear()
+        for (folder, name), inode in self._listed.items():
+            self._skipped.setdefault(folder, {})[name] = inode
+        self._listed.clear()
 
     def names(self, folder: str) -> Mapping[str, int]:
         """The files of a folder that are passed over, with their inodes."""
-        return self._names.get(folder, {})
+        return self._skipped.get(folder, {})
 
-    def still(self, folder: str, changed_ns: int) -> list[str] | None:
+    def unchanged_subfolders(self, folder: str, changed_ns: int) -> list[str] | None:
         """The folders in a folder that did not change since all in it was passed over."""
-        found = self._still.get(folder)
+        found = self._unchanged.get(folder)
         return found[1] if found and found[0] == changed_ns else None
 
-    def keep_still(self, folder: str, changed_ns: int, folders: list[str]) -> None:
+    def mark_unchanged(self, folder: str, changed_ns: int, folders: list[str]) -> None:
         """Pass over a folder while it does not change. One that just did may do so unnoticed."""
-        if time.time_ns() - changed_ns > _CLOCK_NS:
-            self._still[folder] = changed_ns, folders
+        if time.time_ns() - changed_ns > _CLOCK_GRANULARITY_NS:
+            self._unchanged[folder] = changed_ns, folders
 
 
-_CLOCK_NS = 2_000_000_000
+_CLOCK_GRANULARITY_NS = 2_000_000_000
 """So much later a change of a folder has another time, whatever the file system's clock."""
 
 
-class Folder(Protocol):
+class LandingFolder(Protocol):
     """Where files are listed, opened, and named for Spark."""
 
     def entries(
-        self, refused: list[Refusal], passed: Passed | None = None
+        self, refused: list[Refusal], cache: ListingCache | None = None
     ) -> Iterator[LandingFile]:
         """Every file below the folder that is not passed over.
 
@@ -129,18 +129,20 @@ class Folder(Protocol):
     def uri(self, file: LandingFile) -> str:
         """What Spark calls the file."""
 
-    def unchanged(self, file: LandingFile) -> bool:
+    def is_unchanged(self, file: LandingFile) -> bool:
         """Whether the file is still the one that was listed."""
 
 
-def folder_of(source: Source, settings: Settings) -> Folder:
+def open_folder(source: Source, settings: Settings) -> LandingFolder:
     """The folder a source lands in."""
-    if source.remote:
+    if source.is_remote:
         return S3Folder(source.path, settings.s3)
     return LocalFolder(Path(source.path))
 
 
-def list_landing(folder: Folder, source: Source, passed: Passed | None = None) -> Listing:
+def list_landing(
+    folder: LandingFolder, source: Source, cache: ListingCache | None = None
+) -> Listing:
     """The files of a source that are not passed over, in the order of their names.
 
     Hidden and temporary files are left out, files that changed within `settle` seconds are only
@@ -148,13 +150,13 @@ def list_landing(folder: Folder, source: Source, passed: Passed | None = None) -
     """
     found = Listing()
     settled = time.time_ns() - int(source.settle * 1e9)
-    for file in folder.entries(found.refused, passed):
-        if _is_hidden(file.name) or not source.wants(file.name):
+    for file in folder.entries(found.refused, cache):
+        if _is_hidden(file.name) or not source.matches(file.name):
             continue
         if source.settle and file.modified_ns > settled:
             found.growing += 1
-            if passed is not None:
-                passed.not_done(file.name)
+            if cache is not None:
+                cache.recheck(file.name)
             continue
         found.files.append(file)
     found.files.sort(key=lambda file: file.name)
@@ -174,17 +176,17 @@ class LocalFolder:
         self._root = root
 
     def entries(
-        self, refused: list[Refusal], passed: Passed | None = None
+        self, refused: list[Refusal], cache: ListingCache | None = None
     ) -> Iterator[LandingFile]:
         """Files below the folder. A link counts as the file it leads to, if that is inside."""
         if not self._root.is_dir():
             raise NotFound(
                 f"The landing folder {self._root} is not there.", "Make it, or mend the source."
             )
-        yield from self._below("", str(self._root.resolve()), refused, passed or Passed())
+        yield from self._walk("", str(self._root.resolve()), refused, cache or ListingCache())
 
-    def _below(
-        self, below: str, real: str, refused: list[Refusal], passed: Passed
+    def _walk(
+        self, below: str, real: str, refused: list[Refusal], cache: ListingCache
     ) -> Iterator[LandingFile]:
         """The files of a folder `below` the root, which really is at `real`.
 
@@ -193,17 +195,17 @@ class LocalFolder:
         """
         try:
             changed_ns = (self._root / below).stat().st_mtime_ns  # before it is listed
-            if passed.still(below, changed_ns) is None:
-                entries = self._listed(below, passed.names(below))
+            if cache.unchanged_subfolders(below, changed_ns) is None:
+                entries = self._scan(below, cache.names(below))
         except FileNotFoundError:
             return  # it has just been taken away
         except OSError as error:
             name = below.rstrip("/") or str(self._root)
-            refused.append(Refusal(name, f"it cannot be listed: {said_of(error)}"))
+            refused.append(Refusal(name, f"it cannot be listed: {describe_error(error)}"))
             return
-        if (folders := passed.still(below, changed_ns)) is not None:
+        if (folders := cache.unchanged_subfolders(below, changed_ns)) is not None:
             for name in folders:
-                yield from self._below(f"{below}{name}/", f"{real}/{name}", refused, passed)
+                yield from self._walk(f"{below}{name}/", f"{real}/{name}", refused, cache)
             return
         folders, others = [], False
         for entry in entries:
@@ -212,23 +214,23 @@ class LocalFolder:
                     continue
                 folders.append(entry.name)
                 deeper = below + entry.name + "/", f"{real}/{entry.name}"
-                yield from self._below(*deeper, refused, passed)
+                yield from self._walk(*deeper, refused, cache)
                 continue
             others = True
-            if (file := self._file(entry, below, real, refused)) is not None:
+            if (file := self._make_file(entry, below, real, refused)) is not None:
                 if not entry.is_symlink():
-                    passed.met(below, entry.name, entry.inode())
+                    cache.note_listed(below, entry.name, entry.inode())
                 yield file
         if not others:
-            passed.keep_still(below, changed_ns, folders)
+            cache.mark_unchanged(below, changed_ns, folders)
 
-    def _listed(self, below: str, known: Mapping[str, int]) -> list[os.DirEntry[str]]:
+    def _scan(self, below: str, known: Mapping[str, int]) -> list[os.DirEntry[str]]:
         with os.scandir(self._root / below) as entries:
             return sorted(
                 (e for e in entries if known.get(e.name) != e.inode()), key=lambda e: e.name
             )
 
-    def _file(
+    def _make_file(
         self, entry: os.DirEntry[str], below: str, real: str, refused: list[Refusal]
     ) -> LandingFile | None:
         name, place = below + entry.name, f"{real}/{entry.name}"
@@ -247,7 +249,7 @@ class LocalFolder:
         except FileNotFoundError:
             return None
         except OSError as error:  # such as a link that leads to itself
-            refused.append(Refusal(name, f"it cannot be looked at: {said_of(error)}"))
+            refused.append(Refusal(name, f"it cannot be looked at: {describe_error(error)}"))
             return None
         return LandingFile(name, found.st_size, found.st_mtime_ns, place)
 
@@ -259,17 +261,19 @@ class LocalFolder:
         try:
             handle = os.open(file.location, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
-            raise Away(file, "" if error.errno in _GONE else said_of(error)) from error
+            raise FileUnavailable(
+                file, "" if error.errno in _GONE_ERRORS else describe_error(error)
+            ) from error
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
-            raise Away(file)
+            raise FileUnavailable(file)
         return os.fdopen(handle, "rb", buffering=0)
 
     def uri(self, file: LandingFile) -> str:
         """A plain path, with what Spark would take for a pattern escaped."""
-        return glob_escaped(file.location)
+        return escape_glob(file.location)
 
-    def unchanged(self, file: LandingFile) -> bool:
+    def is_unchanged(self, file: LandingFile) -> bool:
         """Whether size and time of change are as listed."""
         try:
             now = Path(file.location).lstat()
@@ -287,7 +291,7 @@ class S3Folder:
         self._connected: S3FileSystem | None = None
 
     @property
-    def _files(self) -> S3FileSystem:
+    def _file_system(self) -> S3FileSystem:
         if self._connected is None:
             from pyarrow.fs import S3FileSystem
 
@@ -304,13 +308,13 @@ class S3Folder:
         return self._connected
 
     def entries(
-        self, refused: list[Refusal], passed: Passed | None = None
+        self, refused: list[Refusal], cache: ListingCache | None = None
     ) -> Iterator[LandingFile]:
         """Objects below the prefix, all of them. A key with empty or dotted parts is refused."""
         from pyarrow.fs import FileSelector, FileType
 
         try:
-            found = self._files.get_file_info(FileSelector(self._root, recursive=True))
+            found = self._file_system.get_file_info(FileSelector(self._root, recursive=True))
         except FileNotFoundError:
             raise NotFound(
                 f"There is nothing at s3://{self._root}.", "Check the bucket and the prefix."
@@ -332,32 +336,32 @@ class S3Folder:
     def open(self, file: LandingFile) -> BinaryIO:
         """The object's bytes, streamed."""
         try:
-            opened: BinaryIO = self._files.open_input_file(file.location)
+            opened: BinaryIO = self._file_system.open_input_file(file.location)
         except FileNotFoundError as error:
-            raise Away(file) from error
+            raise FileUnavailable(file) from error
         except OSError as error:
-            raise Away(file, said_of(error)) from error
+            raise FileUnavailable(file, describe_error(error)) from error
         return opened
 
     def uri(self, file: LandingFile) -> str:
         """The object as Hadoop's S3 client names it."""
-        return f"s3a://{glob_escaped(file.location)}"
+        return f"s3a://{escape_glob(file.location)}"
 
-    def unchanged(self, file: LandingFile) -> bool:
+    def is_unchanged(self, file: LandingFile) -> bool:
         """Whether size and time of change are as listed."""
-        now = self._files.get_file_info(file.location)
+        now = self._file_system.get_file_info(file.location)
         return (now.size, now.mtime_ns) == (file.size, file.modified_ns)
 
 
-_GONE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO}
+_GONE_ERRORS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO}
 
 
-def said_of(error: OSError) -> str:
+def describe_error(error: OSError) -> str:
     """What the system says, in one line."""
     return one_line(error.strerror or str(error))[:200]
 
 
-def glob_escaped(path: str) -> str:
+def escape_glob(path: str) -> str:
     """A path in which no character is taken for a pattern."""
     return "".join(f"\\{char}" if char in "{}[]*?\\" else char for char in path)
 

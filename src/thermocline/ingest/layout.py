@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
 from thermocline.ingest.source import Source
-from thermocline.ingest.values import literal
+from thermocline.ingest.value_expressions import literal
 
 if TYPE_CHECKING:
-    from thermocline.ingest.examine import Examined
+    from thermocline.ingest.inspection import InspectedFile
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Layout:
     schema: str = ""
 
     @classmethod
-    def of(cls, examined: Examined, source: Source, contract: Contract) -> Layout:
+    def from_file(cls, examined: InspectedFile, source: Source, contract: Contract) -> Layout:
         """The layout of a file; files of one layout are read together."""
         if examined.format == "parquet":
             return cls("parquet", schema=str(examined.schema))
@@ -47,10 +47,10 @@ class Layout:
         kept = json.loads(text)
         return cls(**{**kept, "fields": tuple(kept["fields"])})
 
-    def written(self) -> str:
+    def to_json(self) -> str:
         """The layout as quarantine keeps it. A Parquet row is kept as JSON."""
         if self.format == "parquet":
-            return Layout("jsonl").written()
+            return Layout("jsonl").to_json()
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
 
     def csv_options(self) -> dict[str, str]:
@@ -66,7 +66,7 @@ class Layout:
             "lineSep": "\0",
         }
 
-    def unbalanced(self, text: str) -> str:
+    def open_quote_condition(self, text: str) -> str:
         """A condition under which a quote in a record is opened and not closed."""
         if self.escape != self.quote:
             escape = literal(self.escape)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from thermocline.ingest.judge import FILE, POSITION, RAW
+from thermocline.ingest.validation import FILE, POSITION, RAW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from thermocline.ingest.stage import Staged
+    from thermocline.ingest.stage import StagedFile
 
 FLAW = "__tc_flaw"
 """What is wrong with a line as a line, before anything is read from it; else null."""
@@ -19,11 +19,11 @@ FLAW = "__tc_flaw"
 TOO_LONG = "longer than maxLineBytes"
 NOT_TEXT = "not valid text in its encoding"
 
-Numbered = Sequence[tuple[int, "Staged"]]
+NumberedFiles = Sequence[tuple[int, "StagedFile"]]
 
 
-def numbered_lines(
-    spark: SparkSession, files: Numbered, separator: str, *, header: bool
+def read_numbered_lines(
+    spark: SparkSession, files: NumberedFiles, separator: str, *, header: bool
 ) -> DataFrame:
     """The lines of text files that are not blank: FILE, POSITION, RAW and FLAW.
 
@@ -36,7 +36,7 @@ def numbered_lines(
         "_metadata.file_block_start as __tc_start",
         "monotonically_increasing_id() as __tc_id",
     )
-    blocks = _blocks(spark, scanned, files, skipped=1 if header else 0)
+    blocks = _block_offsets(spark, scanned, files, skipped=1 if header else 0)
     numbered = scanned.join(blocks, ["__tc_path", "__tc_start"]).selectExpr(
         f"__tc_index as {FILE}", f"__tc_id - __tc_base as {POSITION}", "value", "__tc_cut"
     )
@@ -58,7 +58,9 @@ def numbered_lines(
     )
 
 
-def _blocks(spark: SparkSession, scanned: DataFrame, files: Numbered, *, skipped: int) -> DataFrame:
+def _block_offsets(
+    spark: SparkSession, scanned: DataFrame, files: NumberedFiles, *, skipped: int
+) -> DataFrame:
     """What to take from a row's id to get its record number, for each block that Spark reads.
 
     Ids grow by one inside a partition. So a block's first id and the number of lines in the
@@ -71,12 +73,12 @@ def _blocks(spark: SparkSession, scanned: DataFrame, files: Numbered, *, skipped
         .agg(F.min("__tc_id").alias("first"), F.count("*").alias("lines"))
         .collect()
     )
-    known = {location_of(file.uri): (index, file) for index, file in files}
+    known = {unescape_path(file.uri): (index, file) for index, file in files}
     rows = []
     before: dict[str, int] = {}
     for row in sorted(counted, key=lambda row: (row["__tc_path"], row["__tc_start"])):
         path = row["__tc_path"]
-        index, file = known[decoded(path)]
+        index, file = known[decode_uri(path)]
         position = before.get(path, 0) + 1 - skipped
         before[path] = before.get(path, 0) + row["lines"]
         rows.append((path, row["__tc_start"], index, row["first"] - position, [*file.too_long]))
@@ -84,13 +86,13 @@ def _blocks(spark: SparkSession, scanned: DataFrame, files: Numbered, *, skipped
     return F.broadcast(spark.createDataFrame(rows, f"{columns}, __tc_cut array<long>"))
 
 
-def decoded(path: str) -> str:
+def decode_uri(path: str) -> str:
     """The plain location behind a file's URI as Spark reports it."""
     parts = urlsplit(path)
     return unquote(f"{parts.netloc}{parts.path}")
 
 
-def location_of(uri: str) -> str:
+def unescape_path(uri: str) -> str:
     """The plain location behind a path that was escaped for Spark."""
     plain, escaped = [], False
     for char in uri.removeprefix("s3a://"):

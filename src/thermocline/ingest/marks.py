@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import consumed as values
+from thermocline.lake import consumption as values
 from thermocline.lake.bookmark import FEEDS
 from thermocline.lake.metadata import TableState
 
@@ -38,18 +38,20 @@ class Mark:
     position: Position
 
 
-def read(lake: Lake, state: TableState, source: str, *, lost: bool = False) -> Mark | None:
+def read(lake: Lake, state: TableState, source: str, *, accept_loss: bool = False) -> Mark | None:
     """A source's mark on main; None when nothing of it has landed yet.
 
     With `lost`, a mark that has expired counts as none.
     """
     head = state.head()
-    named = carried(state, head).get(FEEDS, {}).get(source)
+    named = read_all(state, head).get(FEEDS, {}).get(source)
     if named is not None:
-        found = _whole(lake, state, source, named)
-        if found is not None or lost:
+        found = _load_position(lake, state, source, named)
+        if found is not None or accept_loss:
             return found
-    if not lost and (named is not None or not bookmarks.chain_is_whole(lake, state, head)):
+    if not accept_loss and (
+        named is not None or not bookmarks.is_history_complete(lake, state, head)
+    ):
         raise Permanent(
             f"{state.table} no longer says how far {source} was read: "
             + ("its row in the catalog is gone." if named else "its old snapshots expired."),
@@ -59,7 +61,9 @@ def read(lake: Lake, state: TableState, source: str, *, lost: bool = False) -> M
     return None
 
 
-def _whole(lake: Lake, state: TableState, source: str, named: Mapping[str, Any]) -> Mark | None:
+def _load_position(
+    lake: Lake, state: TableState, source: str, named: Mapping[str, Any]
+) -> Mark | None:
     """The mark with its position, wherever that is kept."""
     if "position" in named:
         return Mark(**named)
@@ -69,7 +73,7 @@ def _whole(lake: Lake, state: TableState, source: str, named: Mapping[str, Any])
     return None if text is None else Mark(stream, sequence, json.loads(text))
 
 
-def written(source: str, mark: Mark, *, beside: bool) -> dict[str, Any]:
+def to_bookmark(source: str, mark: Mark, *, beside: bool) -> dict[str, Any]:
     """The part of a bookmark that says a source's mark; without the position where a row has it."""
     said = asdict(mark)
     if beside:
@@ -77,13 +81,15 @@ def written(source: str, mark: Mark, *, beside: bool) -> dict[str, Any]:
     return {FEEDS: {source: said}}
 
 
-def consumed(source: str, mark: Mark) -> values.Consumed:
+def to_consumed(source: str, mark: Mark) -> values.Consumption:
     """The row that a commit lands with a mark."""
     text = json.dumps(mark.position, separators=(",", ":"))
-    return values.Consumed((), (values.Position(source, mark.stream, mark.sequence, text),))
+    return values.Consumption(
+        (), (values.SourcePosition(source, mark.stream, mark.sequence, text),)
+    )
 
 
-def carried(state: TableState, snapshot: int | None) -> dict[str, Any]:
+def read_all(state: TableState, snapshot: int | None) -> dict[str, Any]:
     """The part of a bookmark that says all sources' marks, from the newest commit that has it."""
     for _, found in bookmarks.walk(state, snapshot):
         if FEEDS in found:
@@ -91,7 +97,7 @@ def carried(state: TableState, snapshot: int | None) -> dict[str, Any]:
     return {}
 
 
-def merged(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def merge(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     """A bookmark with the marks of the commits before it, and its own in front."""
     feeds = {**before.get(FEEDS, {}), **own.get(FEEDS, {})}
     return {**own, FEEDS: feeds} if feeds else dict(own)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
 from thermocline.engine.spark_types import EXACT_JSON, quoted
-from thermocline.ingest import native, values
-from thermocline.ingest.judge import FILE, POSITION, RAW, Stray, judged
-from thermocline.ingest.lines import Numbered, decoded, location_of
-from thermocline.ingest.values import Flaw, literal
+from thermocline.ingest import parquet_types, value_expressions
+from thermocline.ingest.lines import NumberedFiles, decode_uri, unescape_path
+from thermocline.ingest.validation import FILE, POSITION, RAW, UnknownFields, validate
+from thermocline.ingest.value_expressions import FlawExpression, literal
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-def parquet_rows(spark: SparkSession, files: Numbered, contract: Contract) -> DataFrame:
+def read_parquet(spark: SparkSession, files: NumberedFiles, contract: Contract) -> DataFrame:
     """Records of Parquet files that share one schema, judged."""
     frame = spark.read.parquet(*(file.uri for _, file in files))
     there = {field.name: field.dataType for field in frame.schema.fields}
     place = "_metadata.file_path as __tc_path", f"_metadata.row_index + 1 as {POSITION}"
-    scanned = _with_file(spark, frame.selectExpr(*_scanned(there), *place), files)
-    return _judged(scanned, there, contract)
+    scanned = _add_file_number(spark, frame.selectExpr(*_scan_columns(there), *place), files)
+    return _validate(scanned, there, contract)
 
 
-def picked_rows(spark: SparkSession, rows: pa.Table, contract: Contract) -> DataFrame:
+def validate_rows(spark: SparkSession, rows: pa.Table, contract: Contract) -> DataFrame:
     """The same for rows of this process, in Arrow's canonical form, with FILE and POSITION."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -34,49 +34,49 @@ def picked_rows(spark: SparkSession, rows: pa.Table, contract: Contract) -> Data
     schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     there = {f.name: f.dataType for f in schema.fields if f.name not in (FILE, POSITION)}
     frame = spark.createDataFrame(rows, schema)
-    return _judged(frame.selectExpr(*_scanned(there), FILE, POSITION), there, contract)
+    return _validate(frame.selectExpr(*_scan_columns(there), FILE, POSITION), there, contract)
 
 
-def _scanned(there: dict[str, DataType]) -> list[str]:
+def _scan_columns(there: dict[str, DataType]) -> list[str]:
     """A file's columns under names of our own, and the record as JSON."""
     raw = ", ".join(quoted(name) for name in there)
-    inputs = _inputs(there).items()
+    inputs = _input_aliases(there).items()
     columns = [f"{quoted(name)} as {alias}" for name, alias in inputs]
     return [*columns, f"to_json(struct({raw}), {EXACT_JSON}) as {RAW}"]
 
 
-def _inputs(there: dict[str, DataType]) -> dict[str, str]:
+def _input_aliases(there: dict[str, DataType]) -> dict[str, str]:
     return {name: quoted(f"__tc_in_{i}") for i, name in enumerate(there)}
 
 
-def _judged(scanned: DataFrame, there: dict[str, DataType], contract: Contract) -> DataFrame:
-    inputs = _inputs(there)
+def _validate(scanned: DataFrame, there: dict[str, DataType], contract: Contract) -> DataFrame:
+    inputs = _input_aliases(there)
     computed: list[str] = []
-    flaws: list[Flaw] = []
+    flaws: list[FlawExpression] = []
     for column in contract.columns:
         if column.name in there:
             it, found = inputs[column.name], there[column.name]
-            typed = native.convert(column.type, it, found)
-            flaws += native.native_flaws(column.type, it, found, column.name)
+            typed = parquet_types.convert(column.type, it, found)
+            flaws += parquet_types.conversion_flaws(column.type, it, found, column.name)
         else:
-            typed = f"cast(null as {values.spark_type(column.type)})"
+            typed = f"cast(null as {value_expressions.spark_type(column.type)})"
         computed.append(f"{typed} as {quoted(column.name)}")
     rows = scanned.selectExpr("*", *computed)
     known = {column.name for column in contract.columns}
     more = {name: there[name] for name in there if name not in known}
-    return judged(rows, contract, flaws, _stray(more, inputs))
+    return validate(rows, contract, flaws, _unknown_fields(more, inputs))
 
 
-def _with_file(spark: SparkSession, scanned: DataFrame, files: Numbered) -> DataFrame:
+def _add_file_number(spark: SparkSession, scanned: DataFrame, files: NumberedFiles) -> DataFrame:
     from pyspark.sql import functions as F
 
     if len(files) == 1:
         return scanned.withColumn(FILE, F.lit(files[0][0]))
-    known = {location_of(file.uri): index for index, file in files}
+    known = {unescape_path(file.uri): index for index, file in files}
     # The paths as the rows spell them: Spark's own list of input files spells them otherwise.
     # No column is read for it.
     paths = [row[0] for row in scanned.select("__tc_path").distinct().collect()]
-    rows = [(path, known[decoded(path)]) for path in paths]
+    rows = [(path, known[decode_uri(path)]) for path in paths]
     index = spark.createDataFrame(rows, "__tc_path string, __tc_index int")
     joined = scanned.join(F.broadcast(index), "__tc_path", "left")
     # A row without its file would be a row lost: better no batch at all.
@@ -84,15 +84,17 @@ def _with_file(spark: SparkSession, scanned: DataFrame, files: Numbered) -> Data
     return joined.selectExpr("*", f"coalesce(__tc_index, cast({stray} as int)) as {FILE}")
 
 
-def _stray(more: dict[str, DataType], inputs: dict[str, str]) -> Stray:
+def _unknown_fields(more: dict[str, DataType], inputs: dict[str, str]) -> UnknownFields:
     if not more:
-        return Stray()
+        return UnknownFields()
     names = ", ".join(literal(name) for name in more)
-    texts = ", ".join(f"{literal(n)}, {_text(inputs[n], kind)}" for n, kind in more.items())
-    return Stray("true", f"array({names})", f"map({texts})")
+    texts = ", ".join(
+        f"{literal(n)}, {_text_expression(inputs[n], kind)}" for n, kind in more.items()
+    )
+    return UnknownFields("true", f"array({names})", f"map({texts})")
 
 
-def _text(it: str, kind: DataType) -> str:
+def _text_expression(it: str, kind: DataType) -> str:
     if kind.typeName() in {"struct", "array", "map"}:
         return f"to_json({it}, {EXACT_JSON})"
     return f"base64({it})" if kind.typeName() == "binary" else f"cast({it} as string)"

@@ -11,18 +11,18 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.definition import MESSAGE_COLUMNS, Column, Contract, Write
-from thermocline.contract.problems import shown
+from thermocline.contract.definition import MESSAGE_COLUMNS, Column, Contract, WriteMode
+from thermocline.contract.problems import quote
 from thermocline.contract.types import List, Primitive
 from thermocline.errors import BadInput
-from thermocline.ingest.judge import data_only
 from thermocline.ingest.source import Source
+from thermocline.ingest.validation import strip_provenance
 from thermocline.lake.companions import QUARANTINE
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-BEGINNING = re.compile(r"[0-9a-f]{4,64}")
+ID_PREFIX = re.compile(r"[0-9a-f]{4,64}")
 _STRING = Primitive("string")
 _TIMESTAMPTZ = Primitive("timestamptz")
 
@@ -54,7 +54,7 @@ class ReplayReport:
     snapshot: int | None = None
 
 
-def contract_of(source: Source) -> Contract:
+def quarantine_contract(source: Source) -> Contract:
     """The contract of the table that keeps a source's bad rows.
 
     `id` is made of the file's content (or the partition) and the position in it: the same record
@@ -75,7 +75,7 @@ def contract_of(source: Source) -> Contract:
         Column("quarantined_at", _TIMESTAMPTZ, required=True),
         Column("replayed_at", _TIMESTAMPTZ, doc="when it landed after all"),
         Column("replayed_run", _STRING),
-        *(MESSAGE_COLUMNS if source.messages else ()),
+        *(MESSAGE_COLUMNS if source.has_messages else ()),
     )
     return Contract(
         source.quarantine,
@@ -84,11 +84,11 @@ def contract_of(source: Source) -> Contract:
         id=source.quarantine,
         description=f"What could not land in {source.target}",
         key=("id",),
-        write=Write.MERGE,
+        write=WriteMode.MERGE,
     )
 
 
-def rows(
+def list_rows(
     lake: Lake, table: str | None = None, *, replayed: bool = False, limit: int = 10_000
 ) -> list[QuarantinedRow]:
     """Rows that wait in quarantine, oldest first: of one table, or of all.
@@ -124,8 +124,8 @@ def export(
     Each has its fields, and its id, reason, file and position under names that begin with
     `_quarantine_`. What is left out are whole files that could not be read. No JVM is started.
     """
-    from thermocline.ingest.mended import exported
-    from thermocline.ingest.replay import resolved
+    from thermocline.ingest.corrections import export_row
+    from thermocline.ingest.replay import resolve_ids
 
     if not lake.exists(source.quarantine):
         return [], 0
@@ -133,12 +133,12 @@ def export(
     scan = lake.iceberg(source.quarantine).scan("replayed_at is null", selected_fields=fields)
     rows = scan.to_arrow().to_pylist()
     if ids is not None:
-        chosen = set(resolved(ids, (row["id"] for row in rows), source.quarantine).values())
+        chosen = set(resolve_ids(ids, (row["id"] for row in rows), source.quarantine).values())
         rows = [row for row in rows if row["id"] in chosen]
     rows.sort(key=lambda row: (row["quarantined_at"], row["file"], row["position"]))
     whole = [row for row in rows if row["raw"] is not None or row["layout"] is not None]
-    contract = data_only(contract)
-    return [exported(row, contract) for row in whole], len(rows) - len(whole)
+    contract = strip_provenance(contract)
+    return [export_row(row, contract) for row in whole], len(rows) - len(whole)
 
 
 def replay(
@@ -158,15 +158,15 @@ def replay(
     position and are marked as replayed in the same publish; the others stay, with the new reason.
     An id may be given by its beginning. Few rows need no JVM.
     """
-    from thermocline.ingest.mended import read
+    from thermocline.ingest.corrections import read
     from thermocline.ingest.replay import Replay
 
     for each in ids or ():
-        if not BEGINNING.fullmatch(each):
+        if not ID_PREFIX.fullmatch(each):
             raise BadInput(
-                f"{shown(each)} is no id of a quarantined row.", "`thermo quarantine` lists them."
+                f"{quote(each)} is no id of a quarantined row.", "`thermo quarantine` lists them."
             )
-    patches = None if mended is None else read(mended)
+    corrections = None if mended is None else read(mended)
     if not lake.exists(source.quarantine):
         return ReplayReport(source.name, source.target)
-    return Replay(lake, source, contract, run, patches, ids).apply()
+    return Replay(lake, source, contract, run, corrections, ids).apply()

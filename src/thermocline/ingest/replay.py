@@ -9,30 +9,37 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from thermocline.contract.definition import Contract, Drift
+from thermocline.contract.definition import Contract, DriftMode
 from thermocline.engine.spark_types import quoted
 from thermocline.errors import BadInput, CommitUnknown
-from thermocline.ingest import drift, replay_here
-from thermocline.ingest.judge import (
+from thermocline.ingest import drift, local_replay
+from thermocline.ingest.corrections import Correction, editable_fields
+from thermocline.ingest.layout import Layout
+from thermocline.ingest.lines import FLAW
+from thermocline.ingest.quarantine import ReplayReport
+from thermocline.ingest.record_reader import (
+    FIELDS,
+    TextRecords,
+    convert_and_validate,
+    extract_fields,
+    parse_objects,
+    parse_records,
+)
+from thermocline.ingest.source import Source
+from thermocline.ingest.table_rows import append
+from thermocline.ingest.unambiguous_json import NeedsSpark
+from thermocline.ingest.validation import (
     FILE,
     MESSAGE,
     POSITION,
     RAW,
     REASONS,
-    data_only,
-    refusing_strays,
+    reject_unknown_fields,
+    strip_provenance,
 )
-from thermocline.ingest.layout import Layout
-from thermocline.ingest.lines import FLAW
-from thermocline.ingest.mended import Patch, fields_to_mend
-from thermocline.ingest.plain import Declined
-from thermocline.ingest.quarantine import ReplayReport
-from thermocline.ingest.read import FIELDS, Records, objects, records, typed, with_fields
-from thermocline.ingest.rows import append
-from thermocline.ingest.source import Source
-from thermocline.ingest.values import instant, literal, refuse_unwritable
+from thermocline.ingest.value_expressions import instant, literal, refuse_unwritable_types
 from thermocline.lake import MainMoved
-from thermocline.lake.faults import crash_point
+from thermocline.lake.crash_points import crash_point
 from thermocline.telemetry import log, one_line
 
 if TYPE_CHECKING:
@@ -41,20 +48,20 @@ if TYPE_CHECKING:
 
     from thermocline.lake import Draft, Lake
 
-_FEW = 1_000
+_MAX_NAMED_IDS = 1_000
 """So many ids are named to the reader, so that it passes over files that have none of them."""
-ATTEMPTS = 5
-_CARRIED = ("__tc_id", "__tc_source", "__tc_name")
+MAX_ATTEMPTS = 5
+_PASSTHROUGH = ("__tc_id", "__tc_source", "__tc_name")
 _PATCH, _WHOLE = "__tc_patch", "__tc_whole"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ReplayRows:
     """The rows of a replay: how many landed before, those that wait, and their corrections."""
 
     already: int
     pending: pa.Table
-    patches: Mapping[str, Patch]
+    corrections: Mapping[str, Correction]
 
 
 @dataclass(frozen=True)
@@ -68,22 +75,22 @@ class Replay:
     source: Source
     contract: Contract
     run: str
-    patches: Mapping[str, Patch] | None
-    chosen: Sequence[str] | None
+    corrections: Mapping[str, Correction] | None
+    ids: Sequence[str] | None
 
     def apply(self) -> ReplayReport:
         """Land what passes, again from the start when somebody else moved the tables."""
-        refuse_unwritable(self.contract)
-        contract = drift.with_added(self.lake, data_only(self.contract))
+        refuse_unwritable_types(self.contract)
+        contract = drift.include_added_columns(self.lake, strip_provenance(self.contract))
         self.lake.ensure(contract)
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             draft = self.lake.draft(self.run)
             try:
                 report = self._write(draft, contract)
                 draft.publish()
             except MainMoved:
                 draft.drop()
-                if attempt == ATTEMPTS:
+                if attempt == MAX_ATTEMPTS:
                     raise
             except CommitUnknown:
                 raise
@@ -97,34 +104,38 @@ class Replay:
 
     def _write(self, draft: Draft, contract: Contract) -> ReplayReport:
         draft.begin(self.source.target, self.source.quarantine)
-        wanted = self._wanted(draft.base(self.source.quarantine), contract)
-        if not wanted.pending.num_rows:
-            return ReplayReport(self.source.name, self.source.target, 0, 0, wanted.already)
+        selected = self._select_rows(draft.base(self.source.quarantine), contract)
+        if not selected.pending.num_rows:
+            return ReplayReport(self.source.name, self.source.target, 0, 0, selected.already)
         try:
             if self.source.lane == "spark":
-                raise Declined("the source wants Spark")
-            judged, readable = replay_here.judge(wanted.pending, wanted.patches, contract)
-        except Declined as reason:
+                raise NeedsSpark("the source wants Spark")
+            judged, readable = local_replay.validate(
+                selected.pending, selected.corrections, contract
+            )
+        except NeedsSpark as reason:
             log("ingest.replay", "declined", level="DEBUG", reason=one_line(str(reason)))
-            replayed, snapshot = self._write_by_spark(draft, contract, wanted)
+            replayed, snapshot = self._write_by_spark(draft, contract, selected)
         else:
             replayed, snapshot = 0, None
             if readable:
-                replayed, snapshot = replay_here.land(
-                    self.lake, self.source, draft, judged, wanted.pending, contract, self.run
+                replayed, snapshot = local_replay.land(
+                    self.lake, self.source, draft, judged, selected.pending, contract, self.run
                 )
                 crash_point("replay.committed-bronze")
-                replay_here.mark(self.lake, self.source, draft, judged, wanted.pending, self.run)
+                local_replay.mark_replayed(
+                    self.lake, self.source, draft, judged, selected.pending, self.run
+                )
                 crash_point("replay.committed-quarantine")
-        left = wanted.pending.num_rows - replayed
+        left = selected.pending.num_rows - replayed
         return ReplayReport(
-            self.source.name, self.source.target, replayed, left, wanted.already, snapshot
+            self.source.name, self.source.target, replayed, left, selected.already, snapshot
         )
 
     def _write_by_spark(
-        self, draft: Draft, contract: Contract, wanted: Wanted
+        self, draft: Draft, contract: Contract, selected: ReplayRows
     ) -> tuple[int, int | None]:
-        judged = self._judged(self._as_frame(draft, wanted), contract)
+        judged = self._validate(self._to_frame(draft, selected), contract)
         if judged is None:
             return 0, None
         judged = judged.persist()
@@ -136,13 +147,13 @@ class Replay:
                 # Whatever writes to the quarantine writes to its table: see lake.companions.
                 draft.append(self.source.target, (), bookmark=None, operation="replay")
             crash_point("replay.committed-bronze")
-            self._mark(draft, judged)
+            self._mark_replayed(draft, judged)
             crash_point("replay.committed-quarantine")
         finally:
             judged.unpersist()
         return replayed, snapshot
 
-    def _wanted(self, base: int, contract: Contract) -> Wanted:
+    def _select_rows(self, base: int, contract: Contract) -> ReplayRows:
         """The rows in question, with their corrections. A row that was not changed has none."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -157,49 +168,61 @@ class Replay:
                 strict=True,
             )
         )
-        ids, patches = self._named(landed)
+        ids, corrections = self._resolve_rows(landed)
         waiting = [each for each in ids if not landed[each]]
         condition: Any = (
-            In(term="id", literals=set(waiting)) if len(waiting) <= _FEW else "replayed_at is null"
+            In(term="id", literals=set(waiting))
+            if len(waiting) <= _MAX_NAMED_IDS
+            else "replayed_at is null"
         )
         pending = scan(snapshot_id=base, row_filter=condition).to_arrow() if waiting else None
         if pending is None:
-            return Wanted(len(ids), known.slice(0, 0), {})
-        if len(waiting) > _FEW:
+            return ReplayRows(len(ids), known.slice(0, 0), {})
+        if len(waiting) > _MAX_NAMED_IDS:
             pending = pending.filter(pc.is_in(pending.column("id"), pa.array(waiting)))
-        rows = pending.select(["id", "raw", "layout"]).to_pylist() if patches else []
+        rows = pending.select(["id", "raw", "layout"]).to_pylist() if corrections else []
         for row in rows:
-            patch = patches.get(row["id"])
-            if patch and patch.whole and patch.same_as(fields_to_mend(row, contract)):
-                del patches[row["id"]]
-        return Wanted(len(ids) - len(waiting), pending, patches)
+            correction = corrections.get(row["id"])
+            if (
+                correction
+                and correction.is_whole
+                and correction.is_same_as(editable_fields(row, contract))
+            ):
+                del corrections[row["id"]]
+        return ReplayRows(len(ids) - len(waiting), pending, corrections)
 
-    def _named(self, landed: Mapping[str, bool]) -> tuple[list[str], dict[str, Patch]]:
+    def _resolve_rows(self, landed: Mapping[str, bool]) -> tuple[list[str], dict[str, Correction]]:
         """The ids of the rows in question, whole, and the corrections by them."""
-        names = resolved(
-            [*(self.patches or ()), *(self.chosen or ())], landed, self.source.quarantine
+        names = resolve_ids(
+            [*(self.corrections or ()), *(self.ids or ())], landed, self.source.quarantine
         )
-        patches = {names[name]: patch for name, patch in (self.patches or {}).items()}
-        if len(patches) < len(self.patches or ()):
+        corrections = {
+            names[name]: correction for name, correction in (self.corrections or {}).items()
+        }
+        if len(corrections) < len(self.corrections or ()):
             raise BadInput("Two rows of the file are for one id.", "Mend it. Nothing was replayed.")
-        chosen = None if self.chosen is None else {names[name] for name in self.chosen}
-        ids = list(landed if self.patches is None else patches)
-        return [each for each in ids if chosen is None or each in chosen], patches
+        selected = None if self.ids is None else {names[name] for name in self.ids}
+        ids = landed if self.corrections is None else corrections
+        return [each for each in ids if selected is None or each in selected], corrections
 
-    def _as_frame(self, draft: Draft, wanted: Wanted) -> DataFrame:
+    def _to_frame(self, draft: Draft, selected: ReplayRows) -> DataFrame:
         """The rows that wait, with their corrections, as Spark reads them."""
         spark = self.lake.spark.session
-        ids = wanted.pending.column("id").to_pylist()
-        patches = [
-            (each, None if patch is None else patch.as_texts(), bool(patch and patch.whole))
-            for each, patch in ((each, wanted.patches.get(each)) for each in ids)
+        ids = selected.pending.column("id").to_pylist()
+        corrections = [
+            (
+                each,
+                None if correction is None else correction.to_json(),
+                bool(correction and correction.is_whole),
+            )
+            for each, correction in ((each, selected.corrections.get(each)) for each in ids)
         ]
         schema = f"id string, {_PATCH} string, {_WHOLE} boolean"
         table = self.source.quarantine
         rows = self.lake.spark.read(table, draft.base(table))
-        return rows.join(spark.createDataFrame(patches, schema), "id")
+        return rows.join(spark.createDataFrame(corrections, schema), "id")
 
-    def _judged(self, pending: DataFrame, contract: Contract) -> DataFrame | None:
+    def _validate(self, pending: DataFrame, contract: Contract) -> DataFrame | None:
         """The rows that can be read, judged by the contract as it is now."""
         patched = f"(raw is not null and {_PATCH} is not null)"
         readable = pending.where(f"layout is not null or {patched}")
@@ -207,7 +230,7 @@ class Replay:
             f"0 as {FILE}", f"position as {POSITION}", f"raw as {RAW}",
             f"cast(null as string) as {FLAW}", "id as __tc_id", "source as __tc_source",
             "file as __tc_name", "layout", _PATCH, _WHOLE,
-            *(f"{name} as {it}" for name, it in MESSAGE.items() if self.source.messages),
+            *(f"{name} as {it}" for name, it in MESSAGE.items() if self.source.has_messages),
         )  # fmt: skip
         frames = []
         for row in readable.selectExpr("layout", f"{_PATCH} is null as kept").distinct().collect():
@@ -217,16 +240,20 @@ class Replay:
             )
             kept = f"{_PATCH} is {'' if row['kept'] else 'not '}null"
             some = lines.where(f"{same} and {kept}")
-            found = (records if row["kept"] else self._records)(some, layout, contract)
-            frames.append(typed(replace(found, carried=self._carried), contract))
+            found = (parse_records if row["kept"] else self._apply_corrections)(
+                some, layout, contract
+            )
+            frames.append(convert_and_validate(replace(found, carried=self._passthrough), contract))
         if not frames:
             return None
         judged = reduce(lambda one, other: one.unionByName(other), frames)
-        if contract.drift is not Drift.REFUSE:
+        if contract.drift is not DriftMode.REFUSE:
             return judged
-        return refusing_strays(judged)
+        return reject_unknown_fields(judged)
 
-    def _records(self, lines: DataFrame, layout: Layout, contract: Contract) -> Records:
+    def _apply_corrections(
+        self, lines: DataFrame, layout: Layout, contract: Contract
+    ) -> TextRecords:
         # What was there, without the corrected fields, behind them in one object. As text: a
         # field that was there twice, and is not corrected, shall be found out again.
         named = f"json_object_keys({_PATCH})"
@@ -237,14 +264,14 @@ class Replay:
             f"case when {_WHOLE} or {rest} = '}}' then {_PATCH} when size({named}) = 0 then "
             f"concat('{{', {rest}) else concat({front}, ',', {rest}) end"
         )
-        frame = with_fields(lines, layout).selectExpr(
+        frame = extract_fields(lines, layout).selectExpr(
             *(name for name in lines.columns if name != RAW), f"{mended} as {RAW}"
         )
-        return objects(frame, contract)
+        return parse_objects(frame, contract)
 
     @property
-    def _carried(self) -> tuple[str, ...]:
-        return (*_CARRIED, *MESSAGE.values()) if self.source.messages else _CARRIED
+    def _passthrough(self) -> tuple[str, ...]:
+        return (*_PASSTHROUGH, *MESSAGE.values()) if self.source.has_messages else _PASSTHROUGH
 
     def _append(self, draft: Draft, good: DataFrame, contract: Contract) -> int:
         filled = {
@@ -252,7 +279,7 @@ class Replay:
             "_source_file": "__tc_name",
             "_position": POSITION,
             "_ingested_at": instant(datetime.now(UTC)),
-            **(MESSAGE if self.source.messages else {}),
+            **(MESSAGE if self.source.has_messages else {}),
         }
         columns = [
             f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"
@@ -266,13 +293,13 @@ class Replay:
             operation="replay",
         )
 
-    def _mark(self, draft: Draft, judged: DataFrame) -> None:
+    def _mark_replayed(self, draft: Draft, judged: DataFrame) -> None:
         """Mark what landed, give what stays its new reasons, and forget what landed long ago."""
         view = f"replay_{uuid4().hex}"
         judged.selectExpr("__tc_id as id", f"{REASONS} as reasons").createOrReplaceTempView(view)
         at = datetime.now(UTC)
         now = instant(at)
-        kept = timedelta(seconds=self.lake.settings.quarantine.kept_seconds)
+        kept = timedelta(seconds=self.lake.settings.quarantine.replayed_seconds)
 
         def merge(target: str) -> None:
             self.lake.spark.session.sql(
@@ -289,7 +316,7 @@ class Replay:
             self.lake.spark.session.catalog.dropTempView(view)
 
 
-def resolved(names: Iterable[str], known: Iterable[str], table: str) -> dict[str, str]:
+def resolve_ids(names: Iterable[str], known: Iterable[str], table: str) -> dict[str, str]:
     """The whole id for each id, or beginning of one that no other id has; else BadInput."""
     from bisect import bisect_left
 

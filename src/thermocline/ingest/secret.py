@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thermocline.config.address import names_a_secret
+from thermocline.config.locations import is_secret_name
 from thermocline.errors import ConfigError
 from thermocline.telemetry import hide, one_line
 
@@ -25,7 +25,7 @@ def is_reference(value: Any) -> bool:
 def reveal(value: Any, environ: Mapping[str, str] = os.environ) -> Any:
     """The value with the secrets it names in it, hidden from whatever is printed from now on."""
     if is_reference(value):
-        return _secret(value[REFERENCE], environ)
+        return _read_secret(value[REFERENCE], environ)
     if isinstance(value, Mapping):
         return {key: reveal(inner, environ) for key, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
@@ -33,25 +33,27 @@ def reveal(value: Any, environ: Mapping[str, str] = os.environ) -> Any:
     return value
 
 
-def literal_secret(value: Any, path: tuple[str | int, ...] = ()) -> tuple[str | int, ...] | None:
+def find_literal_secret(
+    value: Any, path: tuple[str | int, ...] = ()
+) -> tuple[str | int, ...] | None:
     """Where a secret is written in the clear, if it is: a name that promises one, with a text."""
     if is_reference(value):
         return None
     if isinstance(value, Mapping):
         for key, inner in value.items():
             here = (*path, str(key))
-            if names_a_secret(str(key)) and isinstance(inner, str | int | float) and inner != "":
+            if is_secret_name(str(key)) and isinstance(inner, str | int | float) and inner != "":
                 return here
-            if found := literal_secret(inner, here):
+            if found := find_literal_secret(inner, here):
                 return found
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         for index, inner in enumerate(value):
-            if found := literal_secret(inner, (*path, index)):
+            if found := find_literal_secret(inner, (*path, index)):
                 return found
     return None
 
 
-def _secret(name: Any, environ: Mapping[str, str]) -> str:
+def _read_secret(name: Any, environ: Mapping[str, str]) -> str:
     value = environ.get(name) if isinstance(name, str) else None
     if not value:
         raise ConfigError(

@@ -9,8 +9,8 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from thermocline.contract.names import flaw_of_name
-from thermocline.contract.problems import Problem, Report, did_you_mean, shown
+from thermocline.contract.identifiers import check_name
+from thermocline.contract.problems import Problem, ProblemReport, did_you_mean, quote
 from thermocline.errors import BadInput, ContractError
 from thermocline.lake.companions import quarantine_of
 
@@ -28,7 +28,7 @@ KINDS = {
 }
 _COMMON = ("name", "kind", "target", "badShare", "batch", "description")
 _FILES = ("path", "pattern", "format", "options", "maxLineBytes", "settle", "lane")
-LANES = ("auto", "spark")
+ENGINES = ("auto", "spark")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class TextOptions:
 
 
 @dataclass(frozen=True)
-class Limits:
+class BatchLimits:
     """How much one batch may hold, whichever is reached first."""
 
     rows: int = 500_000
@@ -57,10 +57,10 @@ class Source:
     """Where raw data comes from, and the table it feeds.
 
     For files that is a landing folder: `path` on local disk (absolute) or on S3. For other kinds
-    `reach` holds what the kind's module read. `max_line_bytes` bounds a record; `bad_share` is the
-    share of bad rows above which a batch is refused as a whole; a file that changed within the
-    last `settle` seconds is still growing. `lane` is "spark" where no file is to be read without
-    it.
+    `connection` holds what the kind's module read. `max_line_bytes` bounds a record; `bad_share`
+    is the share of bad rows above which a batch is refused as a whole; a file that changed within
+    the last `settle` seconds is still growing. `lane` is "spark" where no file is to be read
+    without it.
     """
 
     name: str
@@ -74,8 +74,8 @@ class Source:
     settle: float = 0.0
     lane: str = "auto"
     kind: str = "files"
-    limits: Limits = field(default_factory=Limits)
-    reach: Any = None
+    limits: BatchLimits = field(default_factory=BatchLimits)
+    connection: Any = None
     defined_in: Path | None = field(default=None, compare=False)
 
     @property
@@ -84,16 +84,16 @@ class Source:
         return quarantine_of(self.target)
 
     @property
-    def messages(self) -> bool:
+    def has_messages(self) -> bool:
         """Whether records come one by one, with a key, a time and a payload of their own."""
         return self.kind != "files"
 
     @property
-    def remote(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether the files lie on S3."""
         return self.path.startswith("s3://")
 
-    def wants(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         """Whether the pattern names this file, by its path in the folder or by its last part."""
         last = name.rpartition("/")[2]
         return fnmatchcase(name, self.pattern) or fnmatchcase(last, self.pattern)
@@ -110,23 +110,25 @@ def load_sources(folder: Path | str, *, warehouse: str | None = None) -> dict[st
     sources: dict[str, Source] = {}
     problems: list[Problem] = []
     for path in sorted(p for p in folder.glob("*") if p.suffix in {".yaml", ".yml"}):
-        source, found = _read(path, folder.parent, warehouse)
+        source, found = _load(path, folder.parent, warehouse)
         problems += found
         if source is None:
             continue
         if source.name in sources:
-            what = f"{shown(source.name)} is defined in two files"
-            problems.append(Problem(_shown(path, folder), 1, "name", what, "rename one"))
+            what = f"{quote(source.name)} is defined in two files"
+            problems.append(Problem(_short_path(path, folder), 1, "name", what, "rename one"))
         for other in sources.values():
-            if other.target == source.target and other.messages != source.messages:
-                what = f"{source.target} already takes files or messages of {shown(other.name)}"
+            if other.target == source.target and other.has_messages != source.has_messages:
+                what = f"{source.target} already takes files or messages of {quote(other.name)}"
                 problems.append(
-                    Problem(_shown(path, folder), 1, "target", what, "choose another table")
+                    Problem(_short_path(path, folder), 1, "target", what, "choose another table")
                 )
             if other.target != source.target and other.quarantine == source.quarantine:
                 what = f"{source.quarantine} already keeps the bad rows for {other.target}"
                 problems.append(
-                    Problem(_shown(path, folder), 1, "target", what, "give the table another name")
+                    Problem(
+                        _short_path(path, folder), 1, "target", what, "give the table another name"
+                    )
                 )
         sources[source.name] = source
     if problems:
@@ -140,42 +142,42 @@ def find_source(sources: Mapping[str, Source], name: str) -> Source:
     if name in sources:
         return sources[name]
     known = ", ".join(sorted(sources)) or "none"
-    raise BadInput(f"There is no source {shown(name)}.", f"The project's sources: {known}.")
+    raise BadInput(f"There is no source {quote(name)}.", f"The project's sources: {known}.")
 
 
-def _read(path: Path, project: Path, warehouse: str | None) -> tuple[Source | None, list[Problem]]:
+def _load(path: Path, project: Path, warehouse: str | None) -> tuple[Source | None, list[Problem]]:
     from thermocline.contract.odcs.yaml_lines import MAX_BYTES, read_document
 
     with path.open("rb") as file:
         document = read_document(file.read(MAX_BYTES + 1))
-    report = Report(_shown(path, path.parent), document.line)
-    for flaw in document.flaws:
+    report = ProblemReport(_short_path(path, path.parent), document.line)
+    for flaw in document.problems:
         report.problems.append(Problem(report.path, flaw.line, "", flaw.what, flaw.hint))
     if document.root is None:
         return None, report.problems
     if not isinstance(document.data, dict):
         report.add((), "", "a source is a mapping of settings", "begin with name:")
         return None, report.problems
-    source = _read_source(Fields(document.data, report, project), path, warehouse)
+    source = _read_source(SettingsReader(document.data, report, project), path, warehouse)
     return (None if report.problems else source), report.problems
 
 
-class Fields:
+class SettingsReader:
     """The settings of one source, read one by one; what is wrong with each goes to the report."""
 
-    def __init__(self, data: Mapping[str, Any], report: Report, project: Path) -> None:
+    def __init__(self, data: Mapping[str, Any], report: ProblemReport, project: Path) -> None:
         self.data = data
         self.report = report
         self.project = project
 
-    def flaw(self, key: str, what: str, hint: str = "") -> None:
+    def report_flaw(self, key: str, what: str, hint: str = "") -> None:
         """Report what is wrong with a setting."""
         self.report.add((key,), key, what, hint)
 
-    def needs(self, key: str, hint: str) -> str:
+    def required_text(self, key: str, hint: str) -> str:
         """A text that must be there."""
         if key not in self.data:
-            self.report.lacks((), key, "is missing", hint)
+            self.report.add_missing((), key, "is missing", hint)
             return ""
         return self.text(key, "")
 
@@ -183,7 +185,7 @@ class Fields:
         """A text."""
         value = self.data.get(key, default)
         if not isinstance(value, str):
-            self.flaw(key, f"{shown(value)} is not a text")
+            self.report_flaw(key, f"{quote(value)} is not a text")
             return default
         return value
 
@@ -192,7 +194,7 @@ class Fields:
         value = self.data.get(key, [])
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-            self.flaw(key, f"{shown(value)} is not a list of texts")
+            self.report_flaw(key, f"{quote(value)} is not a list of texts")
             return ()
         return tuple(listed)
 
@@ -201,17 +203,17 @@ class Fields:
         value = self.text(key, default)
         if value not in allowed:
             hint = did_you_mean(value, tuple(allowed)) or f"use {', '.join(allowed)}"
-            self.flaw(key, f"{shown(value)} is not in this version", hint)
+            self.report_flaw(key, f"{quote(value)} is not in this version", hint)
         return value
 
     def number(self, key: str, default: float, least: float, most: float) -> float:
         """A number within bounds, both included."""
         value: object = self.data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.flaw(key, f"{shown(value)} is not a number")
+            self.report_flaw(key, f"{quote(value)} is not a number")
             return default
         if not least <= value <= most:
-            self.flaw(key, f"{value:g} is not between {least:g} and {most:g}")
+            self.report_flaw(key, f"{value:g} is not between {least:g} and {most:g}")
             return default
         number: float = value
         return number
@@ -220,7 +222,7 @@ class Fields:
         """A mapping of names to values."""
         value = self.data.get(key) or {}
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-            self.flaw(key, "must be a mapping")
+            self.report_flaw(key, "must be a mapping")
             return {}
         return value
 
@@ -230,106 +232,106 @@ class Fields:
             return None
         path = (self.project / self.text(key, "")).absolute()
         if not path.resolve().is_relative_to(self.project.resolve()) or not path.is_file():
-            self.flaw(key, f"{shown(self.data[key])} is no file of the project")
+            self.report_flaw(key, f"{quote(self.data[key])} is no file of the project")
         return path
 
 
-def _read_source(fields: Fields, path: Path, warehouse: str | None) -> Source:
+def _read_source(fields: SettingsReader, path: Path, warehouse: str | None) -> Source:
     kind = fields.one_of("kind", "files", tuple(KINDS))
-    module = _module(kind)
+    module = _load_module(kind)
     known = (*_COMMON, *(module.KEYS if module else _FILES))
     for key in fields.data:
         if key not in known:
-            fields.report.add((key,), "", f"unknown {shown(key)}", did_you_mean(key, known))
+            fields.report.add((key,), "", f"unknown {quote(key)}", did_you_mean(key, known))
     source = Source(
-        name=_name(fields, path),
+        name=_read_name(fields, path),
         path="",
-        target=_target(fields),
+        target=_read_target(fields),
         bad_share=fields.number("badShare", BAD_SHARE, 0, 1),
         kind=kind,
-        limits=_limits(fields),
+        limits=_read_limits(fields),
         defined_in=path,
     )
     if module is not None:
-        return replace(source, reach=module.read(fields))
+        return replace(source, connection=module.read(fields))
     return replace(
         source,
-        path=_location(fields, warehouse),
+        path=_read_location(fields, warehouse),
         pattern=fields.text("pattern", "*"),
         format=fields.one_of("format", "auto", FORMATS),
-        options=_options(fields),
+        options=_read_options(fields),
         max_line_bytes=int(fields.number("maxLineBytes", MAX_LINE_BYTES, 1, 1 << 30)),
         settle=fields.number("settle", 0, 0, 86_400),
-        lane=fields.one_of("lane", "auto", LANES),
+        lane=fields.one_of("lane", "auto", ENGINES),
     )
 
 
-def _module(kind: str) -> Any:
+def _load_module(kind: str) -> Any:
     """What reads and opens a kind of source; None for files, which are no feed."""
     place = KINDS.get(kind)
     return import_module(place) if place else None
 
 
-def _name(fields: Fields, path: Path) -> str:
+def _read_name(fields: SettingsReader, path: Path) -> str:
     name = fields.text("name", path.stem)
-    flaw = flaw_of_name(name, 128)
+    flaw = check_name(name, 128)
     if flaw:
-        fields.flaw("name", *flaw)
+        fields.report_flaw("name", *flaw)
     return name
 
 
-def _target(fields: Fields) -> str:
+def _read_target(fields: SettingsReader) -> str:
     if "target" not in fields.data:
-        fields.needs("target", "name the table, as bronze.raw_orders")
+        fields.required_text("target", "name the table, as bronze.raw_orders")
         return "bronze.missing"
     target = fields.text("target", "")
     layer, _, name = target.partition(".")
-    flaw = flaw_of_name(name, 128)
+    flaw = check_name(name, 128)
     if layer != "bronze" or flaw:
         hint = "raw data lands in bronze: write it as bronze.raw_orders"
-        fields.flaw("target", f"{shown(target)} cannot be a target", hint)
+        fields.report_flaw("target", f"{quote(target)} cannot be a target", hint)
     return target
 
 
-def _limits(fields: Fields) -> Limits:
-    given = Fields(fields.mapping("batch"), fields.report, fields.project)
+def _read_limits(fields: SettingsReader) -> BatchLimits:
+    given = SettingsReader(fields.mapping("batch"), fields.report, fields.project)
     for key in given.data:
         if key not in {"rows", "bytes"}:
             hint = did_you_mean(key, ("rows", "bytes"))
-            fields.report.add(("batch", key), "batch", f"unknown {shown(key)}", hint)
-    return Limits(
-        int(given.number("rows", Limits.rows, 1, 1 << 40)),
-        int(given.number("bytes", Limits.bytes, 1, 1 << 50)),
+            fields.report.add(("batch", key), "batch", f"unknown {quote(key)}", hint)
+    return BatchLimits(
+        int(given.number("rows", BatchLimits.rows, 1, 1 << 40)),
+        int(given.number("bytes", BatchLimits.bytes, 1, 1 << 50)),
     )
 
 
-def _location(fields: Fields, warehouse: str | None) -> str:
+def _read_location(fields: SettingsReader, warehouse: str | None) -> str:
     if "path" not in fields.data:
-        return fields.needs("path", "name the landing folder")
+        return fields.required_text("path", "name the landing folder")
     text = fields.text("path", "")
     if "\0" in text or ".." in PurePosixPath(text).parts or not text.strip():
-        fields.flaw("path", f"{shown(text)} cannot be used", "leave out '..'")
+        fields.report_flaw("path", f"{quote(text)} cannot be used", "leave out '..'")
         return ""
     if "://" in text and not text.startswith("s3://"):
         hint = "use a folder, or s3://bucket/prefix"
-        fields.flaw("path", f"{shown(text)} is not in this version", hint)
+        fields.report_flaw("path", f"{quote(text)} is not in this version", hint)
         return ""
     location = text.rstrip("/") if "://" in text else str((fields.project / text).absolute())
-    if warehouse and overlap(location, warehouse):
+    if warehouse and folders_overlap(location, warehouse):
         what = "the landing folder and the warehouse overlap"
         hint = "keep raw files outside the warehouse, and the warehouse outside the folder"
-        fields.flaw("path", what, hint)
+        fields.report_flaw("path", what, hint)
     return location
 
 
-def _options(fields: Fields) -> TextOptions:
+def _read_options(fields: SettingsReader) -> TextOptions:
     known = TextOptions.__dataclass_fields__
     values: dict[str, Any] = {}
     for key, value in fields.mapping("options").items():
-        flaw = _flaw_of_option(key, value)
+        flaw = _explain_option(key, value)
         if key not in known:
             hint = did_you_mean(key, tuple(known))
-            fields.report.add(("options", key), "options", f"unknown {shown(key)}", hint)
+            fields.report.add(("options", key), "options", f"unknown {quote(key)}", hint)
         elif flaw:
             fields.report.add(("options", key), f"options.{key}", flaw)
         else:
@@ -337,19 +339,19 @@ def _options(fields: Fields) -> TextOptions:
     return TextOptions(**values)
 
 
-def _flaw_of_option(key: str, value: Any) -> str | None:
+def _explain_option(key: str, value: Any) -> str | None:
     if key in {"header", "multiline"}:
-        return None if isinstance(value, bool) else f"{shown(value)} is not true or false"
+        return None if isinstance(value, bool) else f"{quote(value)} is not true or false"
     if not isinstance(value, str):
-        return f"{shown(value)} is not a text"
+        return f"{quote(value)} is not a text"
     if key in {"delimiter", "quote", "escape"} and (len(value) != 1 or value in "\r\n\0"):
-        return f"{shown(value)} is not one character"
+        return f"{quote(value)} is not one character"
     if key == "encoding" and value.lower() not in ENCODINGS:
-        return f"{shown(value)} is not in this version; use {', '.join(ENCODINGS)}"
+        return f"{quote(value)} is not in this version; use {', '.join(ENCODINGS)}"
     return None
 
 
-def overlap(landing: str, warehouse: str) -> bool:
+def folders_overlap(landing: str, warehouse: str) -> bool:
     if landing.startswith("s3://") != warehouse.startswith("s3://"):
         return False
     if landing.startswith("s3://"):
@@ -359,5 +361,5 @@ def overlap(landing: str, warehouse: str) -> bool:
     return first.is_relative_to(second) or second.is_relative_to(first)
 
 
-def _shown(path: Path, folder: Path) -> str:
+def _short_path(path: Path, folder: Path) -> str:
     return f"{folder.name}/{path.name}"

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from thermocline.contract.definition import Contract
 from thermocline.errors import ThermoclineError
-from thermocline.ingest.feed import FeedIntake, Taken, open_feed
-from thermocline.ingest.source import Limits, Source
+from thermocline.ingest.feed import FeedIngester, StreamBatch, open_feed
+from thermocline.ingest.source import BatchLimits, Source
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 
 
-class Intake(Protocol):
+class Ingester(Protocol):
     """A source on its way into its table."""
 
     source: Source
 
-    def take(self) -> Taken | None:
+    def ingest_batch(self) -> StreamBatch | None:
         """Land one batch; None when nothing is new."""
 
     def close(self) -> None:
@@ -37,7 +37,7 @@ class Intake(Protocol):
 
 
 @dataclass(frozen=True)
-class Beat:
+class PollResult:
     """One look at one source, and what came of it.
 
     `taken` is the batch that landed. `trouble` is an error that may pass, to be tried again after
@@ -48,7 +48,7 @@ class Beat:
     source: str
     target: str
     seconds: float
-    taken: Taken | None = None
+    batch: StreamBatch | None = None
     trouble: ThermoclineError | None = None
     pause: float = 0.0
     files: int = 0
@@ -59,7 +59,7 @@ class Beat:
     @property
     def freshness(self) -> float | None:
         """How old the newest event of the batch was, in seconds, when it could be queried."""
-        newest = self.taken.landed.newest if self.taken else None
+        newest = self.batch.landed.newest if self.batch else None
         return None if newest is None else max(0.0, (self.at - newest).total_seconds())
 
     def as_dict(self) -> dict[str, Any]:
@@ -72,17 +72,17 @@ class Beat:
         }
         if self.trouble is not None:
             return {**said, "trouble": self.trouble.cause, "retry_in": self.pause}
-        if self.taken is None:
+        if self.batch is None:
             return said
-        landed = self.taken.landed
+        landed = self.batch.landed
         return said | {
-            "rows": self.taken.rows,
-            "quarantined": self.taken.quarantined,
-            "behind": self.taken.behind,
+            "rows": self.batch.rows,
+            "quarantined": self.batch.quarantined,
+            "behind": self.batch.behind,
             "gaps": landed.gaps,
             "bytes": landed.bytes,
-            "batch": self.taken.sequence,
-            "snapshot": self.taken.snapshot,
+            "batch": self.batch.sequence,
+            "snapshot": self.batch.snapshot,
             "freshness": None if self.freshness is None else round(self.freshness, 3),
             "oldest_event": landed.oldest,
             "newest_event": landed.newest,
@@ -92,44 +92,44 @@ class Beat:
         }
 
 
-def intake_of(
+def open_ingester(
     lake: Lake,
     source: Source,
     contract: Contract,
     *,
-    limits: Limits | None = None,
+    limits: BatchLimits | None = None,
     accept_loss: bool = False,
-) -> Intake:
+) -> Ingester:
     """The way of a source into its table, whatever its kind. Nothing is read yet."""
     if source.kind == "files":
-        from thermocline.ingest.folder import FolderIntake
+        from thermocline.ingest.folder_stream import FolderIngester
 
-        return FolderIntake(lake, source, contract)
+        return FolderIngester(lake, source, contract)
     feed = open_feed(lake, source, contract)
-    return FeedIntake(lake, source, contract, feed, limits=limits, accept_loss=accept_loss)
+    return FeedIngester(lake, source, contract, feed, limits=limits, accept_loss=accept_loss)
 
 
-def take_all(intake: Intake) -> Iterator[Taken]:
+def ingest_available(ingester: Ingester) -> Iterator[StreamBatch]:
     """Land what a source has at this moment, batch by batch. What comes meanwhile may wait."""
     left: int | None = None
-    while (taken := intake.take()) is not None:
-        yield taken
+    while (batch := ingester.ingest_batch()) is not None:
+        yield batch
         if left is None:
-            left = taken.behind
+            left = batch.behind
         else:
-            left -= taken.rows + taken.quarantined + taken.landed.gaps
+            left -= batch.rows + batch.quarantined + batch.landed.gaps
         if left is not None and left <= 0:
             return
 
 
-def beats(
+def poll_sources(
     lake: Lake,
-    intakes: Sequence[Intake],
+    ingesters: Sequence[Ingester],
     *,
     every: float,
     stop: Event,
     then: Callable[[], Sequence[str]] | None = None,
-) -> Iterator[Beat]:
+) -> Iterator[PollResult]:
     """Look at sources in turn, each every so many seconds, until `stop` is set.
 
     A source that has more waiting is looked at again at once. `then` runs after each batch that
@@ -137,16 +137,18 @@ def beats(
     A batch that is under way when `stop` is set is finished.
     """
     follow = _FollowUp(then)
-    turns = [_Turn(intake) for intake in intakes]
+    schedules = [_PollSchedule(ingester) for ingester in ingesters]
     while not stop.is_set():
-        for turn in turns:
+        for schedule in schedules:
             if stop.is_set():
                 return
-            if turn.due <= time.monotonic():
-                turn.looked = True
+            if schedule.due <= time.monotonic():
+                schedule.has_polled = True
                 # A model may read tables of several sources: each must have been made first.
-                yield turn.beat(lake, every, follow, ready=all(each.looked for each in turns))
-        stop.wait(max(0.0, min(turn.due for turn in turns) - time.monotonic()))
+                yield schedule.poll(
+                    lake, every, follow, ready=all(each.has_polled for each in schedules)
+                )
+        stop.wait(max(0.0, min(schedule.due for schedule in schedules) - time.monotonic()))
 
 
 class _FollowUp:
@@ -156,7 +158,7 @@ class _FollowUp:
         self._run = run
         self._owed = True
 
-    def after(self, *, landed: bool, ready: bool) -> tuple[str, ...]:
+    def run_if_owed(self, *, landed: bool, ready: bool) -> tuple[str, ...]:
         """Run it if anything landed since it last succeeded; says what it brought up to date."""
         self._owed = self._owed or landed
         if self._run is None or not self._owed or not ready:
@@ -166,25 +168,25 @@ class _FollowUp:
         return ran
 
 
-class _Turn:
+class _PollSchedule:
     """When a source is looked at next."""
 
-    def __init__(self, intake: Intake) -> None:
-        self.intake = intake
+    def __init__(self, ingester: Ingester) -> None:
+        self.ingester = ingester
         self.due = 0.0
         self._pause = 0.0
-        self.looked = False
+        self.has_polled = False
 
-    def beat(self, lake: Lake, every: float, follow: _FollowUp, *, ready: bool) -> Beat:
+    def poll(self, lake: Lake, every: float, follow: _FollowUp, *, ready: bool) -> PollResult:
         """Look at the source now."""
-        source = self.intake.source
+        source = self.ingester.source
         began = time.monotonic()
-        taken: Taken | None = None
+        batch: StreamBatch | None = None
         ran: tuple[str, ...] = ()
         trouble: ThermoclineError | None = None
         try:
-            taken = self.intake.take()
-            ran = follow.after(landed=taken is not None, ready=ready)
+            batch = self.ingester.ingest_batch()
+            ran = follow.run_if_owed(landed=batch is not None, ready=ready)
         except ThermoclineError as error:
             if not error.transient:
                 raise
@@ -195,11 +197,13 @@ class _Turn:
             self.due = now + self._pause
         else:
             self._pause = 0.0
-            self.due = began if taken and taken.behind else began + every
-        beat = Beat(source.name, source.target, now - began, taken, trouble, self._pause, ran=ran)
-        if taken is None:
+            self.due = began if batch and batch.behind else began + every
+        beat = PollResult(
+            source.name, source.target, now - began, batch, trouble, self._pause, ran=ran
+        )
+        if batch is None:
             return beat
-        summary = lake.state(source.target).snapshot(taken.snapshot).summary
+        summary = lake.state(source.target).snapshot(batch.snapshot).summary
         return replace(
             beat,
             files=int(summary.get("total-data-files", 0)),

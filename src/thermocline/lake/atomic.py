@@ -27,9 +27,14 @@ from thermocline.errors import (
     ThermoclineError,
 )
 from thermocline.lake import next_metadata, unreferenced
-from thermocline.lake.catalog import catalog_errors, no_such_table
-from thermocline.lake.faults import crash_point
-from thermocline.lake.metadata_files import Raw, keep_json, raw_metadata, read_metadata
+from thermocline.lake.catalog import catalog_errors, no_such_table_error
+from thermocline.lake.crash_points import crash_point
+from thermocline.lake.metadata_files import (
+    RawMetadata,
+    cache_json,
+    read_metadata,
+    read_raw_metadata,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -41,7 +46,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from sqlalchemy.orm import Session
 
-Alongside: TypeAlias = "Callable[[Session], None]"
+SessionWriter: TypeAlias = "Callable[[Session], None]"
 """Writes to the catalog's database in the transaction that moves the pointers."""
 
 PATIENCE = 60.0
@@ -72,7 +77,7 @@ def retrying(kind: type[Exception], patience: float | None = None) -> Retrying:
 
 
 def commit_all(
-    catalog: Catalog, changes: Sequence[TableChange], alongside: Alongside | None = None
+    catalog: Catalog, changes: Sequence[TableChange], alongside: SessionWriter | None = None
 ) -> None:
     """Apply all changes at once, or raise and have applied none.
 
@@ -89,21 +94,21 @@ def commit_all(
     for again in retrying(PointerMoved):
         with again:
             if isinstance(catalog, SqlCatalog):
-                _land(catalog, _stage_all(catalog, changes), alongside)
+                _commit_swaps(catalog, _stage_all(catalog, changes), alongside)
             else:
                 assert alongside is None, "a REST catalog has no database of ours"
                 _require_and_post(catalog, changes)
 
 
 def swap_loaded(
-    catalog: SqlCatalog, table: Table, change: TableChange, alongside: Alongside
+    catalog: SqlCatalog, table: Table, change: TableChange, alongside: SessionWriter
 ) -> None:
     """Change a table, provided that it still is as it was loaded, in one attempt.
 
     What `alongside` writes is in the same SQL transaction: both land, or neither. It may refuse by
     raising CommitConflict.
     """
-    _land(catalog, [_stage(catalog, change, table.metadata_location)], alongside)
+    _commit_swaps(catalog, [_stage(catalog, change, table.metadata_location)], alongside)
 
 
 def post_loaded(catalog: RestCatalog, change: TableChange) -> None:
@@ -124,7 +129,7 @@ def replace_metadata(catalog: Catalog, table: Table, raw: dict[str, Any]) -> Non
             "Mend the table with the tools of that catalog.",
         )
     name, pointer = ".".join(table.name()), table.metadata_location
-    _land(catalog, [_written(catalog, name, pointer, table.io, raw, raw)])
+    _commit_swaps(catalog, [_write_metadata(catalog, name, pointer, table.io, raw, raw)])
 
 
 def load(catalog: Catalog, table: str) -> Table:
@@ -134,18 +139,18 @@ def load(catalog: Catalog, table: str) -> Table:
     from pyiceberg.table import Table
 
     try:
-        with catalog_errors(_kind(catalog)):
+        with catalog_errors(_catalog_type(catalog)):
             if not isinstance(catalog, SqlCatalog):
                 return catalog.load_table(table)
-            pointer = _pointer(catalog, table)
+            pointer = _read_pointer(catalog, table)
             metadata = read_metadata(catalog._load_file_io(location=pointer), pointer)
             io = catalog._load_file_io(metadata.properties, pointer)
             return Table(tuple(table.split(".", 1)), metadata, pointer, io, catalog)
     except NoSuchTableError as error:
-        raise no_such_table(table) from error
+        raise no_such_table_error(table) from error
 
 
-def _kind(catalog: Catalog) -> str:
+def _catalog_type(catalog: Catalog) -> str:
     """The catalog's type as the settings name it."""
     engine = getattr(catalog, "engine", None)
     if engine is None:
@@ -161,23 +166,25 @@ class _Swap:
     old: str
     new: str
     io: FileIO
-    before: Raw
-    after: Raw
+    before: RawMetadata
+    after: RawMetadata
 
 
-def _land(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongside | None = None) -> None:
+def _commit_swaps(
+    catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: SessionWriter | None = None
+) -> None:
     crash_point("publish.staged")
     try:
-        with catalog_errors(_kind(catalog)):
+        with catalog_errors(_catalog_type(catalog)):
             _update_rows(catalog, swaps, alongside)
     except CommitConflict:
         _unstage(swaps)
         raise
     except CatalogUnavailable as error:
-        _after_unknown(catalog, swaps, error)
+        _resolve_unknown(catalog, swaps, error)
     crash_point("publish.swapped")
     for swap in swaps:
-        unreferenced.delete(swap.io, swap.before, swap.after)
+        unreferenced.delete_unreferenced(swap.io, swap.before, swap.after)
 
 
 def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swap]:
@@ -185,8 +192,8 @@ def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swa
     swaps: list[_Swap] = []
     try:
         for change in changes:
-            with catalog_errors(_kind(catalog)):
-                pointer = _pointer(catalog, change.table)
+            with catalog_errors(_catalog_type(catalog)):
+                pointer = _read_pointer(catalog, change.table)
             swaps.append(_stage(catalog, change, pointer))
             crash_point("publish.staging")
     except ThermoclineError:
@@ -197,20 +204,20 @@ def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swa
 
 def _stage(catalog: SqlCatalog, change: TableChange, pointer: str) -> _Swap:
     """Write the next metadata file of a table whose pointer is at a metadata file."""
-    with catalog_errors(_kind(catalog)):
+    with catalog_errors(_catalog_type(catalog)):
         io = catalog._load_file_io(location=pointer)
-        raw = raw_metadata(io, pointer)
-        _require(read_metadata(io, pointer), change)
-        new = next_metadata.updated(change.table, raw, pointer, change.updates)
-        return _written(catalog, change.table, pointer, io, raw, new)
+        raw = read_raw_metadata(io, pointer)
+        _check_requirements(read_metadata(io, pointer), change)
+        new = next_metadata.apply_updates(change.table, raw, pointer, change.updates)
+        return _write_metadata(catalog, change.table, pointer, io, raw, new)
 
 
-def _written(
+def _write_metadata(
     catalog: SqlCatalog,
     table: str,
     pointer: str,
     io: FileIO,
-    before: Raw,
+    before: RawMetadata,
     after: dict[str, Any],
 ) -> _Swap:
     from pyiceberg.table.locations import load_location_provider
@@ -218,14 +225,14 @@ def _written(
     places = load_location_provider(after["location"], after.get("properties") or {})
     number = catalog._parse_metadata_version(pointer) + 1
     location = places.new_table_metadata_file_location(number)
-    content = next_metadata.dumped(after)
+    content = next_metadata.dump(after)
     with io.new_output(location).create() as stream:
         stream.write(content)
-    keep_json(location, after, len(content))
+    cache_json(location, after, len(content))
     return _Swap(table, pointer, location, io, before, after)
 
 
-def _pointer(catalog: SqlCatalog, table: str) -> str:
+def _read_pointer(catalog: SqlCatalog, table: str) -> str:
     """Where a table's metadata is now."""
     from pyiceberg.catalog.sql import IcebergTables
     from sqlalchemy import select
@@ -233,14 +240,14 @@ def _pointer(catalog: SqlCatalog, table: str) -> str:
 
     with Session(catalog.engine) as session:
         found = session.scalar(
-            select(IcebergTables.metadata_location).where(*_row_of(catalog, table))
+            select(IcebergTables.metadata_location).where(*_row_filter(catalog, table))
         )
     if found is None:
-        raise no_such_table(table)
+        raise no_such_table_error(table)
     return str(found)
 
 
-def _row_of(catalog: SqlCatalog, table: str) -> tuple[Any, ...]:
+def _row_filter(catalog: SqlCatalog, table: str) -> tuple[Any, ...]:
     from pyiceberg.catalog.sql import IcebergTables
 
     namespace, name = table.split(".", 1)
@@ -251,7 +258,7 @@ def _row_of(catalog: SqlCatalog, table: str) -> tuple[Any, ...]:
     )
 
 
-def _require(current: TableMetadata, change: TableChange) -> None:
+def _check_requirements(current: TableMetadata, change: TableChange) -> None:
     from pyiceberg.exceptions import CommitFailedException
 
     try:
@@ -259,7 +266,7 @@ def _require(current: TableMetadata, change: TableChange) -> None:
             requirement.validate(current)
         for update in change.updates:
             if update.action == "add-snapshot":
-                next_metadata.require_next(change.table, update.snapshot, current)
+                next_metadata.require_next_sequence(change.table, update.snapshot, current)
     except CommitFailedException as error:
         raise CommitConflict(
             f"{change.table} was changed by somebody else: {error}",
@@ -268,7 +275,9 @@ def _require(current: TableMetadata, change: TableChange) -> None:
         ) from error
 
 
-def _update_rows(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongside | None) -> None:
+def _update_rows(
+    catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: SessionWriter | None
+) -> None:
     from pyiceberg.catalog.sql import IcebergTables
     from sqlalchemy import update
     from sqlalchemy.orm import Session
@@ -280,7 +289,9 @@ def _update_rows(catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: Alongsi
         for swap in sorted(swaps, key=lambda swap: swap.table):
             result: Any = session.execute(
                 update(IcebergTables)
-                .where(*_row_of(catalog, swap.table), IcebergTables.metadata_location == swap.old)
+                .where(
+                    *_row_filter(catalog, swap.table), IcebergTables.metadata_location == swap.old
+                )
                 .values(metadata_location=swap.new, previous_metadata_location=swap.old)
             )
             if result.rowcount != 1:
@@ -298,11 +309,13 @@ def _unstage(swaps: Sequence[_Swap]) -> None:
         swap.io.delete(swap.new)
 
 
-def _after_unknown(catalog: SqlCatalog, swaps: Sequence[_Swap], error: CatalogUnavailable) -> None:
+def _resolve_unknown(
+    catalog: SqlCatalog, swaps: Sequence[_Swap], error: CatalogUnavailable
+) -> None:
     """The commit broke off. Look where the pointers are before deciding anything."""
     try:
-        with catalog_errors(_kind(catalog)):
-            landed = [_took(_pointer(catalog, swap.table), swap) for swap in swaps]
+        with catalog_errors(_catalog_type(catalog)):
+            landed = [_went_through(_read_pointer(catalog, swap.table), swap) for swap in swaps]
     except CatalogUnavailable:
         raise CommitUnknown(
             f"It is not known whether the commit landed. {error.cause}",
@@ -314,15 +327,15 @@ def _after_unknown(catalog: SqlCatalog, swaps: Sequence[_Swap], error: CatalogUn
         raise error
 
 
-def _took(pointer: str, swap: _Swap) -> bool:
+def _went_through(pointer: str, swap: _Swap) -> bool:
     """Whether a table went through our metadata file; others may have committed on top since."""
-    log = raw_metadata(swap.io, pointer).get("metadata-log") or ()
+    log = read_raw_metadata(swap.io, pointer).get("metadata-log") or ()
     return swap.new in {pointer, *(entry["metadata-file"] for entry in log)}
 
 
 def _require_and_post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
     for change in changes:
-        _require(load(catalog, change.table).metadata, change)
+        _check_requirements(load(catalog, change.table).metadata, change)
     _post(catalog, changes)
 
 
@@ -351,12 +364,12 @@ def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
     try:
         answer = catalog._session.post(catalog.url(path), data=body.encode())
     except RequestException as error:
-        _after_unknown_rest(catalog, changes, str(error))
+        _resolve_unknown_rest(catalog, changes, str(error))
         return
     if answer.status_code == 409:
         raise PointerMoved("A table was changed while committing.", "Run again.")
     if answer.status_code >= 500:
-        _after_unknown_rest(catalog, changes, f"the catalog answered {answer.status_code}")
+        _resolve_unknown_rest(catalog, changes, f"the catalog answered {answer.status_code}")
         return
     if not answer.ok:
         raise Permanent(
@@ -366,9 +379,9 @@ def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
     crash_point("publish.swapped")
 
 
-def _after_unknown_rest(catalog: Catalog, changes: Sequence[TableChange], reason: str) -> None:
+def _resolve_unknown_rest(catalog: Catalog, changes: Sequence[TableChange], reason: str) -> None:
     try:
-        open_changes = [change for change in changes if not _holds(catalog, change)]
+        open_changes = [change for change in changes if not _has_landed(catalog, change)]
     except CatalogUnavailable:
         open_changes = list(changes)
         raise CommitUnknown(
@@ -382,7 +395,7 @@ def _after_unknown_rest(catalog: Catalog, changes: Sequence[TableChange], reason
         )
 
 
-def _holds(catalog: Catalog, change: TableChange) -> bool:
+def _has_landed(catalog: Catalog, change: TableChange) -> bool:
     """Whether a change's refs are already where it wants them."""
     refs = load(catalog, change.table).metadata.refs
     for update in change.updates:

@@ -16,11 +16,11 @@ from typing import Any
 _MAGIC = b"Obj\x01"
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
 _SIZES = {"float": 4, "double": 8}
-_BLOCK = 4000
+_BLOCK_RECORDS = 4000
 """Records in a block, as many as are in memory at once when others read the file."""
 
 Schema = Any
-Named = dict[str, Schema]
+NamedSchemas = dict[str, Schema]
 Read = Callable[[BytesIO], Any]
 Write = Callable[[BytesIO, Any], None]
 
@@ -51,33 +51,33 @@ def read(content: bytes) -> AvroFile:
     if stream.read(4) != _MAGIC:
         raise ValueError("it is no Avro file")
     try:
-        header: dict[str, bytes] = dict(_map(stream, _bytes))
+        header: dict[str, bytes] = dict(_read_map(stream, _read_bytes))
         codec = header.get(_CODEC, b"null")
         if codec not in (b"null", b"deflate"):
             raise ValueError(f"it is compressed by {codec.decode()}")
-        marker, one = stream.read(16), reader(json.loads(header[_SCHEMA]), {})
+        marker, one = stream.read(16), make_reader(json.loads(header[_SCHEMA]), {})
         records = []
         while stream.tell() < len(content):
-            count, size = _long(stream), _long(stream)
-            block = _exactly(stream, size)
+            count, size = _read_long(stream), _read_long(stream)
+            block = _read_exactly(stream, size)
             inner = BytesIO(block if codec == b"null" else zlib.decompress(block, -15))
             records += [one(inner) for _ in range(count)]
-            if _exactly(stream, 16) != marker:
+            if _read_exactly(stream, 16) != marker:
                 raise ValueError("a block does not end where it says")
     except (IndexError, KeyError, EOFError, zlib.error) as error:
         raise ValueError(f"it is damaged: {error}") from error
     return AvroFile(header, records)
 
 
-def written(file: AvroFile) -> bytes:
+def dump(file: AvroFile) -> bytes:
     """Return the bytes of a file. The same records give the same bytes."""
-    stream, one = BytesIO(), writer(json.loads(file.metadata[_SCHEMA]), {})
+    stream, one = BytesIO(), make_writer(json.loads(file.metadata[_SCHEMA]), {})
     stream.write(_MAGIC)
     _write_array(stream, list(file.metadata.items()), _write_entry)
     marker = bytes(16)
     stream.write(marker)
-    for start in range(0, len(file.records), _BLOCK):
-        block, some = BytesIO(), file.records[start : start + _BLOCK]
+    for start in range(0, len(file.records), _BLOCK_RECORDS):
+        block, some = BytesIO(), file.records[start : start + _BLOCK_RECORDS]
         for record in some:
             one(block, record)
         content = block.getvalue()
@@ -90,13 +90,13 @@ def written(file: AvroFile) -> bytes:
     return stream.getvalue()
 
 
-def reader(schema: Schema, named: dict[str, Read]) -> Read:
+def make_reader(schema: Schema, named: dict[str, Read]) -> Read:
     """Return what reads one value. A union is read as (its branch, the value)."""
     if isinstance(schema, list):
-        branches = [reader(each, named) for each in schema]
+        branches = [make_reader(each, named) for each in schema]
 
         def union(stream: BytesIO) -> Any:
-            number = _long(stream)
+            number = _read_long(stream)
             return number, branches[number](stream)
 
         return union
@@ -110,29 +110,31 @@ def reader(schema: Schema, named: dict[str, Read]) -> Read:
                 return {name: each(stream) for name, each in fields}
 
             named[schema["name"]] = record
-            fields += [(field["name"], reader(field["type"], named)) for field in schema["fields"]]
+            fields += [
+                (field["name"], make_reader(field["type"], named)) for field in schema["fields"]
+            ]
             return record
         case "array":
-            item = reader(schema["items"], named)
-            return lambda stream: _array(stream, item)
+            item = make_reader(schema["items"], named)
+            return lambda stream: _read_array(stream, item)
         case "map":
-            value = reader(schema["values"], named)
-            return lambda stream: _map(stream, value)
+            value = make_reader(schema["values"], named)
+            return lambda stream: _read_map(stream, value)
         case "fixed":
             size = schema["size"]
-            found: Read = lambda stream: _exactly(stream, size)  # noqa: E731
+            found: Read = lambda stream: _read_exactly(stream, size)  # noqa: E731
         case "enum":
-            found = _long
+            found = _read_long
         case inner:
-            return reader(inner, named)
+            return make_reader(inner, named)
     named[schema["name"]] = found
     return found
 
 
-def writer(schema: Schema, named: dict[str, Write]) -> Write:
+def make_writer(schema: Schema, named: dict[str, Write]) -> Write:
     """Return what writes one value, as `reader` gave it."""
     if isinstance(schema, list):
-        branches = [writer(each, named) for each in schema]
+        branches = [make_writer(each, named) for each in schema]
 
         def union(stream: BytesIO, value: Any) -> None:
             _write_long(stream, value[0])
@@ -150,13 +152,15 @@ def writer(schema: Schema, named: dict[str, Write]) -> Write:
                     each(stream, value[name])
 
             named[schema["name"]] = record
-            fields += [(field["name"], writer(field["type"], named)) for field in schema["fields"]]
+            fields += [
+                (field["name"], make_writer(field["type"], named)) for field in schema["fields"]
+            ]
             return record
         case "array":
-            item = writer(schema["items"], named)
+            item = make_writer(schema["items"], named)
             return lambda stream, value: _write_array(stream, value, item)
         case "map":
-            inside = writer(schema["values"], named)
+            inside = make_writer(schema["values"], named)
 
             def entry(stream: BytesIO, value: Any) -> None:
                 _write_bytes(stream, value[0].encode())
@@ -168,19 +172,19 @@ def writer(schema: Schema, named: dict[str, Write]) -> Write:
         case "enum":
             found = _write_long
         case inner:
-            return writer(inner, named)
+            return make_writer(inner, named)
     named[schema["name"]] = found
     return found
 
 
-def _exactly(stream: BytesIO, size: int) -> bytes:
+def _read_exactly(stream: BytesIO, size: int) -> bytes:
     found = stream.read(size)
     if size < 0 or len(found) != size:
         raise EOFError("it ends too early")
     return found
 
 
-def _long(stream: BytesIO) -> int:
+def _read_long(stream: BytesIO) -> int:
     number = shift = 0
     while True:
         byte = stream.read(1)[0]
@@ -190,21 +194,21 @@ def _long(stream: BytesIO) -> int:
         shift += 7
 
 
-def _bytes(stream: BytesIO) -> bytes:
-    return _exactly(stream, _long(stream))
+def _read_bytes(stream: BytesIO) -> bytes:
+    return _read_exactly(stream, _read_long(stream))
 
 
-def _array(stream: BytesIO, item: Read) -> list[Any]:
+def _read_array(stream: BytesIO, item: Read) -> list[Any]:
     found: list[Any] = []
-    while count := _long(stream):
+    while count := _read_long(stream):
         if count < 0:  # its size follows, for readers that pass over it
-            count, _ = -count, _long(stream)
+            count, _ = -count, _read_long(stream)
         found += [item(stream) for _ in range(count)]
     return found
 
 
-def _map(stream: BytesIO, value: Read) -> list[tuple[str, Any]]:
-    return _array(stream, lambda inner: (_bytes(inner).decode(), value(inner)))
+def _read_map(stream: BytesIO, value: Read) -> list[tuple[str, Any]]:
+    return _read_array(stream, lambda inner: (_read_bytes(inner).decode(), value(inner)))
 
 
 def _write_long(stream: BytesIO, value: int) -> None:
@@ -239,14 +243,14 @@ def _write_entry(stream: BytesIO, value: tuple[str, bytes]) -> None:
 
 _READERS: Mapping[str, Read] = {
     "null": lambda stream: None,
-    "boolean": lambda stream: _exactly(stream, 1),
-    "int": _long,
-    "long": _long,
-    "bytes": _bytes,
-    "string": lambda stream: _bytes(stream).decode(),
+    "boolean": lambda stream: _read_exactly(stream, 1),
+    "int": _read_long,
+    "long": _read_long,
+    "bytes": _read_bytes,
+    "string": lambda stream: _read_bytes(stream).decode(),
     # The bits as they are: of NaN as well.
     **{
-        name: lambda stream, size=size: _exactly(stream, size)  # type: ignore[misc]
+        name: lambda stream, size=size: _read_exactly(stream, size)  # type: ignore[misc]
         for name, size in _SIZES.items()
     },
 }

@@ -27,7 +27,7 @@ ROWS = PREFIX + "rows"
 KEYS = PREFIX + "keys"
 MORE_KEYS = PREFIX + "more-keys"
 
-_KEYS_ROOM = 4000
+_MAX_KEYS_LENGTH = 4000
 
 FEEDS = "feeds"
 
@@ -36,13 +36,13 @@ Batch = tuple[str, str, int]
 """A batch of a feed: its source, its stream, and which of the stream's batches it is."""
 
 
-def feeds(bookmark: Bookmark) -> frozenset[Batch]:
+def feed_batches(bookmark: Bookmark) -> frozenset[Batch]:
     """The last batch of each feed, as an ingested table's bookmark names them."""
     named = bookmark.get(FEEDS, {}).items()
     return frozenset((source, mark["stream"], mark["sequence"]) for source, mark in named)
 
 
-def of(snapshot: Snapshot) -> dict[str, Any] | None:
+def parse_bookmark(snapshot: Snapshot) -> dict[str, Any] | None:
     """The bookmark in one snapshot, if it has one."""
     text = snapshot.summary.get(BOOKMARK)
     return None if text is None else dict(json.loads(text))
@@ -56,12 +56,12 @@ def read(state: TableState, ref: str = MAIN) -> dict[str, Any]:
 def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
     """Every bookmark from a snapshot back through its ancestry, newest first."""
     for snapshot in state.ancestry(snapshot_id):
-        found = of(snapshot)
+        found = parse_bookmark(snapshot)
         if found is not None:
             yield snapshot, found
 
 
-def chain_is_whole(lake: Lake, state: TableState, snapshot_id: int | None) -> bool:
+def is_history_complete(lake: Lake, state: TableState, snapshot_id: int | None) -> bool:
     """Whether nothing that was consumed can have been forgotten with a snapshot that expired.
 
     Either the ancestry reaches the table's first snapshot, or what was before its oldest one was
@@ -94,7 +94,7 @@ def keys_properties(keys: Iterable[str]) -> dict[str, str]:
     """The snapshot properties that name the group commit's entries, as far as there is room."""
     keys = list(keys)
     named: list[str] = []
-    room = _KEYS_ROOM
+    room = _MAX_KEYS_LENGTH
     for key in keys:
         room -= len(key) + 1
         if room < 0:

@@ -19,9 +19,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from thermocline.engine.spark import CATALOG, uses_s3, warehouse_uri
 from thermocline.errors import CatalogUnavailable, NotFound
 from thermocline.lake import metadata
+from thermocline.lake.commit_failures import disk_error
 from thermocline.lake.metadata import TableState
 from thermocline.lake.metadata_files import local_path
-from thermocline.lake.outcomes import of_disk
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 TIMEOUT = 60.0
-PARALLEL = 8
+MAX_PARALLEL_REQUESTS = 8
 """So many requests to one store or catalog are under way at once, at most."""
-_DRIVER = {"OperationalError", "InterfaceError", "TimeoutError", "DatabaseError"}
-_CANNOT_USE = {
-    "psycopg2": _DRIVER,
-    "sqlalchemy": _DRIVER,
+_DRIVER_ERRORS = {"OperationalError", "InterfaceError", "TimeoutError", "DatabaseError"}
+_UNAVAILABLE_ERRORS = {
+    "psycopg2": _DRIVER_ERRORS,
+    "sqlalchemy": _DRIVER_ERRORS,
     "pyiceberg": {
         "RESTError", "BadRequestError", "UnauthorizedError", "ForbiddenError", "OAuthError",
         "AuthorizationExpiredError", "TooManyRequestsError", "ServerError",
@@ -72,7 +72,7 @@ class CatalogReader(Protocol):
         """Close connections that are kept open."""
 
 
-def reader(settings: Settings) -> CatalogReader:
+def open_reader(settings: Settings) -> CatalogReader:
     """The reader for the catalog the settings name."""
     from thermocline.lake.rest_reader import RestReader
     from thermocline.lake.sql_reader import SqlReader
@@ -80,12 +80,12 @@ def reader(settings: Settings) -> CatalogReader:
     return RestReader(settings) if settings.catalog.type == "rest" else SqlReader(settings)
 
 
-def no_such_table(table: str) -> NotFound:
+def no_such_table_error(table: str) -> NotFound:
     """The error for a table that is not in the catalog."""
     return NotFound(f"There is no table {table}.", "`thermo tables` lists the ones there are.")
 
 
-class FileReader:
+class MetadataReader:
     """What the readers have in common: metadata files are read where they lie, each once."""
 
     def __init__(self, settings: Settings) -> None:
@@ -93,17 +93,19 @@ class FileReader:
 
     @cached_property
     def _io(self) -> FileIO:
-        return file_io(self._settings)
+        return load_file_io(self._settings)
 
     def state_at(self, table: str, pointer: str) -> TableState:
         """A table's metadata as the file that a pointer names has it."""
-        return metadata.read(table, pointer, None if local_path(pointer) else self._far(pointer))
+        return metadata.read_state(
+            table, pointer, None if local_path(pointer) else self._far(pointer)
+        )
 
     def states_at(self, pointers: Mapping[str, str]) -> dict[str, TableState]:
         """The same for several tables, some at a time where files are far away."""
         if all(map(local_path, pointers.values())):
             return {table: self.state_at(table, pointer) for table, pointer in pointers.items()}
-        with ThreadPoolExecutor(PARALLEL) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
             return dict(
                 zip(pointers, pool.map(self.state_at, pointers, pointers.values()), strict=True)
             )
@@ -121,7 +123,7 @@ def connect(settings: Settings) -> Catalog:
     from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-    from thermocline.lake.timed_catalog import ForwardRestCatalog, ForwardSqlCatalog
+    from thermocline.lake.timed_catalog import MonotonicRestCatalog, MonotonicSqlCatalog
 
     # Connecting for the first time makes the catalog's tables. Of several processes that do so at
     # once one wins; for the others the tables are there when they look again.
@@ -136,11 +138,11 @@ def connect(settings: Settings) -> Catalog:
         reraise=True,
     )
     with catalog_errors(settings.catalog.type):
-        kind = ForwardRestCatalog if settings.catalog.type == "rest" else ForwardSqlCatalog
+        kind = MonotonicRestCatalog if settings.catalog.type == "rest" else MonotonicSqlCatalog
         return attempts(kind, CATALOG, **_properties(settings))
 
 
-def file_io(settings: Settings) -> FileIO:
+def load_file_io(settings: Settings) -> FileIO:
     """PyIceberg's way to the warehouse's files, without asking the catalog."""
     from pyiceberg.io import load_file_io
 
@@ -178,8 +180,8 @@ def _sqlalchemy_uri(settings: Settings) -> str:
     catalog = settings.catalog
     if catalog.type == "sqlite":
         path = Path(catalog.uri)
-        if path.exists() and not _writable(path):
-            return f"sqlite:///{read_uri(path)}&uri=true"
+        if path.exists() and not _is_writable(path):
+            return f"sqlite:///{read_only_uri(path)}&uri=true"
         return f"sqlite:///{catalog.uri}?timeout={TIMEOUT:.0f}"
     parts = urlsplit(catalog.uri)
     user = quote(catalog.user or "", safe="")
@@ -190,23 +192,23 @@ def _sqlalchemy_uri(settings: Settings) -> str:
     return urlunsplit(("postgresql+psycopg2", netloc, parts.path, parts.query, ""))
 
 
-def read_uri(path: Path) -> str:
+def read_only_uri(path: Path) -> str:
     """SQLite's URI of a database that is only read.
 
     Where its folder cannot be written, nobody can begin a journal there: it is taken as it is.
     """
     journal = path.with_name(f"{path.name}-wal")
     with suppress(OSError):
-        if not _writable(path) and not (journal.exists() and journal.stat().st_size):
+        if not _is_writable(path) and not (journal.exists() and journal.stat().st_size):
             return f"{path.as_uri()}?mode=ro&immutable=1"
     return f"{path.as_uri()}?mode=ro"
 
 
-def _writable(path: Path) -> bool:
+def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
 
 
-def refuse_lost(settings: Settings) -> None:
+def require_no_lost_catalog(settings: Settings) -> None:
     """Raise NotFound when a SQLite catalog has no tables, though its warehouse holds some.
 
     A new catalog in its place would be taken for the lake, and hide what was lost.
@@ -231,7 +233,7 @@ def _prepare_sqlite(settings: Settings) -> None:
     path = Path(settings.catalog.uri)
     if path.exists():
         return
-    refuse_lost(settings)
+    require_no_lost_catalog(settings)
     with catalog_errors("sqlite"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with closing(sqlite3.connect(path, timeout=TIMEOUT)) as db:
@@ -244,17 +246,17 @@ def catalog_errors(kind: str) -> Iterator[None]:
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.DatabaseError, OSError) as error:
-        raise of_disk(error) or unreachable(kind, error) from error
+        raise disk_error(error) or unreachable_error(kind, error) from error
     except Exception as error:
         # The libraries' errors share no base class; importing them here would make every reader
         # pay for the writers' libraries.
         library = type(error).__module__.split(".")[0]
-        if type(error).__name__ in _CANNOT_USE.get(library, ()):
-            raise of_disk(error) or unreachable(kind, error) from error
+        if type(error).__name__ in _UNAVAILABLE_ERRORS.get(library, ()):
+            raise disk_error(error) or unreachable_error(kind, error) from error
         raise
 
 
-def unreachable(kind: str, error: BaseException) -> CatalogUnavailable:
+def unreachable_error(kind: str, error: BaseException) -> CatalogUnavailable:
     """The error for a catalog that cannot be used, with what its driver says."""
     # What the driver said, without what SQLAlchemy wraps around it.
     inner = getattr(error, "orig", None)

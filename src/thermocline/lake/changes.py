@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from thermocline.lake.changeset import ChangeSet
 
-GROUP_ROWS = 2_000_000
+MAX_GROUP_ROWS = 2_000_000
 """Rows held at once before equal ones are cancelled; one partition alone may exceed it."""
 
 _ROW_KEEPING = frozenset({"append", "replace"})
 
 
-def changes(
+def diff_snapshots(
     table: Table,
     start: int | None,
     end: int,
@@ -46,16 +46,16 @@ def changes(
     """
     import pyarrow as pa
 
-    from thermocline.lake import filediff, readschema, rowdiff
+    from thermocline.lake import filediff, read_schema, rowdiff
     from thermocline.lake.changeset import ChangeSet
     from thermocline.lake.datafile import DataFileReader
 
-    after = schema or readschema.schema_at(table, end)
-    before = None if start is None else readschema.schema_at(table, start)
-    shown = readschema.selected(readschema.side_by_side(after, before), columns, key)
+    after = schema or read_schema.schema_at(table, end)
+    before = None if start is None else read_schema.schema_at(table, start)
+    shown = read_schema.select_columns(read_schema.comparison_schema(after, before), columns, key)
     reader = DataFileReader(table, shown)
     gone, came = [reader.empty], [reader.empty]
-    for group in filediff.compare(table, start, end).groups(GROUP_ROWS):
+    for group in filediff.compare(table, start, end).groups(MAX_GROUP_ROWS):
         left, right = rowdiff.cancel(*reader.difference(group))
         gone.append(left)
         came.append(right)
@@ -65,25 +65,25 @@ def changes(
     if key:
         old_rows, new_rows = rowdiff.match(deletes, inserts, key)
         old, new = deletes.take(pa.array(old_rows)), inserts.take(pa.array(new_rows))
-        deletes = rowdiff.without(deletes, old_rows)
-        inserts = rowdiff.without(inserts, new_rows)
+        deletes = rowdiff.drop_rows(deletes, old_rows)
+        inserts = rowdiff.drop_rows(inserts, new_rows)
     name = ".".join(table.name())
     return ChangeSet(name, start, end, tuple(key), inserts, deletes, before=old, after=new)
 
 
-def rows(table: Table, snapshot: int, columns: Sequence[str] | None = None) -> pa.Table:
+def read_rows(table: Table, snapshot: int, columns: Sequence[str] | None = None) -> pa.Table:
     """All rows of a snapshot in the canonical Arrow form, without an engine."""
-    return changes(table, None, snapshot, columns=columns).inserts
+    return diff_snapshots(table, None, snapshot, columns=columns).inserts
 
 
-def touched_bytes(table: Table, start: int | None, end: int) -> int:
+def estimate_read_bytes(table: Table, start: int | None, end: int) -> int:
     """At most how many bytes `changes` reads, from manifests alone: no data file is opened."""
     from thermocline.lake import filediff
 
     return filediff.compare(table, start, end).bytes
 
 
-def only_appends(source: TableState | Table, start: int | None, end: int) -> bool:
+def has_only_appends(source: TableState | Table, start: int | None, end: int) -> bool:
     """Whether every snapshot after `start` up to `end` added rows or kept them as they were.
 
     False when `start` does not lead to `end`, and when expired snapshots hide what happened.

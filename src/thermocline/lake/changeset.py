@@ -14,10 +14,10 @@ from thermocline.engine import arrow
 from thermocline.engine.frames import Frames
 from thermocline.lake import rowdiff
 
-_SHOWN = 10
+_SHOWN_ROWS = 10
 
 
-class Cell(NamedTuple):
+class ChangedCell(NamedTuple):
     """One value of one row that changed."""
 
     key: tuple[Any, ...]
@@ -63,16 +63,18 @@ class ChangeSet(Frames):
         """Whether both snapshots hold the same rows."""
         return not any(self.counts.values())
 
-    def changed_cells(self) -> Iterator[Cell]:
+    def changed_cells(self) -> Iterator[ChangedCell]:
         """Every value that an update changed, row by row, in the order of the columns."""
         names = [name for name in self.columns if name not in self.key]
         if not names or not self.after.num_rows:
             return
-        masks = [rowdiff.differing(self.before[name], self.after[name]) for name in names]
+        masks = [rowdiff.differing_mask(self.before[name], self.after[name]) for name in names]
         for row, column in np.argwhere(np.stack(masks, axis=1)).tolist():
             name = names[column]
             key = tuple(self.after[part][row].as_py() for part in self.key)
-            yield Cell(key, name, self.before[name][row].as_py(), self.after[name][row].as_py())
+            yield ChangedCell(
+                key, name, self.before[name][row].as_py(), self.after[name][row].as_py()
+            )
 
     def as_dict(self, limit: int | None = None) -> dict[str, Any]:
         """The change as JSON values, with at most `limit` rows of each kind; counts are whole."""
@@ -99,7 +101,7 @@ class ChangeSet(Frames):
         }  # fmt: skip
         names = [pa.repeat(name, rows.num_rows) for name, rows in parts.items()]
         rows = pa.concat_tables(parts.values())
-        return rows.add_column(0, _change_name(rows), pa.chunked_array(names))
+        return rows.add_column(0, _change_column_name(rows), pa.chunked_array(names))
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{number:,} {kind}" for kind, number in self.counts.items())
@@ -107,14 +109,14 @@ class ChangeSet(Frames):
 
     def _repr_html_(self) -> str:
         rows = [
-            *(("+", row, {}) for row in arrow.json_rows(self.inserts, _SHOWN)),
-            *_updates(self),
-            *(("−", row, {}) for row in arrow.json_rows(self.deletes, _SHOWN)),
+            *(("+", row, {}) for row in arrow.json_rows(self.inserts, _SHOWN_ROWS)),
+            *_html_updates(self),
+            *(("−", row, {}) for row in arrow.json_rows(self.deletes, _SHOWN_ROWS)),
         ]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.columns))
         body = "".join(
             f"<tr><td>{sign}</td>"
-            + "".join(f"<td>{_cell(row, old, name)}</td>" for name in self.columns)
+            + "".join(f"<td>{_html_cell(row, old, name)}</td>" for name in self.columns)
             + "</tr>"
             for sign, row, old in rows
         )
@@ -122,7 +124,7 @@ class ChangeSet(Frames):
         return f"<table><caption>{title}</caption><tr>{head}</tr>{body}</table>"
 
 
-def _change_name(rows: pa.Table) -> str:
+def _change_column_name(rows: pa.Table) -> str:
     """`change`, with as many underscores before it as a column of that name needs."""
     name = "change"
     while name in rows.column_names:
@@ -130,12 +132,12 @@ def _change_name(rows: pa.Table) -> str:
     return name
 
 
-def _updates(changes: ChangeSet) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    before = arrow.json_rows(changes.before, _SHOWN)
-    for old, new in zip(before, arrow.json_rows(changes.after, _SHOWN), strict=True):
+def _html_updates(changes: ChangeSet) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    before = arrow.json_rows(changes.before, _SHOWN_ROWS)
+    for old, new in zip(before, arrow.json_rows(changes.after, _SHOWN_ROWS), strict=True):
         yield "~", new, {name: value for name, value in old.items() if value != new[name]}
 
 
-def _cell(row: dict[str, Any], old: dict[str, Any], name: str) -> str:
+def _html_cell(row: dict[str, Any], old: dict[str, Any], name: str) -> str:
     new = html.escape(str(row[name]))
     return f"<s>{html.escape(str(old[name]))}</s> {new}" if name in old else new

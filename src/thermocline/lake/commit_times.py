@@ -59,7 +59,7 @@ def ahead_ms(raw: Mapping[str, Any]) -> int:
     return max(0, last_ms(raw) - now_ms())
 
 
-def mended(state: TableState) -> dict[str, Any]:
+def repair_times(state: TableState) -> dict[str, Any]:
     """A table's next metadata, with its times in order and none ahead of the clock.
 
     A time that goes back is moved behind the one before it, as a commit would have done; times
@@ -71,14 +71,14 @@ def mended(state: TableState) -> dict[str, Any]:
             "snapshot-log": raw.get("snapshot-log") or []}  # fmt: skip
     done, ends = dict(raw), []
     for log, entries in logs.items():
-        times = _in_order([entry["timestamp-ms"] for entry in entries], now)
+        times = _order_times([entry["timestamp-ms"] for entry in entries], now)
         done[log] = [{**e, "timestamp-ms": at} for e, at in zip(entries, times, strict=True)]
         ends += times[-1:]
     done["last-updated-ms"] = max(ends)
     return done
 
 
-def _in_order(times: list[int], now: int) -> list[int]:
+def _order_times(times: list[int], now: int) -> list[int]:
     rising: list[int] = []
     for at in times:
         rising.append(max(at, rising[-1] + 1) if rising and at < rising[-1] else at)
@@ -89,7 +89,7 @@ def _in_order(times: list[int], now: int) -> list[int]:
     return rising
 
 
-def refuse_ahead(state: TableState) -> None:
+def refuse_future_commits(state: TableState) -> None:
     """Raise Transient for a table that Spark could not commit to: the clock is behind it."""
     ahead = ahead_ms(state.raw)
     if ahead <= TOLERANCE:

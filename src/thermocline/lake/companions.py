@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import moments, refs
+from thermocline.lake import refs, time_travel
 from thermocline.lake.atomic import TableChange
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 
@@ -62,7 +62,7 @@ class Unit:
     def at(self, snapshot: int) -> dict[str, int]:
         """The snapshot of each table of the unit that belongs to a snapshot of the table."""
         beside = {
-            each.table: beside_snapshot(self.table, snapshot, each) for each in self.companions
+            each.table: matching_snapshot(self.table, snapshot, each) for each in self.companions
         }
         return {self.table.table: snapshot, **beside}
 
@@ -105,7 +105,7 @@ def load_unit(lake: Lake, table: str) -> Unit:
         )
     names = {tombstones_of(table), quarantine_of(table)} - {table}
     found = lake.states(names)
-    return Unit(state, tuple(found[n] for n in sorted(found) if _serves(found[n], state)))
+    return Unit(state, tuple(found[n] for n in sorted(found) if _is_companion_of(found[n], state)))
 
 
 def owner_of(lake: Lake, companion: TableState) -> str | None:
@@ -113,10 +113,12 @@ def owner_of(lake: Lake, companion: TableState) -> str | None:
     there = [name for name in lake.tables() if not is_companion(name)]
     same = [name for name in there if unit_name(name) == unit_name(companion.table)]
     states = lake.states(same)
-    return next((name for name, state in states.items() if _serves(companion, state)), None)
+    return next(
+        (name for name, state in states.items() if _is_companion_of(companion, state)), None
+    )
 
 
-def _serves(companion: TableState, table: TableState) -> bool:
+def _is_companion_of(companion: TableState, table: TableState) -> bool:
     """Whether a companion of a fitting name is this table's."""
     declared = companion.properties.get(PROPERTY)
     if declared is not None:
@@ -128,14 +130,14 @@ def _serves(companion: TableState, table: TableState) -> bool:
     return any(s.summary.get(bookmarks.RUN) in runs for s in companion.snapshots.values())
 
 
-def beside_snapshot(table: TableState, snapshot: int, companion: TableState) -> int:
+def matching_snapshot(table: TableState, snapshot: int, companion: TableState) -> int:
     """The companion's snapshot that belongs to a snapshot of its table."""
-    commits = _Commits(companion)
+    commits = _CompanionCommits(companion)
     chain = list(table.ancestry(table.snapshot(snapshot).id))
     for each in chain:
         found = commits.beside(each, table)
         if found is not None:
-            return _maintained(companion, found)
+            return _newest_with_same_rows(companion, found)
     named = table.names.get(snapshot, ())
     tagged = [ref for ref in (companion.refs.get(n) for n in named) if ref and ref.type == "tag"]
     if tagged:  # all tables of a unit are tagged together
@@ -150,7 +152,7 @@ def beside_snapshot(table: TableState, snapshot: int, companion: TableState) -> 
         # the oldest one that is left, so what it was then is what it was at this snapshot.
         at = table.published_at(snapshot)
         try:
-            return moments.as_of(companion, at)
+            return time_travel.snapshot_at(companion, at)
         except NotFound:
             if empty and empty[0].committed_at > at:
                 return empty[0].id  # it came later
@@ -160,7 +162,7 @@ def beside_snapshot(table: TableState, snapshot: int, companion: TableState) -> 
     )
 
 
-class _Commits:
+class _CompanionCommits:
     """A companion's commits by what they were made with."""
 
     def __init__(self, companion: TableState) -> None:
@@ -170,7 +172,7 @@ class _Commits:
             unit = snapshot.summary.get(bookmarks.UNIT)
             if unit is not None:
                 self._by_unit[unit] = snapshot
-        for snapshot in _published(companion):
+        for snapshot in _published_snapshots(companion):
             if bookmarks.UNIT not in snapshot.summary and bookmarks.RUN in snapshot.summary:
                 self._by_run.setdefault(snapshot.summary[bookmarks.RUN], []).append(snapshot)
 
@@ -194,7 +196,7 @@ class _Commits:
         return max(made, key=lambda each: each.sequence).id if made else None
 
 
-def _published(state: TableState) -> Iterator[Snapshot]:
+def _published_snapshots(state: TableState) -> Iterator[Snapshot]:
     """The snapshots that main has led to at some time."""
     seen: set[int] = set()
     logged = [entry["snapshot-id"] for entry in state.raw.get("snapshot-log") or ()]
@@ -206,7 +208,7 @@ def _published(state: TableState) -> Iterator[Snapshot]:
             yield snapshot
 
 
-def _maintained(companion: TableState, snapshot: int) -> int:
+def _newest_with_same_rows(companion: TableState, snapshot: int) -> int:
     """The newest snapshot on main that holds the same rows, only in other files."""
     newest = companion.head()
     for each in companion.ancestry(companion.head()):

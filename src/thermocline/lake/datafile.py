@@ -35,8 +35,8 @@ Positions = np.ndarray[Any, np.dtype[np.int64]]
 Part = tuple[Positions, pa.Table]
 
 _BATCH_ROWS = 128 * 1024
-_READERS = 4
-_NOWHERE: Positions = np.zeros(0, dtype=np.int64)
+_READER_THREADS = 4
+_NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 _DELETE_COLUMNS = ["file_path", "pos"]
 
 
@@ -57,7 +57,7 @@ class DataFileReader:
 
         def read(change: FileChange) -> tuple[pa.Table, pa.Table]:
             path = change.file.file_path
-            old, new = start.get(path, _NOWHERE), end.get(path, _NOWHERE)
+            old, new = start.get(path, _NO_POSITIONS), end.get(path, _NO_POSITIONS)
             if change.end is None:
                 return self.live(change.file, old), self.empty
             if change.start is None:
@@ -66,7 +66,7 @@ class DataFileReader:
             again = np.setdiff1d(old, new, assume_unique=True)
             return self.at(change.file, newly), self.at(change.file, again)
 
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(_READER_THREADS) as pool:
             found = list(pool.map(read, diff.files))
         gone, came = zip((self.empty, self.empty), *found, strict=True)
         return pa.concat_tables(gone), pa.concat_tables(came)
@@ -81,13 +81,15 @@ class DataFileReader:
 
     def live_parts(self, file: DataFile, deleted: Positions) -> Iterator[Part]:
         """As `live`, part by part, each with the positions of its rows."""
-        return self._parts(file, lambda first, last: _outside(deleted, first, last), None)
+        return self._parts(file, lambda first, last: _positions_outside(deleted, first, last), None)
 
     def parts_at(self, file: DataFile, positions: Positions) -> Iterator[Part]:
         """As `at`, part by part, each with the positions of its rows."""
         if not len(positions):
             return iter(())
-        return self._parts(file, lambda first, last: _inside(positions, first, last), positions)
+        return self._parts(
+            file, lambda first, last: _positions_within(positions, first, last), positions
+        )
 
     def _parts(
         self,
@@ -99,7 +101,7 @@ class DataFileReader:
         with self._table.io.new_input(file.file_path).open() as stream:
             parquet = pq.ParquetFile(stream, pre_buffer=True, coerce_int96_timestamp_unit="us")
             projection = _Projection(self._table, self._schema, file, parquet.schema_arrow)
-            for first, batch in _batches(parquet, projection.names, only):
+            for first, batch in _read_batches(parquet, projection.names, only):
                 chosen = choose(first, first + batch.num_rows)
                 rows = batch if chosen is None else batch.take(pa.array(chosen))
                 places = np.arange(batch.num_rows) if chosen is None else chosen
@@ -128,18 +130,18 @@ def arrow_type(kind: IcebergType) -> pa.DataType:
     return arrow.canonical(schema_to_pyarrow(kind, include_field_ids=False))
 
 
-def _inside(positions: Positions, first: int, last: int) -> Positions:
+def _positions_within(positions: Positions, first: int, last: int) -> Positions:
     low, high = np.searchsorted(positions, (first, last))
     return positions[low:high] - first
 
 
-def _outside(positions: Positions, first: int, last: int) -> Positions | None:
+def _positions_outside(positions: Positions, first: int, last: int) -> Positions | None:
     """What is left of a range; None stands for all of it."""
-    deleted = _inside(positions, first, last)
+    deleted = _positions_within(positions, first, last)
     return np.delete(np.arange(last - first), deleted) if len(deleted) else None
 
 
-def _batches(
+def _read_batches(
     parquet: pq.ParquetFile, names: list[str], wanted: Positions | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches in file order, each with the position of its first row."""
@@ -178,30 +180,30 @@ class _Projection:
     def _column(self, field: NestedField, batch: pa.RecordBatch) -> pa.Array:
         source = self._file_fields.get(field.field_id)
         if source is not None:
-            return _project(batch.column(source.name), source.field_type, field.field_type)
-        return _absent(field, batch.num_rows, self._constants)
+            return _project_array(batch.column(source.name), source.field_type, field.field_type)
+        return _missing_column(field, batch.num_rows, self._constants)
 
 
-def _project(array: pa.Array, source: IcebergType, target: IcebergType) -> pa.Array:
+def _project_array(array: pa.Array, source: IcebergType, target: IcebergType) -> pa.Array:
     """An array of a file's type as the canonical array of the type that is read."""
     if isinstance(target, StructType) and isinstance(source, StructType):
         # By position: Arrow allows two fields of one name, Iceberg's order is the file's.
         parts = zip(source.fields, array.flatten(), strict=True)
         children = {field.field_id: (field.field_type, child) for field, child in parts}
         found = [
-            _project(children[f.field_id][1], children[f.field_id][0], f.field_type)
+            _project_array(children[f.field_id][1], children[f.field_id][0], f.field_type)
             if f.field_id in children
-            else _absent(f, len(array), {})
+            else _missing_column(f, len(array), {})
             for f in target.fields
         ]
         return arrow.struct_array(found, arrow_type(target), array)
     if isinstance(target, ListType) and isinstance(source, ListType):
-        elements = _project(array.flatten(), source.element_type, target.element_type)
+        elements = _project_array(array.flatten(), source.element_type, target.element_type)
         return arrow.list_array(elements, array)
     if isinstance(target, MapType) and isinstance(source, MapType):
         keys, values = arrow.map_entries(array)
-        keys = _project(keys, source.key_type, target.key_type)
-        values = _project(values, source.value_type, target.value_type)
+        keys = _project_array(keys, source.key_type, target.key_type)
+        values = _project_array(values, source.value_type, target.value_type)
         return arrow.map_array(keys, values, array)
     wanted = arrow_type(target)
     plain = arrow.normalise_array(array)
@@ -209,7 +211,7 @@ def _project(array: pa.Array, source: IcebergType, target: IcebergType) -> pa.Ar
     return plain if plain.type.equals(wanted) else plain.cast(wanted, safe=False)
 
 
-def _absent(field: NestedField, rows: int, constants: Mapping[int, Any]) -> pa.Array:
+def _missing_column(field: NestedField, rows: int, constants: Mapping[int, Any]) -> pa.Array:
     """A column that the file lacks: its partition value, its default, or null."""
     kind = arrow_type(field.field_type)
     value = constants.get(field.field_id, field.initial_default)

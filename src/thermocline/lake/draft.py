@@ -16,28 +16,28 @@ from uuid import uuid4
 from thermocline.engine.spark import CATALOG
 from thermocline.errors import BadInput, CommitConflict, Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import companions, leftovers, refs
-from thermocline.lake.atomic import Alongside, TableChange, retrying
-from thermocline.lake.consumed import Consumed, Rows
+from thermocline.lake import companions, refs, run_branches
+from thermocline.lake.atomic import SessionWriter, TableChange, retrying
+from thermocline.lake.commit_failures import MainMoved
+from thermocline.lake.consumption import Consumption, ConsumptionRows
+from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft_writes import DraftWrites
-from thermocline.lake.faults import crash_point
 from thermocline.lake.liveness import RunLock
 from thermocline.lake.metadata import MAIN
-from thermocline.lake.names import RUN_PREFIX
-from thermocline.lake.next_metadata import SequenceTaken
-from thermocline.lake.outcomes import MainMoved
+from thermocline.lake.naming import RUN_PREFIX
+from thermocline.lake.next_metadata import SequenceNumberTaken
 
 if TYPE_CHECKING:
-    from thermocline.lake.append import Pending
+    from thermocline.lake.file_commit import PendingCommit
     from thermocline.lake.filechange import Made
     from thermocline.lake.lake import Lake
     from thermocline.lake.metadata import TableState
     from thermocline.lake.retention import Expiry
-    from thermocline.lake.writing import Files
+    from thermocline.lake.writing import DataFileWriter
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishResult:
     """What a publish made visible: each table's snapshot before and after."""
 
     run: str
@@ -63,11 +63,11 @@ class Draft(DraftWrites):
         self._late = late_branches
         self._bases: dict[str, int] = {}
         self._branched: set[str] = set()
-        self._pending: dict[str, Pending] = {}
-        self._files: list[Files] = []
+        self._pending: dict[str, PendingCommit] = {}
+        self._files: list[DataFileWriter] = []
         """Files of pending commits: removed when it is certain that nobody will ever need them."""
         self._marks: dict[str, str] = {}
-        self._consumed: list[tuple[str, int, Consumed]] = []
+        self._consumed: list[tuple[str, int, Consumption]] = []
         self._lock: RunLock | None = None
         """Held while there are branches, so that nobody takes them for what a dead run left."""
 
@@ -99,13 +99,13 @@ class Draft(DraftWrites):
         for table, each in pending.items():
             self._branch_with(table, each)
 
-    def _branch_with(self, table: str, pending: Pending) -> None:
-        from thermocline.lake.append import changes_of
+    def _branch_with(self, table: str, pending: PendingCommit) -> None:
+        from thermocline.lake.file_commit import snapshot_changes
 
-        for again in retrying(SequenceTaken):
+        for again in retrying(SequenceNumberTaken):
             with again:
                 made = pending.on(self.lake.iceberg(table), self._bases[table])
-                self.lake.commit(changes_of(made.table, made, self.branch, None))
+                self.lake.commit(snapshot_changes(made.table, made, self.branch, None))
 
     def start(self, state: TableState) -> int:
         """Where `into` is, or begins: a companion begins beside the `into` of its table."""
@@ -114,7 +114,7 @@ class Draft(DraftWrites):
             table = self.lake.state(owner) if owner is not None else None
             head = table.head(self.into) if table is not None else None
             if table is not None and head is not None:
-                return companions.beside_snapshot(table, head, state)
+                return companions.matching_snapshot(table, head, state)
         return source_head(state, self.into)
 
     def unit_mark(self, table: str) -> str:
@@ -170,23 +170,23 @@ class Draft(DraftWrites):
         if companions.is_companion(table):
             self._marks.pop(companions.unit_name(table), None)  # what it was given to is forgotten
 
-    def land_with(self, table: str, snapshot: int, consumed: Consumed) -> None:
+    def land_with(self, table: str, snapshot: int, consumed: Consumption) -> None:
         """Have publish write what a commit consumed beside the table's pointer."""
         self._consumed.append((table, snapshot, consumed))
 
-    def publish(self) -> Published:
+    def publish(self) -> PublishResult:
         """Make everything in the draft visible at once, or raise MainMoved and change nothing."""
         crash_point("publish.before")
-        for again in retrying(SequenceTaken):
+        for again in retrying(SequenceNumberTaken):
             with again:
                 published = self._publish()
         crash_point("publish.after")
         self.release(done=True)
-        leftovers.expire_when_due(self.lake)
+        run_branches.expire_dead_runs_when_due(self.lake)
         return published
 
-    def _publish(self) -> Published:
-        from thermocline.lake.append import changes_of
+    def _publish(self) -> PublishResult:
+        from thermocline.lake.file_commit import snapshot_changes
 
         # One look a table: what is compared with the base is also what the commit requires.
         states = {table: self.lake.state(table) for table in self._bases}
@@ -199,7 +199,7 @@ class Draft(DraftWrites):
             if table in self._pending:
                 made.append(self._made(table))
                 head = made[-1].snapshot.snapshot_id
-                changes += changes_of(made[-1].table, made[-1], self.into, before)
+                changes += snapshot_changes(made[-1].table, made[-1], self.into, before)
             elif table in self._branched:
                 head = self._head(states[table])
                 if head != before:
@@ -211,13 +211,15 @@ class Draft(DraftWrites):
             if head != base:
                 published[table] = (before, head)
         if changes:
-            rows = Rows(tuple((states[t].uuid, number, each) for t, number, each in self._consumed))
+            rows = ConsumptionRows(
+                tuple((states[t].uuid, number, each) for t, number, each in self._consumed)
+            )
             heads = {table: head for table, (_, head) in published.items()}
             rows = rows.plus(consumers=self._consumers(states, heads))
             expired = self._expired(states, heads)
             changes += [change for each in expired for change in each.changes]
             self._swap(changes, made, rows.plus(moves=[each.moves for each in expired]))
-        return Published(self.run, self.into, published)
+        return PublishResult(self.run, self.into, published)
 
     def _bookmark(self, state: TableState) -> Mapping[str, Any]:
         """What the table's newest commit of the draft that has a bookmark consumed."""
@@ -228,12 +230,12 @@ class Draft(DraftWrites):
     def _consumers(
         self, states: Mapping[str, TableState], heads: Mapping[str, int]
     ) -> list[tuple[str, str, int]]:
-        from thermocline.lake.retention import consumers
+        from thermocline.lake.retention import list_consumers
 
         return [
             each
             for table in heads
-            for each in consumers(table, self.into, self._bookmark(states[table]))
+            for each in list_consumers(table, self.into, self._bookmark(states[table]))
         ]
 
     def _expired(self, states: Mapping[str, TableState], heads: Mapping[str, int]) -> list[Expiry]:
@@ -246,19 +248,19 @@ class Draft(DraftWrites):
         for table in sorted(heads, key=companions.is_companion):
             state, held, tagged, unit = states[table], [], [], None
             if companions.is_companion(table):
-                owner = _owner(table, heads)
-                oldest = owner and _oldest(states[owner], found.get(owner))
+                owner = _owner_among(table, heads)
+                oldest = owner and _oldest_kept(states[owner], found.get(owner))
                 if not owner or not oldest:
                     continue
                 try:
-                    held = [companions.beside_snapshot(states[owner], oldest, state)]
+                    held = [companions.matching_snapshot(states[owner], oldest, state)]
                 except BadInput:
                     continue  # it is not known how far back it is needed
                 if owner in found:
                     tagged = list(found[owner].companions.get(table, {}).values())
             else:
                 unit = partial(self._companions, table, states)
-            each = retention.expiry(
+            each = retention.plan_expiry(
                 self.lake, state, heads[table], held=held, tagged=tagged, ours=[self.branch],
                 bookmark=self._bookmark(state), unit=unit,
             )  # fmt: skip
@@ -273,28 +275,30 @@ class Draft(DraftWrites):
 
     def _made(self, table: str) -> Made:
         """The snapshot of a pending commit."""
-        from thermocline.lake.append import TableChanged
+        from thermocline.lake.file_commit import TableLayoutChanged
 
         try:
             return self._pending[table].on(self.lake.iceberg(table), self._bases[table])
-        except TableChanged as error:
+        except TableLayoutChanged as error:
             raise MainMoved([table], self.into) from error
 
-    def _swap(self, changes: Sequence[TableChange], made: Sequence[Made], rows: Rows) -> None:
+    def _swap(
+        self, changes: Sequence[TableChange], made: Sequence[Made], rows: ConsumptionRows
+    ) -> None:
         files, self._files = self._files, []  # from here on they may be needed
         try:
-            self.lake.commit(refs.together(*changes), self._alongside(rows))
+            self.lake.commit(refs.merge_changes(*changes), self._alongside(rows))
         except CommitConflict as error:
             self._files = files
             for each in made:
                 each.discard()
-            if isinstance(error, SequenceTaken):
+            if isinstance(error, SequenceNumberTaken):
                 raise
             raise MainMoved([str(error.details.get("table", ""))], self.into) from error
 
-    def _alongside(self, rows: Rows) -> Alongside | None:
+    def _alongside(self, rows: ConsumptionRows) -> SessionWriter | None:
         beside = self.lake.beside
-        if beside is None or rows == Rows():
+        if beside is None or rows == ConsumptionRows():
             return None
         beside.make()
         return lambda session: beside.write(session, rows)
@@ -316,14 +320,14 @@ class Draft(DraftWrites):
         self.release(done=True)
 
 
-def _owner(companion: str, tables: Iterable[str]) -> str | None:
+def _owner_among(companion: str, tables: Iterable[str]) -> str | None:
     """The table of a companion, among those of the same publish."""
     unit = companions.unit_name(companion)
     same = (each for each in tables if companions.unit_name(each) == unit)
     return next((each for each in same if not companions.is_companion(each)), None)
 
 
-def _oldest(state: TableState, expiry: Expiry | None) -> int | None:
+def _oldest_kept(state: TableState, expiry: Expiry | None) -> int | None:
     """The oldest snapshot of main that a table keeps; None where it is not there yet."""
     if expiry is not None:
         return expiry.oldest if expiry.oldest in state.snapshots else None

@@ -15,22 +15,22 @@ from uuid import uuid4
 
 from thermocline.errors import CatalogUnavailable, CommitUnknown, ThermoclineError
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.commit_times import refuse_ahead
-from thermocline.lake.faults import crash_point, crash_when_written
-from thermocline.lake.outcomes import MainMoved, not_landed
+from thermocline.lake.commit_failures import MainMoved, commit_failure
+from thermocline.lake.commit_times import refuse_future_commits
+from thermocline.lake.crash_points import crash_point, crash_when_written
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from thermocline.lake.append import Pending
     from thermocline.lake.datafile import Positions
+    from thermocline.lake.file_commit import PendingCommit
     from thermocline.lake.filechange import FileChange
     from thermocline.lake.lake import Lake
     from thermocline.lake.metadata import Snapshot
     from thermocline.lake.rewrite import Partitions
-    from thermocline.lake.writing import Files, Rows
+    from thermocline.lake.writing import DataFileWriter, Rows
 
-_PROPERTY = "spark.sql.iceberg.snapshot-property."
+_SPARK_PROPERTY_PREFIX = "spark.sql.iceberg.snapshot-property."
 
 
 class DraftWrites(ABC):
@@ -41,8 +41,8 @@ class DraftWrites(ABC):
     into: str
     branch: str
     _branched: set[str]
-    _pending: dict[str, Pending]
-    _files: list[Files]
+    _pending: dict[str, PendingCommit]
+    _files: list[DataFileWriter]
 
     @abstractmethod
     def begin(self, *tables: str) -> None:
@@ -81,7 +81,7 @@ class DraftWrites(ABC):
         def by_spark(properties: dict[str, str]) -> None:
             self._branch(table)
             state = self.lake.state(table)
-            refuse_ahead(state)
+            refuse_future_commits(state)
             location = state.location
             with self._properties(properties), crash_when_written("commit.files-written", location):
                 write(self.target(table))
@@ -101,9 +101,9 @@ class DraftWrites(ABC):
 
         `notes` are further properties of the snapshot.
         """
-        from thermocline.lake.append import appended
+        from thermocline.lake.file_commit import append_rows
 
-        return self._write(table, appended(rows), bookmark, operation, notes or {})
+        return self._write(table, append_rows(rows), bookmark, operation, notes or {})
 
     def replace(
         self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
@@ -192,46 +192,55 @@ class DraftWrites(ABC):
         notes: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
         """One commit of this process: at once where there is a branch, or when it is published."""
-        from thermocline.lake import append
+        from thermocline.lake import file_commit
 
         def by_iceberg(properties: dict[str, str]) -> int:
             every = {**properties, **notes}
             if table not in self._branched and table not in self._pending:
-                self._pending[table] = append.prepare(self.lake.iceberg(table), make, every)
+                self._pending[table] = file_commit.prepare_commit(
+                    self.lake.iceberg(table), make, every
+                )
                 return self._pending[table].id
             self._branch(table)
-            return append.commit(lambda: self.lake.iceberg(table), make, self.branch, every)
+            return file_commit.commit_files(
+                lambda: self.lake.iceberg(table), make, self.branch, every
+            )
 
         return self._commit(table, by_iceberg, bookmark, operation)
 
     @contextmanager
-    def writing(self, table: str) -> Iterator[Files]:
+    def writing(self, table: str) -> Iterator[DataFileWriter]:
         """Data files for `add`, which take rows of this process piece by piece.
 
         They are whole when the block ends, and removed when it fails.
         """
-        from thermocline.lake.writing import Files
+        from thermocline.lake.writing import DataFileWriter
 
-        files = Files(self.lake.iceberg(table))
+        files = DataFileWriter(self.lake.iceberg(table))
         try:
             yield files
             files.close()
         except BaseException as error:
             files.abandon()
             if isinstance(error, OSError | ValueError):  # of the disk, the store, or Arrow
-                raise not_landed(table, error) from error
+                raise commit_failure(table, error) from error
             raise
 
     def add(
-        self, table: str, files: Files, *, bookmark: bookmarks.Bookmark | None, operation: str
+        self,
+        table: str,
+        files: DataFileWriter,
+        *,
+        bookmark: bookmarks.Bookmark | None,
+        operation: str,
     ) -> int:
         """The same as `append` for files that are written; raises MainMoved and removes them when
         they no longer fit the table."""
-        from thermocline.lake.append import TableChanged, added
+        from thermocline.lake.file_commit import TableLayoutChanged, add_written_files
 
         try:
-            number = self._write(table, added(files), bookmark, operation)
-        except TableChanged as error:
+            number = self._write(table, add_written_files(files), bookmark, operation)
+        except TableLayoutChanged as error:
             files.abandon()
             raise MainMoved([table], self.into) from error
         if table in self._pending:
@@ -261,7 +270,7 @@ class DraftWrites(ABC):
         if made is None:
             landed = self._look_for(table, commit)
             if landed is None:
-                raise not_landed(table, failure) from failure
+                raise commit_failure(table, failure) from failure
             made = landed.id
         crash_point("commit.after")
         return made
@@ -283,9 +292,9 @@ class DraftWrites(ABC):
         """Have Spark put these properties into the snapshots it commits meanwhile."""
         conf = self.lake.spark.session.conf
         for key, value in properties.items():
-            conf.set(_PROPERTY + key, value)
+            conf.set(_SPARK_PROPERTY_PREFIX + key, value)
         try:
             yield
         finally:
             for key in properties:
-                conf.unset(_PROPERTY + key)
+                conf.unset(_SPARK_PROPERTY_PREFIX + key)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
-from thermocline.contract import changes as kinds
+from thermocline.contract import schema_changes as kinds
 from thermocline.lake import schema as schemas
 
 if TYPE_CHECKING:
@@ -14,69 +14,71 @@ if TYPE_CHECKING:
     from pyiceberg.table.update.schema import UpdateSchema
 
 
-def apply(transaction: Transaction, changes: Iterable[kinds.Change]) -> None:
+def apply_changes(transaction: Transaction, changes: Iterable[kinds.SchemaChange]) -> None:
     """Put all changes into one transaction, which the caller commits."""
     for new_columns, group in groupby(changes, _is_new_column):
         if new_columns:
             with transaction.update_schema() as update:
                 for change in group:
-                    _schema(update, change)
+                    _update_schema(update, change)
             continue
         for change in group:
-            _apply(transaction, change)
+            _apply_change(transaction, change)
 
 
-def _is_new_column(change: kinds.Change) -> bool:
+def _is_new_column(change: kinds.SchemaChange) -> bool:
     """Whether a change speaks of nothing that is there; many of these may be one update."""
-    return isinstance(change, kinds.Add) and len(change.path) == 1
+    return isinstance(change, kinds.AddColumn) and len(change.path) == 1
 
 
-def _apply(transaction: Transaction, change: kinds.Change) -> None:
+def _apply_change(transaction: Transaction, change: kinds.SchemaChange) -> None:
     match change:
-        case kinds.Repartition():
+        case kinds.ChangePartitioning():
             _repartition(transaction, change)
-        case kinds.Resort():
+        case kinds.ChangeSortOrder():
             _resort(transaction, change)
         case _:
             # One update each: PyIceberg looks names up in the schema an update began with,
             # and a change may speak of what the one before it renamed.
             with transaction.update_schema() as update:
-                _schema(update, change)
+                _update_schema(update, change)
 
 
-def _schema(update: UpdateSchema, change: kinds.Change) -> None:
+def _update_schema(update: UpdateSchema, change: kinds.SchemaChange) -> None:
     match change:
-        case kinds.Rename(path, to):
+        case kinds.RenameColumn(path, to):
             update.rename_column(path, to)
-        case kinds.Rekey(_, new):
+        case kinds.ChangeKey(_, new):
             update.set_identifier_fields(*new)
-        case kinds.Relax(path):
+        case kinds.MakeOptional(path):
             update.update_column(path, required=False)
-        case kinds.Promote(path, _, new_type):
+        case kinds.PromoteType(path, _, new_type):
             update.update_column(path, field_type=schemas.iceberg_type(new_type))
-        case kinds.Describe(path, doc):
+        case kinds.SetDoc(path, doc):
             update.update_column(path, doc=doc or "")
-        case kinds.Add(path, type_, doc):
+        case kinds.AddColumn(path, type_, doc):
             update.add_column(path, schemas.iceberg_type(type_), doc=doc)
-        case kinds.Drop(path):
+        case kinds.DropColumn(path):
             update.delete_column(path)
-        case kinds.Reorder(path, names):
+        case kinds.ReorderColumns(path, names):
             update.move_first((*path, names[0]))
             for before, name in pairwise(names):
                 update.move_after((*path, name), (*path, before))
 
 
-def _repartition(transaction: Transaction, change: kinds.Repartition) -> None:
+def _repartition(transaction: Transaction, change: kinds.ChangePartitioning) -> None:
     with transaction.update_spec() as update:
         for field in change.old:
             if field not in change.new:
-                update.remove_field(_present_name(transaction, field.column, field.transform))
+                update.remove_field(
+                    _partition_field_name(transaction, field.column, field.transform)
+                )
         for field in change.new:
             if field not in change.old:
-                update.add_field(field.column, schemas.transform(field), field.name)
+                update.add_field(field.column, schemas.iceberg_transform(field), field.name)
 
 
-def _present_name(transaction: Transaction, column: str, transform: str) -> str:
+def _partition_field_name(transaction: Transaction, column: str, transform: str) -> str:
     """The name that a partition field has in the table, whoever chose it."""
     metadata = transaction.table_metadata
     source = metadata.schema().find_field(column).field_id
@@ -86,7 +88,7 @@ def _present_name(transaction: Transaction, column: str, transform: str) -> str:
     raise AssertionError(f"{transform} of {column} is not in the partition spec")
 
 
-def _resort(transaction: Transaction, change: kinds.Resort) -> None:
+def _resort(transaction: Transaction, change: kinds.ChangeSortOrder) -> None:
     from pyiceberg.transforms import IdentityTransform
 
     with transaction.update_sort_order() as update:

@@ -26,7 +26,7 @@ from pyiceberg.manifest import (
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
 
 from thermocline.errors import CommitConflict
@@ -38,12 +38,16 @@ from thermocline.lake.timed_catalog import next_time
 class FileChange:
     """What a commit does to a table's files, data and deletes alike.
 
-    `appends` is what readers of changes are told: that no row is gone or different.
+    `appends` is what readers of changes are told: that no row is gone or different. `rewrites`
+    says that rows only moved between files. `sequence` is then the data sequence number that the
+    added data files get: equality deletes that are newer than it apply to them.
     """
 
     added: Sequence[DataFile] = ()
     removed: Sequence[DataFile] = ()
     appends: bool = False
+    rewrites: bool = False
+    sequence: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,7 @@ def snapshot_of(
         io=table.io,
         snapshot_properties=dict(properties),
     )
+    producer._sequence = change.sequence
     if number is not None:
         producer._snapshot_id = number
     for file in change.added:
@@ -85,9 +90,17 @@ def snapshot_of(
     for file in change.removed:
         producer.delete_data_file(file)
     added: Any = producer._commit()[0][0]
-    snapshot = added.snapshot.model_copy(update={"timestamp_ms": next_time(table.metadata)})
+    updates: dict[str, Any] = {"timestamp_ms": next_time(table.metadata)}
+    if change.rewrites:
+        updates["summary"] = _as_replace(added.snapshot.summary)
+    snapshot = added.snapshot.model_copy(update=updates)
     written = (*producer._written_manifests, *producer._written_manifest_lists)
     return Made(snapshot, table, tuple(written))
+
+
+def _as_replace(summary: Summary) -> Summary:
+    """The same summary of a snapshot that keeps all rows. PyIceberg has no such operation."""
+    return Summary(Operation.REPLACE, **summary.additional_properties)
 
 
 class _Standing:
@@ -121,10 +134,14 @@ class _ChangeFiles(_MergeAppendFiles):
     """Its manifests are merged as those of an append, data and deletes each by themselves."""
 
     _writes: type[ManifestWriterV2] = ManifestWriterV2
+    _sequence: int | None = None
 
     def _manifests(self) -> list[ManifestFile]:
         kept, gone = self._sorted_out()
-        added = [_entry(file, self._snapshot_id) for file in self._added_data_files]
+        added = [
+            _entry(file, self._snapshot_id, self._sequence if _is_data(file) else None)
+            for file in self._added_data_files
+        ]
         return self._process_manifests([*self._written(added), *self._written(gone), *kept])
 
     def _sorted_out(self) -> tuple[list[ManifestFile], list[ManifestEntry]]:
@@ -194,11 +211,11 @@ def _is_data(file: DataFile) -> bool:
     return bool(file.content == DataFileContent.DATA)
 
 
-def _entry(file: DataFile, snapshot: int) -> ManifestEntry:
+def _entry(file: DataFile, snapshot: int, sequence: int | None) -> ManifestEntry:
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
         snapshot_id=snapshot,
-        sequence_number=None,
+        sequence_number=sequence,
         file_sequence_number=None,
         data_file=file,
     )

@@ -100,24 +100,24 @@ def compare(table: Table, start: int | None, end: int) -> FileDiff:
     list a data file that a delete file of one snapshot alone applies to, or a delete file of such
     data files, so that the work follows the change and not the table.
     """
-    before = _Side(table, None if start is None else snapshot_of(table, start))
-    after = _Side(table, snapshot_of(table, end))
+    before = _SnapshotFiles(table, None if start is None else snapshot_of(table, start))
+    after = _SnapshotFiles(table, snapshot_of(table, end))
     shared = before.data & after.data
-    old = _entries(table.io, before.data - shared)
-    new = _entries(table.io, after.data - shared)
+    old = _read_entries(table.io, before.data - shared)
+    new = _read_entries(table.io, after.data - shared)
     removed = [entry for path, entry in old.items() if path not in new]
     added = [entry for path, entry in new.items() if path not in old]
     both = before.deletes & after.deletes
-    mine = _entries(table.io, before.deletes - both)
-    theirs = _entries(table.io, after.deletes - both)
+    mine = _read_entries(table.io, before.deletes - both)
+    theirs = _read_entries(table.io, after.deletes - both)
     differing = [mine[path] for path in mine.keys() - theirs.keys()]
     differing += [theirs[path] for path in theirs.keys() - mine.keys()]
     for entry in differing:
         _refuse_equality(entry.data_file)
     kept = [entry for path, entry in new.items() if path in old]
-    kept += _reached(table, shared, differing, elsewhere=old.keys() | new.keys())
-    index = _index(differing)
-    kept = [entry for entry in kept if _applying(index, entry)]
+    kept += _find_affected_files(table, shared, differing, elsewhere=old.keys() | new.keys())
+    index = _build_index(differing)
+    kept = [entry for entry in kept if _applicable_deletes(index, entry)]
     before.look_for_deletes([*removed, *kept])
     after.look_for_deletes([*added, *kept])
     found = [FileChange(e.data_file, before.deletes_of(e), None) for e in removed]
@@ -131,8 +131,8 @@ def files_at_paths(table: Table, snapshot: int, paths: Collection[str]) -> list[
 
     The newest manifests are looked at first, and no more when all files are found.
     """
-    side = _Side(table, snapshot_of(table, snapshot))
-    found = _at_paths(table, side.data, paths)
+    side = _SnapshotFiles(table, snapshot_of(table, snapshot))
+    found = _find_entries(table, side.data, paths)
     side.look_for_deletes(found)
     return [FileChange(entry.data_file, None, side.deletes_of(entry)) for entry in found]
 
@@ -163,7 +163,7 @@ def added_files(table: Table, snapshots: Iterable[int]) -> list[DataFile]:
     ]
 
 
-class _Side:
+class _SnapshotFiles:
     """One snapshot's manifests, and the delete files among them that are asked for."""
 
     def __init__(self, table: Table, snapshot: Snapshot | None) -> None:
@@ -182,16 +182,16 @@ class _Side:
             for each in self.deletes
             if judged.may_list(each, wanted) or wanted.keys() - {each.partition_spec_id}
         }
-        found = _entries(self._table.io, asked)
+        found = _read_entries(self._table.io, asked)
         for entry in found.values():
             _refuse_equality(entry.data_file)
-        self._index = _index(found.values())
+        self._index = _build_index(found.values())
 
     def deletes_of(self, entry: ManifestEntry) -> Deletes:
-        return _applying(self._index, entry)
+        return _applicable_deletes(self._index, entry)
 
 
-def _reached(
+def _find_affected_files(
     table: Table,
     shared: set[ManifestFile],
     deletes: Sequence[ManifestEntry],
@@ -205,14 +205,14 @@ def _reached(
         return []
     wanted, judged = places(entry.data_file for entry in deletes), Manifests(table)
     near = {each for each in shared if judged.may_list(each, wanted)}
-    found = _entries(table.io, near)
+    found = _read_entries(table.io, near)
     named = {only_path(entry.data_file) for entry in deletes} - {None} - found.keys() - elsewhere
     # One that names its data file applies whatever the partitioning of the two is.
-    rest = _at_paths(table, shared - near, named) if named else []
+    rest = _find_entries(table, shared - near, named) if named else []
     return [*found.values(), *rest]
 
 
-def _at_paths(
+def _find_entries(
     table: Table, manifests: set[ManifestFile], paths: Collection[str | None]
 ) -> list[ManifestEntry]:
     """The live entries of some paths, from the newest manifests on until all are found."""
@@ -234,7 +234,7 @@ def only_path(delete: DataFile) -> str | None:
     return path.decode() if path is not None and path == high.get(PATH_FIELD_ID) else None
 
 
-def _entries(io: FileIO, manifests: set[ManifestFile]) -> dict[str, ManifestEntry]:
+def _read_entries(io: FileIO, manifests: set[ManifestFile]) -> dict[str, ManifestEntry]:
     """Live entries by file path, in the order of the manifests."""
     ordered = sorted(manifests, key=lambda manifest: manifest.sequence_number or 0)
     with ThreadPoolExecutor(8) as pool:
@@ -242,14 +242,14 @@ def _entries(io: FileIO, manifests: set[ManifestFile]) -> dict[str, ManifestEntr
         return {entry.data_file.file_path: entry for entries in read for entry in entries}
 
 
-def _index(entries: Iterable[ManifestEntry]) -> DeleteFileIndex:
+def _build_index(entries: Iterable[ManifestEntry]) -> DeleteFileIndex:
     index = DeleteFileIndex()
     for entry in entries:
         index.add_delete_file(entry, partition_key=entry.data_file.partition)
     return index
 
 
-def _applying(index: DeleteFileIndex, entry: ManifestEntry) -> Deletes:
+def _applicable_deletes(index: DeleteFileIndex, entry: ManifestEntry) -> Deletes:
     file = entry.data_file
     return frozenset(index.for_data_file(entry.sequence_number or 0, file, file.partition))
 

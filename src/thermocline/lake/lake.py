@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 from thermocline.engine.duck import DuckEngine
 from thermocline.engine.spark import SparkEngine
-from thermocline.lake import atomic, catalog, commit_times, home, metadata
+from thermocline.lake import atomic, catalog, catalog_identity, commit_times, metadata
 from thermocline.lake.draft import Draft
-from thermocline.lake.metadata import MAIN, FileGone, TableState
-from thermocline.lake.names import table_name
+from thermocline.lake.metadata import MAIN, MetadataFileMissing, TableState
+from thermocline.lake.naming import validate_table_name
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from thermocline.config import Settings
     from thermocline.contract import Contract
-    from thermocline.lake.atomic import Alongside, TableChange
-    from thermocline.lake.beside import Beside
+    from thermocline.lake.atomic import SessionWriter, TableChange
+    from thermocline.lake.consumption_store import ConsumptionStore
     from thermocline.lake.groupcommit import Commits
-    from thermocline.lake.retention import Keep
+    from thermocline.lake.retention import RetentionPolicy
 
 T = TypeVar("T")
 
-_AT_A_TIME = 64
+_STATES_PER_READ = 64
 
 
 class Lake:
@@ -35,7 +35,7 @@ class Lake:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._reader = catalog.reader(settings)
+        self._reader = catalog.open_reader(settings)
         self._spark = SparkEngine(settings)
         self.duck = DuckEngine(settings, self._reader.roots)
 
@@ -45,7 +45,7 @@ class Lake:
         self._reader.require_here()
         made = catalog.connect(self.settings)
         if self.settings.catalog.type == "sqlite":
-            home.note(Path(self.settings.catalog.uri), catalog.TIMEOUT)
+            catalog_identity.record_path(Path(self.settings.catalog.uri), catalog.TIMEOUT)
         return made
 
     @cached_property
@@ -64,11 +64,11 @@ class Lake:
 
     def exists(self, table: str) -> bool:
         """Whether the catalog has the table."""
-        return table_name(table) in self._reader.pointers([table])
+        return validate_table_name(table) in self._reader.pointers([table])
 
     def state(self, table: str) -> TableState:
         """A table's metadata as it is now, read cheaply."""
-        return self._reader.state(table_name(table))
+        return self._reader.state(validate_table_name(table))
 
     def states(self, tables: Collection[str] | None = None) -> dict[str, TableState]:
         """The metadata of those of the tables that are there, or of all, sorted by their names.
@@ -81,7 +81,7 @@ class Lake:
             pointers = dict(sorted(self._reader.pointers(wanted).items()))
             try:
                 return self._reader.states_at(pointers)
-            except FileGone:
+            except MetadataFileMissing:
                 # Others may commit and remove old metadata before it is read here.
                 if pointers == seen:
                     raise
@@ -101,7 +101,7 @@ class Lake:
                 for table in known.keys() - pointers.keys():
                     del known[table]
                 self._summarize_moved(pointers, make, known)
-            except FileGone:
+            except MetadataFileMissing:
                 if self._reader.pointers() == pointers:
                     raise
             else:
@@ -115,16 +115,16 @@ class Lake:
     ) -> None:
         moved = [
             (table, at, version) for table, at in pointers.items()
-            if (version := metadata.version_of(at)) != known.get(table, (None,))[0]
+            if (version := metadata.state_version(at)) != known.get(table, (None,))[0]
         ]  # fmt: skip
-        for start in range(0, len(moved), _AT_A_TIME):
-            some = moved[start : start + _AT_A_TIME]
+        for start in range(0, len(moved), _STATES_PER_READ):
+            some = moved[start : start + _STATES_PER_READ]
             states = self._reader.states_at({table: at for table, at, _ in some})
             known.update((table, (version, make(states[table]))) for table, _, version in some)
 
     def iceberg(self, table: str) -> Table:
         """A table as it is now, as PyIceberg's object."""
-        return atomic.load(self.catalog, table_name(table))
+        return atomic.load(self.catalog, validate_table_name(table))
 
     def mend_times(self, table: str) -> None:
         """Put a table's commit times in order, by a new metadata file with the same snapshots."""
@@ -133,7 +133,7 @@ class Lake:
                 iceberg, state = self.iceberg(table), self.state(table)
                 if iceberg.metadata_location != state.metadata_location:
                     raise atomic.PointerMoved(f"{table} was changed meanwhile.", "Run again.")
-                atomic.replace_metadata(self.catalog, iceberg, commit_times.mended(state))
+                atomic.replace_metadata(self.catalog, iceberg, commit_times.repair_times(state))
 
     def ensure(self, contract: Contract) -> list[str]:
         """Create the table or bring it to its contract; says what was changed.
@@ -141,11 +141,13 @@ class Lake:
         A change that the contract may not ask for raises ContractError before anything is
         written. Several processes may do it at once.
         """
-        from thermocline.lake import tables
+        from thermocline.lake import table_setup
 
-        return tables.ensure(self, contract)
+        return table_setup.ensure_table(self, contract)
 
-    def commit(self, changes: Sequence[TableChange], alongside: Alongside | None = None) -> None:
+    def commit(
+        self, changes: Sequence[TableChange], alongside: SessionWriter | None = None
+    ) -> None:
         """Change refs and metadata of several tables in one catalog transaction.
 
         What `alongside` writes to a SQL catalog's database is in the same transaction.
@@ -153,25 +155,25 @@ class Lake:
         atomic.commit_all(self.catalog, changes, alongside)
 
     @cached_property
-    def beside(self) -> Beside | None:
+    def beside(self) -> ConsumptionStore | None:
         """The rows beside the tables' pointers; None on a catalog that has no database for us."""
         if self.settings.catalog.type == "rest":
             return None
         from pyiceberg.catalog.sql import SqlCatalog
 
-        from thermocline.lake.beside import Beside
+        from thermocline.lake.consumption_store import ConsumptionStore
 
         assert isinstance(self.catalog, SqlCatalog)
-        return Beside(self.catalog)
+        return ConsumptionStore(self.catalog)
 
     @property
-    def keep(self) -> Keep:
+    def keep(self) -> RetentionPolicy:
         """How much history the lake's tables keep, unless they say otherwise themselves."""
-        from thermocline.lake.retention import Keep
+        from thermocline.lake.retention import RetentionPolicy
 
         said = self.settings.retention
-        return Keep(
-            said.snapshots, int(said.age_seconds * 1000), int(said.dead_seconds * 1000),
+        return RetentionPolicy(
+            said.snapshots, int(said.age_seconds * 1000), int(said.abandoned_seconds * 1000),
             points={"hourly": said.hourly, "daily": said.daily},
         )  # fmt: skip
 

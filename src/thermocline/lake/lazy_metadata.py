@@ -65,7 +65,7 @@ class LazyList(Sequence[T], Generic[T]):
         return {entry["snapshot-id"]: number for number, entry in enumerate(self.raw)}
 
 
-def times_of(log: Sequence[Any]) -> list[int]:
+def log_times(log: Sequence[Any]) -> list[int]:
     """The times of a log, without parsing its entries."""
     if isinstance(log, LazyList):
         return [entry["timestamp-ms"] for entry in log.raw]
@@ -88,7 +88,7 @@ class LazyMetadata(TableMetadataV2):
         return None if place is None else self.snapshots[place]
 
 
-def metadata_of(raw: Mapping[str, Any]) -> TableMetadata:
+def parse_metadata(raw: Mapping[str, Any]) -> TableMetadata:
     """PyIceberg's metadata of a metadata file's JSON, which is not changed."""
     if raw.get("format-version") != 2:
         return TableMetadataUtil.parse_obj(deepcopy(dict(raw)))

@@ -13,7 +13,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from thermocline.config import private
+from thermocline.config import private_files
 
 _FOLDER = "runs"
 
@@ -22,14 +22,14 @@ class RunLock:
     """A run's sign of life. Several processes of one run hold it together."""
 
     def __init__(self, project: Path, run: str) -> None:
-        self._path = _folder(project) / run
+        self._path = _runs_folder(project) / run
         self._handle: int | None = None
         if not project.is_dir():
             return  # a worker on another machine
         with contextlib.suppress(OSError):  # nothing can be written here: nothing will be known
-            private.folder(project)
+            private_files.ensure_folder(project)
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
-            self._handle = _locked(self._path)
+            self._handle = _open_locked(self._path)
 
     def release(self, *, done: bool = False) -> None:
         """Stop holding it; with `done` nothing of the run is left, so neither is the file."""
@@ -47,11 +47,11 @@ class RunLock:
 def is_working(project: Path, run: str) -> bool | None:
     """Whether a process of this project is at work on a run; None where that cannot be known."""
     try:
-        handle = os.open(_folder(project) / run, os.O_RDONLY | os.O_NOFOLLOW)
+        handle = os.open(_runs_folder(project) / run, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
         return None
     try:
-        if os.pread(handle, 64, 0) != _number(handle):
+        if os.pread(handle, 64, 0) != _inode(handle):
             return None  # a copy of the file
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -63,32 +63,32 @@ def is_working(project: Path, run: str) -> bool | None:
     return False
 
 
-def known(project: Path) -> list[str]:
+def known_runs(project: Path) -> list[str]:
     """The runs that have a file here: those at work, and those that ended without being done."""
     try:
-        return sorted(path.name for path in _folder(project).iterdir())
+        return sorted(path.name for path in _runs_folder(project).iterdir())
     except OSError:
         return []
 
 
-def forget(project: Path, run: str) -> None:
+def forget_run(project: Path, run: str) -> None:
     """Remove the file of a run of which nothing is left."""
     with contextlib.suppress(OSError):
-        (_folder(project) / run).unlink(missing_ok=True)
+        (_runs_folder(project) / run).unlink(missing_ok=True)
 
 
-def _folder(project: Path) -> Path:
-    return project / private.FOLDER / _FOLDER
+def _runs_folder(project: Path) -> Path:
+    return project / private_files.FOLDER / _FOLDER
 
 
-def _locked(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     """A shared lock on the file that is at the path when it is held."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(handle, fcntl.LOCK_SH)
             if path.exists() and os.path.samestat(path.stat(), os.fstat(handle)):
-                os.pwrite(handle, _number(handle), 0)
+                os.pwrite(handle, _inode(handle), 0)
                 return handle
         except OSError:
             os.close(handle)
@@ -96,6 +96,6 @@ def _locked(path: Path) -> int:
         os.close(handle)  # another process of the run removed it meanwhile
 
 
-def _number(handle: int) -> bytes:
+def _inode(handle: int) -> bytes:
     """What a file says of itself, which a copy of it does not."""
     return str(os.fstat(handle).st_ino).encode()

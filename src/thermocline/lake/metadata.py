@@ -44,7 +44,7 @@ class Snapshot:
         return int(self.summary.get(key, 0))
 
 
-class FileGone(NotFound):
+class MetadataFileMissing(NotFound):
     """A metadata file is not there, or not any more: commits remove old ones."""
 
 
@@ -58,7 +58,7 @@ class Snapshots(Mapping[int, Snapshot]):
     def __getitem__(self, snapshot_id: int) -> Snapshot:
         found = self._parsed.get(snapshot_id)
         if found is None:
-            found = self._parsed[snapshot_id] = _snapshot(self._entries[snapshot_id])
+            found = self._parsed[snapshot_id] = _parse_snapshot(self._entries[snapshot_id])
         return found
 
     def __contains__(self, snapshot_id: object) -> bool:
@@ -139,7 +139,7 @@ class TableState:
     @cached_property
     def may_hold_nan(self) -> bool:
         """Whether a column that the table ever had holds fractions, at whatever depth."""
-        return any(map(_has_fractions, self.raw["schemas"]))
+        return any(map(_has_floats, self.raw["schemas"]))
 
     @property
     def partition_fields(self) -> list[Mapping[str, Any]]:
@@ -222,22 +222,22 @@ class TableState:
 _STATES: FileCache[TableState] = FileCache()
 
 
-def read(table: str, location: str, content: Callable[[], bytes] | None = None) -> TableState:
+def read_state(table: str, location: str, content: Callable[[], bytes] | None = None) -> TableState:
     """A metadata file as it was written, from `content` or else from local disk.
 
     Each file is parsed once in a process, so the state is shared and must not be changed.
     """
 
     def load() -> tuple[TableState, int]:
-        bytes_of = local_path(location).read_bytes if content is None else content
-        file = metadata_files.metadata_file(location, bytes_of)
+        bytes_of = location_path(location).read_bytes if content is None else content
+        file = metadata_files.load_metadata_file(location, bytes_of)
         return TableState(table, location, file.raw), file.size
 
     try:
-        found = _STATES.get(metadata_files.version(location), load)
+        found = _STATES.get(metadata_files.file_version(location), load)
     except FileNotFoundError as error:
-        path = str(local_path(location) or location)
-        raise FileGone(
+        path = str(location_path(location) or location)
+        raise MetadataFileMissing(
             f"{table}: the catalog points to its metadata file {path}, which is not there.",
             "Restore the file from a backup; `thermo doctor` lists what else is missing.",
             table=table,
@@ -251,41 +251,41 @@ def read(table: str, location: str, content: Callable[[], bytes] | None = None) 
     return found if found.table == table else replace(found, table=table)
 
 
-def known(table: str, location: str) -> TableState | None:
+def cached_state(table: str, location: str) -> TableState | None:
     """A state that this process has parsed and still keeps."""
-    found = _STATES.peek(version_of(location))
+    found = _STATES.peek(state_version(location))
     return found if found is not None and found.table == table else None
 
 
-def keep(state: TableState, size: int) -> TableState:
+def cache_state(state: TableState, size: int) -> TableState:
     """Keep a state that came from somewhere else than its file, with its size in bytes."""
-    return _STATES.get(version_of(state.metadata_location), lambda: (state, size))
+    return _STATES.get(state_version(state.metadata_location), lambda: (state, size))
 
 
-def version_of(location: str) -> Hashable:
+def state_version(location: str) -> Hashable:
     """What a file is cached by, also where only the catalog's server can reach it."""
     try:
-        return metadata_files.version(location)
+        return metadata_files.file_version(location)
     except OSError:
         return location
 
 
-def local_path(location: str) -> Path:
+def location_path(location: str) -> Path:
     """The path of a file: URI in any of its spellings, or of a plain path."""
     return metadata_files.local_path(location) or Path(location)
 
 
-def _has_fractions(of: Any) -> bool:
+def _has_floats(of: Any) -> bool:
     """Whether a schema or a type in the specification's JSON has a float or double in it."""
     if isinstance(of, str):
         return of in {"float", "double"}
     if of["type"] == "struct":
-        return any(_has_fractions(field["type"]) for field in of["fields"])
+        return any(_has_floats(field["type"]) for field in of["fields"])
     inner = (of.get(name) for name in ("element", "key", "value"))
-    return any(_has_fractions(each) for each in inner if each is not None)
+    return any(_has_floats(each) for each in inner if each is not None)
 
 
-def _snapshot(entry: Mapping[str, Any]) -> Snapshot:
+def _parse_snapshot(entry: Mapping[str, Any]) -> Snapshot:
     summary = dict(entry.get("summary") or {})
     return Snapshot(
         id=entry["snapshot-id"],

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_GZIP = b"\x1f\x8b"
-_BUDGET = 32 << 20
+_GZIP_MAGIC = b"\x1f\x8b"
+_CACHE_BYTES = 32 << 20
 
 
 class FileCache(Generic[T]):
@@ -35,7 +35,7 @@ class FileCache(Generic[T]):
     is larger than the whole budget is never kept.
     """
 
-    def __init__(self, budget: int = _BUDGET) -> None:
+    def __init__(self, budget: int = _CACHE_BYTES) -> None:
         self._budget = budget
         self._lock = Lock()
         self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
@@ -69,59 +69,59 @@ class FileCache(Generic[T]):
                 self._bytes -= self._kept.popitem(last=False)[1][1]
 
 
-Raw = Mapping[str, Any]
+RawMetadata = Mapping[str, Any]
 """A metadata file's JSON."""
 
 
 class MetadataFile:
     """A metadata file's JSON, and what PyIceberg makes of it once that is asked for."""
 
-    def __init__(self, raw: Raw, size: int) -> None:
+    def __init__(self, raw: RawMetadata, size: int) -> None:
         self.raw = raw
         self.size = size
 
     @cached_property
     def metadata(self) -> TableMetadata:
         """PyIceberg's object. It is shared and must not be changed."""
-        from thermocline.lake.lazy_metadata import metadata_of
+        from thermocline.lake.lazy_metadata import parse_metadata
 
-        return metadata_of(self.raw)
+        return parse_metadata(self.raw)
 
 
 _FILES: FileCache[MetadataFile] = FileCache()
 
 
-def metadata_file(location: str, read: Callable[[], bytes]) -> MetadataFile:
+def load_metadata_file(location: str, read: Callable[[], bytes]) -> MetadataFile:
     """A metadata file; `read` gives its bytes, where this process has not had them before."""
 
     def load() -> tuple[MetadataFile, int]:
-        content = unzipped(read())
+        content = decompress(read())
         return MetadataFile(json.loads(content), len(content)), len(content)
 
-    return _FILES.get(version(location), load)
+    return _FILES.get(file_version(location), load)
 
 
-def keep_json(location: str, raw: Raw, size: int) -> None:
+def cache_json(location: str, raw: RawMetadata, size: int) -> None:
     """Have a file that was just written in the cache, so that it need not be read again."""
-    _FILES.put(version(location), MetadataFile(raw, size), size)
+    _FILES.put(file_version(location), MetadataFile(raw, size), size)
 
 
-def raw_metadata(io: FileIO, location: str) -> Raw:
+def read_raw_metadata(io: FileIO, location: str) -> RawMetadata:
     """A metadata file's JSON, read from wherever it lies. It must not be changed."""
-    return metadata_file(location, lambda: _content(io, location)).raw
+    return load_metadata_file(location, lambda: _read_bytes(io, location)).raw
 
 
 def read_metadata(io: FileIO, location: str) -> TableMetadata:
     """A metadata file as PyIceberg's object. It is shared and must not be changed."""
-    return metadata_file(location, lambda: _content(io, location)).metadata
+    return load_metadata_file(location, lambda: _read_bytes(io, location)).metadata
 
 
-def _content(io: FileIO, location: str) -> bytes:
+def _read_bytes(io: FileIO, location: str) -> bytes:
     with io.new_input(location).open() as stream:
         return bytes(stream.read())
 
 
-def version(location: str) -> Hashable:
+def file_version(location: str) -> Hashable:
     """What a file is cached by: its location, and of a local file when it was last written."""
     path = local_path(location)
     if path is None:
@@ -137,6 +137,6 @@ def local_path(location: str) -> Path | None:
     return None if "://" in location else Path(location)
 
 
-def unzipped(content: bytes) -> bytes:
+def decompress(content: bytes) -> bytes:
     """A metadata file's JSON, whether the file is compressed or not."""
-    return gzip.decompress(content) if content[:2] == _GZIP else content
+    return gzip.decompress(content) if content[:2] == _GZIP_MAGIC else content

@@ -22,41 +22,47 @@ if TYPE_CHECKING:
 Raw = Mapping[str, Any]
 
 LOG_SIZE = "write.metadata.previous-versions-max"
-_LOG_SIZE_DEFAULT, _LOG_SIZE_MOST = 100, 400
+_LOG_SIZE_DEFAULT, _LOG_SIZE_MAX = 100, 400
 GRACE_MS = 120_000
 """A query may have begun with a metadata file: younger ones stay, up to a number."""
-REMOVES_OLD = "write.metadata.delete-after-commit.enabled"
+DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 
 
-class SequenceTaken(CommitConflict):
+class SequenceNumberTaken(CommitConflict):
     """Somebody committed to another branch meanwhile: the snapshot's number is not the next."""
 
 
-def updated(table: str, raw: Raw, location: str, updates: Sequence[TableUpdate]) -> dict[str, Any]:
+def apply_updates(
+    table: str, raw: Raw, location: str, updates: Sequence[TableUpdate]
+) -> dict[str, Any]:
     """The metadata that follows `raw`, which lies at a location and is left as it is."""
     new = dict(raw)
-    new["refs"] = dict(_refs(raw))
+    new["refs"] = dict(_read_refs(raw))
     at = next_ms(last_ms(raw))
     for update in updates:
-        if update.action not in _APPLY:
+        if update.action not in _APPLY_BY_ACTION:
             raise Permanent(
                 f"A commit to {table} asks for {update.action}, which nobody wrote.",
                 "This is a bug; please report it.",
             )
-        at = _APPLY[update.action](table, new, update, at)
+        at = _APPLY_BY_ACTION[update.action](table, new, update, at)
     new["last-updated-ms"] = at
     log = [
         *(raw.get("metadata-log") or ()),
         {"metadata-file": location, "timestamp-ms": raw["last-updated-ms"]},
     ]
-    young = sum(entry["timestamp-ms"] > at - GRACE_MS for entry in log) if _removes(raw) else 0
-    new["metadata-log"] = log[-max(_most(raw), min(young, _LOG_SIZE_MOST)) :]
+    young = (
+        sum(entry["timestamp-ms"] > at - GRACE_MS for entry in log)
+        if _deletes_after_commit(raw)
+        else 0
+    )
+    new["metadata-log"] = log[-max(_max_log_entries(raw), min(young, _LOG_SIZE_MAX)) :]
     return new
 
 
-def outdated(raw: Raw, new: Raw) -> frozenset[str]:
+def unlogged_files(raw: Raw, new: Raw) -> frozenset[str]:
     """The metadata files that the log no longer names, where a table wants them removed."""
-    if not _removes(new):
+    if not _deletes_after_commit(new):
         return frozenset()
     named = ({entry["metadata-file"] for entry in each.get("metadata-log") or ()}
              for each in (raw, new))  # fmt: skip
@@ -64,28 +70,30 @@ def outdated(raw: Raw, new: Raw) -> frozenset[str]:
     return frozenset(before - after)
 
 
-def require_next(table: str, snapshot: Snapshot, current: TableMetadata) -> None:
+def require_next_sequence(table: str, snapshot: Snapshot, current: TableMetadata) -> None:
     """Raise SequenceTaken for a snapshot whose number somebody else has had."""
     last = getattr(current, "last_sequence_number", 0)  # the first format has none
     if current.format_version > 1 and (snapshot.sequence_number or 0) <= last:
-        raise SequenceTaken(f"{table} was changed by somebody else.", "Run again.", table=table)
+        raise SequenceNumberTaken(
+            f"{table} was changed by somebody else.", "Run again.", table=table
+        )
 
 
-def dumped(raw: Raw) -> bytes:
+def dump(raw: Raw) -> bytes:
     """The text of a metadata file."""
     return json.dumps(raw, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def _removes(raw: Raw) -> bool:
-    return str((raw.get("properties") or {}).get(REMOVES_OLD, "false")).lower() == "true"
+def _deletes_after_commit(raw: Raw) -> bool:
+    return str((raw.get("properties") or {}).get(DELETE_AFTER_COMMIT, "false")).lower() == "true"
 
 
-def _most(raw: Raw) -> int:
+def _max_log_entries(raw: Raw) -> int:
     given = (raw.get("properties") or {}).get(LOG_SIZE, _LOG_SIZE_DEFAULT)
     return max(1, int(given))
 
 
-def _refs(raw: Raw) -> Mapping[str, Any]:
+def _read_refs(raw: Raw) -> Mapping[str, Any]:
     """The refs; a table of the first format may only say which snapshot is current."""
     current = raw.get("current-snapshot-id")
     if raw.get("refs") or current in (None, -1):
@@ -153,22 +161,22 @@ def _remove_snapshots(table: str, new: dict[str, Any], update: Any, at: int) -> 
         raise CommitConflict(
             f"{table}: {needed[0]} needs a snapshot that was to expire.", "Run again.", table=table
         )
-    new["snapshots"] = _without(new.get("snapshots") or (), gone)
+    new["snapshots"] = _exclude_snapshots(new.get("snapshots") or (), gone)
     # What was before a snapshot that is gone is not known, and readers of the log stop there.
     log = new.get("snapshot-log") or []
     lost = max((n for n, each in enumerate(log) if each["snapshot-id"] in gone), default=-1)
     new["snapshot-log"] = log[lost + 1 :]
     for described in ("statistics", "partition-statistics"):
         if new.get(described):
-            new[described] = _without(new[described], gone)
+            new[described] = _exclude_snapshots(new[described], gone)
     return at
 
 
-def _without(entries: Iterable[Any], gone: set[int]) -> list[Any]:
+def _exclude_snapshots(entries: Iterable[Any], gone: set[int]) -> list[Any]:
     return [entry for entry in entries if entry["snapshot-id"] not in gone]
 
 
-_APPLY: Mapping[str, Callable[[str, dict[str, Any], Any, int], int]] = {
+_APPLY_BY_ACTION: Mapping[str, Callable[[str, dict[str, Any], Any, int], int]] = {
     "add-snapshot": _add_snapshot,
     "set-snapshot-ref": _set_ref,
     "remove-snapshot-ref": _remove_ref,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from thermocline.contract.cardinality import CardinalityWarning, FieldStatistics, warn
+from thermocline.contract.cardinality import CardinalityWarning, FieldStatistics, find_warnings
 from thermocline.contract.definition import Contract
 
 if TYPE_CHECKING:
@@ -15,18 +15,20 @@ if TYPE_CHECKING:
     from thermocline.lake.lake import Lake
 
 
-def too_fine(lake: Lake, contract: Contract, snapshot: int) -> tuple[CardinalityWarning, ...]:
+def partition_warnings(
+    lake: Lake, contract: Contract, snapshot: int
+) -> tuple[CardinalityWarning, ...]:
     """Warnings about partition fields that have nearly as many values as the table has rows."""
     if not contract.partition:
         return ()
     table = lake.iceberg(contract.table)
-    manifests = _manifests(table, snapshot)
-    if not _may_be_too_fine(table, contract, snapshot, manifests):
+    manifests = _current_data_manifests(table, snapshot)
+    if not _may_warn(table, contract, snapshot, manifests):
         return ()
     spec = table.spec()
     values: list[set[object]] = [set() for _ in spec.fields]
     rows = files = 0
-    for file in _data_files(table, manifests):
+    for file in _read_data_files(table, manifests):
         rows += file.record_count
         files += 1
         for position, seen in enumerate(values):
@@ -35,10 +37,10 @@ def too_fine(lake: Lake, contract: Contract, snapshot: int) -> tuple[Cardinality
         FieldStatistics(field, len(seen))
         for field, seen in zip(contract.partition, values, strict=False)
     ]
-    return warn(rows, fields, files)
+    return find_warnings(rows, fields, files)
 
 
-def most_partitions(lake: Lake, table: str, snapshot: int) -> int:
+def max_partitions(lake: Lake, table: str, snapshot: int) -> int:
     """How many partitions of a table have rows, or how many there can be at most.
 
     It is counted only where the manifest list does not bound it.
@@ -46,17 +48,17 @@ def most_partitions(lake: Lake, table: str, snapshot: int) -> int:
     from thermocline.lake.manifests import Manifests
 
     iceberg = lake.iceberg(table)
-    manifests = _manifests(iceberg, snapshot)
+    manifests = _current_data_manifests(iceberg, snapshot)
     bound = Manifests(iceberg).most_partitions(manifests)
-    files = sum(_listed(each) for each in manifests)
+    files = sum(_max_live_files(each) for each in manifests)
     if bound is not None and bound <= files:
         return bound
     fields = range(len(iceberg.spec().fields))
-    found = _data_files(iceberg, manifests)
+    found = _read_data_files(iceberg, manifests)
     return len({tuple(file.partition[position] for position in fields) for file in found})
 
 
-def _may_be_too_fine(
+def _may_warn(
     table: Table, contract: Contract, snapshot: int, manifests: Iterable[ManifestFile]
 ) -> bool:
     """Whether some field can have so many values that a warning is due.
@@ -72,20 +74,22 @@ def _may_be_too_fine(
     rows = summary["total-records"] if summary is not None else None
     if rows is None or any(m.partition_spec_id != table.spec().spec_id for m in everything):
         return True
-    most = sum(_listed(each) for each in manifests)
+    most = sum(_max_live_files(each) for each in manifests)
     bound = Manifests(table).most_partitions(manifests)
     if bound is not None:
         most = min(most, bound)
-    return bool(warn(int(rows), [FieldStatistics(field, most) for field in contract.partition]))
+    return bool(
+        find_warnings(int(rows), [FieldStatistics(field, most) for field in contract.partition])
+    )
 
 
-def _listed(manifest: ManifestFile) -> int:
+def _max_live_files(manifest: ManifestFile) -> int:
     """At most how many live files a manifest lists; very many where it does not say."""
     counts = (manifest.added_files_count, manifest.existing_files_count)
     return sum(1 << 40 if count is None else count for count in counts)
 
 
-def _manifests(table: Table, snapshot: int) -> list[ManifestFile]:
+def _current_data_manifests(table: Table, snapshot: int) -> list[ManifestFile]:
     """The manifests of data files of today's partitioning; an older one says nothing about it."""
     from thermocline.lake.manifests import is_live, lists_data
 
@@ -98,7 +102,7 @@ def _manifests(table: Table, snapshot: int) -> list[ManifestFile]:
     ]
 
 
-def _data_files(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
+def _read_data_files(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[DataFile]:
     for manifest in manifests:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True):
             yield entry.data_file

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAGIC = b"PFA1"
-_TAIL = 12  # the payload's size, flags, and the magic
-KNOWN = frozenset({"apache-datasketches-theta-v1"})
+_TAIL_BYTES = 12  # the payload's size, flags, and the magic
+KNOWN_BLOB_TYPES = frozenset({"apache-datasketches-theta-v1"})
 """Kinds of blobs that hold numbers alone."""
 
 
 @dataclass(frozen=True)
-class Footer:
+class PuffinFooter:
     """Where a file's footer begins, and what it says."""
 
     start: int
@@ -25,7 +25,7 @@ class Footer:
 
 
 @dataclass(frozen=True)
-class Again:
+class RewrittenPuffin:
     """A file with another footer, and what a table's metadata says of it."""
 
     content: bytes
@@ -34,27 +34,27 @@ class Again:
     """Of each blob."""
 
 
-def footer(content: bytes) -> Footer:
+def read_footer(content: bytes) -> PuffinFooter:
     """Read a file's footer. Raises ValueError for what is not understood."""
-    tail = content[-_TAIL:]
+    tail = content[-_TAIL_BYTES:]
     size = int.from_bytes(tail[:4], "little")
-    start = len(content) - _TAIL - size - len(_MAGIC)
+    start = len(content) - _TAIL_BYTES - size - len(_MAGIC)
     if tail[8:] != _MAGIC or start < 0 or content[start : start + 4] != _MAGIC:
         raise ValueError("it is no Puffin file")
     if any(tail[4:8]):
         raise ValueError("its footer is compressed")
     said = json.loads(content[start + 4 : start + 4 + size])
-    unknown = {blob["type"] for blob in said["blobs"]} - KNOWN
+    unknown = {blob["type"] for blob in said["blobs"]} - KNOWN_BLOB_TYPES
     if unknown:
         raise ValueError(f"blobs of type {min(unknown)} are not understood")
-    return Footer(start, said)
+    return PuffinFooter(start, said)
 
 
-def again(
+def rewrite_footer(
     content: bytes, names_old: Callable[[str], bool], moved: Callable[[str], str]
-) -> Again | None:
+) -> RewrittenPuffin | None:
     """Return the file with new locations in its footer; None where it names none."""
-    found = footer(content)
+    found = read_footer(content)
     blobs = found.said["blobs"]
     holders = [each for each in (found.said, *blobs) if each.get("properties")]
     if not any(names_old(value) for each in holders for value in each["properties"].values()):
@@ -67,4 +67,4 @@ def again(
     payload = json.dumps(found.said, separators=(",", ":")).encode()
     end = _MAGIC + payload + len(payload).to_bytes(4, "little") + bytes(4) + _MAGIC
     properties = [dict(blob.get("properties") or {}) for blob in blobs]
-    return Again(content[: found.start] + end, len(end), properties)
+    return RewrittenPuffin(content[: found.start] + end, len(end), properties)

@@ -17,8 +17,8 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile
 from thermocline.errors import Permanent
 from thermocline.lake import avro, puffin
 from thermocline.lake.avro import AvroFile
+from thermocline.lake.locations import normalize_location
 from thermocline.lake.path_deletes import PATH_ID, Rewritten, rewritten
-from thermocline.lake.place import bare
 
 T = TypeVar("T")
 Raw = Mapping[str, Any]
@@ -28,41 +28,41 @@ PATH_PROPERTIES = frozenset(
      "write.folder-storage.path"}
 )  # fmt: skip
 """The properties of a table that say where it writes."""
-_TABLE = frozenset(
+_TABLE_FIELDS = frozenset(
     {"format-version", "table-uuid", "location", "last-sequence-number", "last-updated-ms",
      "last-column-id", "current-schema-id", "schemas", "default-spec-id", "partition-specs",
      "last-partition-id", "default-sort-order-id", "sort-orders", "properties",
      "current-snapshot-id", "refs", "snapshots", "snapshot-log", "metadata-log", "statistics",
      "partition-statistics"}
 )  # fmt: skip
-_SNAPSHOT = frozenset(
+_SNAPSHOT_FIELDS = frozenset(
     {"snapshot-id", "parent-snapshot-id", "sequence-number", "timestamp-ms", "manifest-list",
      "summary", "schema-id"}
 )  # fmt: skip
-_STATISTICS = frozenset(
+_STATISTICS_FIELDS = frozenset(
     {"snapshot-id", "statistics-path", "file-size-in-bytes", "file-footer-size-in-bytes",
      "blob-metadata"}
 )  # fmt: skip
-_LIST = frozenset(
+_MANIFEST_LIST_FIELDS = frozenset(
     {"manifest_path", "manifest_length", "partition_spec_id", "content", "sequence_number",
      "min_sequence_number", "added_snapshot_id", "added_files_count", "existing_files_count",
      "deleted_files_count", "added_data_files_count", "existing_data_files_count",
      "deleted_data_files_count", "added_rows_count", "existing_rows_count", "deleted_rows_count",
      "partitions"}
 )  # fmt: skip
-_ENTRY = frozenset(
+_ENTRY_FIELDS = frozenset(
     {"status", "snapshot_id", "sequence_number", "file_sequence_number", "data_file"}
 )  # fmt: skip
-_FILE = frozenset(
+_DATA_FILE_FIELDS = frozenset(
     {"content", "file_path", "file_format", "partition", "record_count", "file_size_in_bytes",
      "block_size_in_bytes", "column_sizes", "value_counts", "null_value_counts",
      "nan_value_counts", "distinct_counts", "lower_bounds", "upper_bounds", "split_offsets",
      "equality_ids", "sort_order_id", "spec_id", "referenced_data_file"}
 )  # fmt: skip
 _DATA, _POSITIONS, _EQUALITY = 0, 1, 2
-_NAMES = [each.name for each in DATA_FILE_TYPE[2].fields]
+_DATA_FILE_NAMES = [each.name for each in DATA_FILE_TYPE[2].fields]
 _BOUNDS = ("lower_bounds", "upper_bounds")
-_DELETED = 2
+_DELETED_STATUS = 2
 
 
 class Unmovable(Permanent):
@@ -79,7 +79,7 @@ class Unmovable(Permanent):
         )
 
 
-class Places(Protocol):
+class LocationMap(Protocol):
     """Where files are to be."""
 
     def moved(self, location: str) -> str:
@@ -93,7 +93,7 @@ class Places(Protocol):
 
 
 @dataclass
-class Found:
+class RewrittenReferences:
     """What a table's metadata led to."""
 
     raw: dict[str, Any] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Found:
     """Earlier metadata files, which the new metadata no longer names."""
 
 
-class References:
+class ReferenceRewriter:
     """Writes one table's metadata again, with other references.
 
     `read` gives the bytes of a file by its old location and `put` takes those of a new one. Files
@@ -116,21 +116,21 @@ class References:
     def __init__(
         self,
         table: str,
-        places: Places,
+        places: LocationMap,
         read: Callable[[str], bytes],
         put: Callable[[str, bytes], None],
     ) -> None:
         self.table = table
-        self.found = Found()
+        self.found = RewrittenReferences()
         self._places, self._read, self._put = places, read, put
         self._manifests: dict[str, tuple[str, int]] = {}
         self._deletes: dict[str, Rewritten] = {}
 
-    def rewrite(self, raw: Raw) -> Found:
+    def rewrite(self, raw: Raw) -> RewrittenReferences:
         """Write what a metadata file refers to; gives its own new content, which is not written."""
         if raw.get("format-version") != 2:
             raise self._refused(f"has format version {raw.get('format-version')}; 2 is understood")
-        self._only("its metadata", raw, _TABLE)
+        self._only("its metadata", raw, _TABLE_FIELDS)
         new = dict(raw) | {"location": self._moved(raw["location"]), "metadata-log": []}
         new["properties"] = self._properties(raw.get("properties") or {})
         new["snapshots"] = [self._snapshot(each) for each in raw.get("snapshots") or ()]
@@ -154,7 +154,7 @@ class References:
         """A file that no snapshot has yet, as PyIceberg's object, at its new location."""
         values: dict[str, Any] = {
             name: (0, None) if value is None else (1, value)
-            for name, value in zip(_NAMES, file._data, strict=True)
+            for name, value in zip(_DATA_FILE_NAMES, file._data, strict=True)
         }
         if file.key_metadata is not None:
             raise self._refused("has encrypted files")
@@ -169,12 +169,14 @@ class References:
             said[name] = (there, pairs if there else None)
         self._file(said, gone=False)
         new = list(file._data)
-        new[_NAMES.index("file_path")] = said["file_path"]
-        new[_NAMES.index("file_size_in_bytes")] = said["file_size_in_bytes"]
-        new[_NAMES.index("split_offsets")] = said["split_offsets"][1]
+        new[_DATA_FILE_NAMES.index("file_path")] = said["file_path"]
+        new[_DATA_FILE_NAMES.index("file_size_in_bytes")] = said["file_size_in_bytes"]
+        new[_DATA_FILE_NAMES.index("split_offsets")] = said["split_offsets"][1]
         for name in _BOUNDS:
             there, pairs = said[name]
-            new[_NAMES.index(name)] = {p["key"]: p["value"] for p in pairs} if there else None
+            new[_DATA_FILE_NAMES.index(name)] = (
+                {p["key"]: p["value"] for p in pairs} if there else None
+            )
         made = DataFile(*new)
         made.spec_id = file.spec_id
         return made
@@ -199,18 +201,18 @@ class References:
         return done
 
     def _snapshot(self, entry: Raw) -> dict[str, Any]:
-        self._only("a snapshot", entry, _SNAPSHOT)
+        self._only("a snapshot", entry, _SNAPSHOT_FIELDS)
         if "manifest-list" not in entry:
             raise self._refused(f"has no manifest list of snapshot {entry['snapshot-id']}")
         return {**entry, "manifest-list": self._list(entry["manifest-list"])}
 
     def _statistics(self, entry: Raw) -> dict[str, Any]:
-        self._only("its statistics", entry, _STATISTICS)
+        self._only("its statistics", entry, _STATISTICS_FIELDS)
         old = entry["statistics-path"]
         if "blob-metadata" not in entry:  # of partitions: a table of counts
             return {**entry, "statistics-path": self._keep(old, entry["file-size-in-bytes"])}
         again = self._understood(
-            old, lambda: puffin.again(self._read(old), self._places.names_old, self._moved)
+            old, lambda: puffin.rewrite_footer(self._read(old), self._places.names_old, self._moved)
         )
         if again is None:
             return {**entry, "statistics-path": self._keep(old, entry["file-size-in-bytes"])}
@@ -227,7 +229,11 @@ class References:
 
     def _list(self, location: str) -> str:
         file = self._avro(location)
-        self._only("a manifest list", file.fields, _LIST | self._empty(file.records, file.fields))
+        self._only(
+            "a manifest list",
+            file.fields,
+            _MANIFEST_LIST_FIELDS | self._empty(file.records, file.fields),
+        )
         for record in file.records:
             path, length = self._manifest(record["manifest_path"])
             record["manifest_path"], record["manifest_length"] = path, length
@@ -238,10 +244,12 @@ class References:
             file = self._avro(location)
             inner = avro.fields_of(file.fields["data_file"])
             files = [record["data_file"] for record in file.records]
-            self._only("a manifest", file.fields, _ENTRY | self._empty(file.records, file.fields))
-            self._only("a manifest's file", inner, _FILE | self._empty(files, inner))
+            self._only(
+                "a manifest", file.fields, _ENTRY_FIELDS | self._empty(file.records, file.fields)
+            )
+            self._only("a manifest's file", inner, _DATA_FILE_FIELDS | self._empty(files, inner))
             for record in file.records:
-                self._file(record["data_file"], record["status"] == _DELETED)
+                self._file(record["data_file"], record["status"] == _DELETED_STATUS)
             self._manifests[location] = self._again(location, file)
         return self._manifests[location]
 
@@ -280,7 +288,7 @@ class References:
         return file
 
     def _again(self, location: str, file: AvroFile) -> tuple[str, int]:
-        target, content = self._places.written(location), avro.written(file)
+        target, content = self._places.written(location), avro.dump(file)
         self._write(location, target, content)
         return target, len(content)
 
@@ -292,7 +300,9 @@ class References:
         try:
             return self._places.moved(location)
         except ValueError:
-            raise self._refused(f"refers to {bare(location)}, which is not where it lies") from None
+            raise self._refused(
+                f"refers to {normalize_location(location)}, which is not where it lies"
+            ) from None
 
     def _empty(self, records: list[Any], fields: Mapping[str, Any]) -> frozenset[str]:
         """The optional fields that no record has a value in."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake.atomic import TableChange
 from thermocline.lake.metadata import MAIN, TableState
-from thermocline.lake.names import ref_name
+from thermocline.lake.naming import validate_ref_name
 
 if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
@@ -49,7 +49,7 @@ def drop_ref(table: str, name: str, *, was: int) -> TableChange:
     )
 
 
-def together(*changes: TableChange) -> list[TableChange]:
+def merge_changes(*changes: TableChange) -> list[TableChange]:
     """Join the changes of one table into one, so that a table is committed once."""
     joined: dict[str, tuple[list[TableRequirement], list[TableUpdate]]] = {}
     for change in changes:
@@ -62,7 +62,7 @@ def together(*changes: TableChange) -> list[TableChange]:
 def new_ref(state: TableState, name: str, snapshot: int | None, *, tag: bool) -> TableChange:
     """Make a branch or tag that is not there yet, at a snapshot (main's newest by default)."""
     kind = "tag" if tag else "branch"
-    if ref_name(name) in state.refs:
+    if validate_ref_name(name) in state.refs:
         raise BadInput(
             f"{state.table} has a {state.refs[name].type} {name} already.",
             f"Choose another name, or drop it first: thermo {kind} {state.table} {name} --drop.",

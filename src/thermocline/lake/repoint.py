@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from thermocline.lake.atomic import Alongside, PointerMoved
+from thermocline.lake.atomic import PointerMoved, SessionWriter
 from thermocline.lake.catalog import catalog_errors
-from thermocline.lake.faults import crash_point
+from thermocline.lake.crash_points import crash_point
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
 
-Change = tuple[str, str]
+PointerChange = tuple[str, str]
 """What is there, and what is to be there."""
 
 
-def repoint(
+def swap_pointers(
     catalog: SqlCatalog,
-    pointers: Mapping[str, Change],
-    layers: Mapping[str, Change],
-    alongside: Alongside,
+    pointers: Mapping[str, PointerChange],
+    layers: Mapping[str, PointerChange],
+    alongside: SessionWriter,
 ) -> None:
     """Change the pointers of tables and the locations of layers, or raise and have changed none.
 

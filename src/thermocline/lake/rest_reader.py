@@ -15,7 +15,13 @@ from urllib.parse import quote, urlsplit
 
 from thermocline.errors import NotFound
 from thermocline.lake import metadata
-from thermocline.lake.catalog import PARALLEL, TIMEOUT, FileReader, no_such_table, unreachable
+from thermocline.lake.catalog import (
+    MAX_PARALLEL_REQUESTS,
+    TIMEOUT,
+    MetadataReader,
+    no_such_table_error,
+    unreachable_error,
+)
 from thermocline.lake.metadata import TableState
 
 if TYPE_CHECKING:
@@ -23,14 +29,14 @@ if TYPE_CHECKING:
 
     from thermocline.config import Settings
 
-_ROUNDS = 5
+_MAX_ROUNDS = 5
 
 
-class _FileGone(Exception):
+class _MetadataUnreadable(Exception):
     """The catalog has the table and cannot read its metadata."""
 
 
-class RestReader(FileReader):
+class RestReader(MetadataReader):
     """Any Iceberg REST catalog, read over HTTP."""
 
     def __init__(self, settings: Settings) -> None:
@@ -51,21 +57,24 @@ class RestReader(FileReader):
         """A table's metadata as it is now; NotFound when there is no such table."""
         if self._seen.get(table) is not None:
             location = self._location(table)
-            if location is not None and (kept := metadata.known(table, location)) is not None:
+            if (
+                location is not None
+                and (kept := metadata.cached_state(table, location)) is not None
+            ):
                 return kept
         content = self._table(table, "all")
         if content is None:
             self._seen[table] = None
-            raise no_such_table(table)
-        answer = _json(content)
+            raise no_such_table_error(table)
+        answer = _parse_json(content)
         location = self._seen[table] = str(answer["metadata-location"])
-        return metadata.keep(TableState(table, location, answer["metadata"]), len(content))
+        return metadata.cache_state(TableState(table, location, answer["metadata"]), len(content))
 
     def pointers(self, among: Collection[str] | None = None) -> dict[str, str]:
         """The metadata file of every table, or of those `among` some, all at one moment."""
         # Asked table by table. Two rounds that saw the same saw one moment, as no metadata file
         # comes twice; in a catalog that never stands still the last round must do.
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             found = self._round(self.tables() if among is None else among)
             gone = set() if among is not None else set(self._seen) - set(found)
             same = len(found) == 1 or all(
@@ -90,18 +99,18 @@ class RestReader(FileReader):
     def _round(self, tables: Collection[str]) -> dict[str, str | None]:
         if len(tables) < 2:
             return {table: self._location(table) for table in tables}
-        with ThreadPoolExecutor(PARALLEL) as pool:
+        with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
             return dict(zip(tables, pool.map(self._location, tables), strict=True))
 
     def _location(self, table: str) -> str | None:
         content = self._table(table, "refs")
-        return None if content is None else str(_json(content)["metadata-location"])
+        return None if content is None else str(_parse_json(content)["metadata-location"])
 
     def _table(self, table: str, shown: str) -> bytes | None:
         namespace, name = (quote(part, safe="") for part in table.split(".", 1))
         try:
             return self._get(f"namespaces/{namespace}/tables/{name}?snapshots={shown}")
-        except _FileGone as error:
+        except _MetadataUnreadable as error:
             raise NotFound(
                 f"{table}: the catalog points to a metadata file which is not there.",
                 "Restore the file from a backup; the catalog's own log names it.",
@@ -111,7 +120,7 @@ class RestReader(FileReader):
         token = ""
         while True:
             content = self._get(f"{path}?pageToken={quote(token, safe='')}")
-            answer = {} if content is None else _json(content)
+            answer = {} if content is None else _parse_json(content)
             yield from answer.get(key) or ()
             token = answer.get("next-page-token") or ""
             if not token:
@@ -122,8 +131,8 @@ class RestReader(FileReader):
             warehouse = quote(self._settings.warehouse, safe="")
             config = self._fetch(f"config?warehouse={warehouse}")
             if config is None:
-                raise unreachable("rest", NotFound("there is no catalog at its address"))
-            settings = _json(config)
+                raise unreachable_error("rest", NotFound("there is no catalog at its address"))
+            settings = _parse_json(config)
             merged = {**settings.get("defaults", {}), **settings.get("overrides", {})}
             self._prefix = f"{merged['prefix']}/" if merged.get("prefix") else ""
         return self._fetch(self._prefix + path)
@@ -140,14 +149,14 @@ class RestReader(FileReader):
                 "GET", f"{catalog.uri.rstrip('/')}/v1/{path}", headers=headers
             )
         except HTTPError as error:
-            raise unreachable("rest", _reason(error)) from error
+            raise unreachable_error("rest", _root_cause(error)) from error
         if answer.status == 404:
             if b'"NotFoundException"' in answer.data:
-                raise _FileGone  # what is not there is no table, but a file of one
+                raise _MetadataUnreadable  # what is not there is no table, but a file of one
             return None
         if answer.status != 200:
             text = f"HTTP Error {answer.status}: {answer.reason}"
-            raise unreachable("rest", ConnectionError(text))
+            raise unreachable_error("rest", ConnectionError(text))
         return answer.data
 
     @cached_property
@@ -160,7 +169,7 @@ class RestReader(FileReader):
         address = urlsplit(self._settings.catalog.uri)
         proxy = getproxies().get(address.scheme)
         kept: dict[str, Any] = {
-            "maxsize": PARALLEL,
+            "maxsize": MAX_PARALLEL_REQUESTS,
             "timeout": Timeout(TIMEOUT),
             "retries": Retry(
                 total=6,
@@ -177,14 +186,14 @@ class RestReader(FileReader):
         return PoolManager(**kept)
 
 
-def _json(content: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise unreachable("rest", NotFound("its answer is no JSON")) from error
+        raise unreachable_error("rest", NotFound("its answer is no JSON")) from error
 
 
-def _reason(error: Exception) -> BaseException:
+def _root_cause(error: Exception) -> BaseException:
     """What went wrong itself, without what urllib3 wraps around it."""
     inner = getattr(error, "reason", None)
     while isinstance(inner, Exception) and isinstance(getattr(inner, "reason", None), Exception):

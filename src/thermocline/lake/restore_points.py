@@ -38,7 +38,7 @@ def is_restore_point(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def named_in(state: TableState) -> dict[str, int]:
+def restore_points_of(state: TableState) -> dict[str, int]:
     """The restore points that a table has, by name."""
     return {
         name: ref.snapshot
@@ -47,7 +47,7 @@ def named_in(state: TableState) -> dict[str, int]:
     }
 
 
-def choose(
+def choose_restore_points(
     state: TableState,
     leaving: Iterable[Snapshot],
     now: datetime,
@@ -59,11 +59,11 @@ def choose(
     Of each hour and day that has ended the last state that main had becomes a restore point, if it
     is one of those: up to the `most` of each kind, oldest dropped first, none from before `since`.
     """
-    there = named_in(state)
+    there = restore_points_of(state)
     last = _last_states(state, now)
     made = {n: s.id for s in leaving for n in last.get(s.id, ()) if n not in state.refs}
     every = {**there, **made}
-    dropped = set(_beyond(every, most))
+    dropped = set(_surplus_names(every, most))
     if since is not None:
         dropped |= {name for name, at in every.items() if state.published_at(at) < since}
     return RestorePoints(
@@ -72,7 +72,7 @@ def choose(
     )
 
 
-def of_unit(
+def match_companions(
     state: TableState, points: RestorePoints, unit: Iterable[TableState]
 ) -> tuple[RestorePoints, list[tuple[TableState, dict[str, int]]]]:
     """Find where a table's companions were at its restore points.
@@ -85,7 +85,7 @@ def of_unit(
         places: dict[str, int] = {}
         for name, snapshot in points.made.items():
             try:
-                places[name] = companions.beside_snapshot(state, snapshot, companion)
+                places[name] = companions.matching_snapshot(state, snapshot, companion)
             except BadInput:
                 made.pop(name, None)
         found.append((companion, places))
@@ -93,7 +93,7 @@ def of_unit(
     return RestorePoints(made, points.dropped), known
 
 
-def changes(
+def ref_changes(
     state: TableState, made: Mapping[str, int], dropped: Iterable[str]
 ) -> Iterator[TableChange]:
     """Make and drop restore points of one table; what is not there need not be dropped."""
@@ -123,7 +123,7 @@ def _last_states(state: TableState, now: datetime) -> dict[int, list[str]]:
     return found
 
 
-def _beyond(names: Iterable[str], most: Mapping[str, int]) -> Iterator[str]:
+def _surplus_names(names: Iterable[str], most: Mapping[str, int]) -> Iterator[str]:
     for kind in _FORMATS:
         ordered = sorted((each for each in names if each.startswith(f"{kind}-")), reverse=True)
         yield from ordered[most[kind] :]

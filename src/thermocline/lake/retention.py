@@ -15,26 +15,29 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import leftovers, restore_points
+from thermocline.lake import restore_points, run_branches
 from thermocline.lake.atomic import TableChange
 from thermocline.lake.commit_times import from_ms, now_ms
-from thermocline.lake.consumed import Moves
+from thermocline.lake.consumption import RowMoves
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
-from thermocline.lake.names import RUN_PREFIX
+from thermocline.lake.naming import RUN_PREFIX
 from thermocline.lake.restore_points import RestorePoints
 
 if TYPE_CHECKING:
-    from thermocline.lake.beside import Beside
+    from thermocline.lake.consumption_store import ConsumptionStore
     from thermocline.lake.lake import Lake
 
-COUNT, AGE = "history.expire.min-snapshots-to-keep", "history.expire.max-snapshot-age-ms"
+MIN_SNAPSHOTS_PROPERTY, MAX_AGE_PROPERTY = (
+    "history.expire.min-snapshots-to-keep",
+    "history.expire.max-snapshot-age-ms",
+)
 """Iceberg's own properties, by which a table is kept otherwise than the settings say."""
 
 _EVERY_TABLE = "*"
 
 
 @dataclass(frozen=True)
-class Keep:
+class RetentionPolicy:
     """How much history is kept: at least so many snapshots, and whatever is younger than an age.
 
     `dead_ms` is the age at which the branch of a run that never ended, and what no ref leads to,
@@ -46,10 +49,13 @@ class Keep:
     dead_ms: int
     points: Mapping[str, int] = field(default_factory=lambda: {"hourly": 0, "daily": 0})
 
-    def of(self, state: TableState) -> Keep:
+    def of(self, state: TableState) -> RetentionPolicy:
         """The same for one table, by its own properties where it has them."""
         given = state.properties
-        count, age = int(given.get(COUNT, self.count)), int(given.get(AGE, self.age_ms))
+        count, age = (
+            int(given.get(MIN_SNAPSHOTS_PROPERTY, self.count)),
+            int(given.get(MAX_AGE_PROPERTY, self.age_ms)),
+        )
         return replace(self, count=max(1, count), age_ms=age)
 
 
@@ -58,14 +64,14 @@ class Expiry:
     """What a commit to a table lets go: its changes, and what happens to the rows beside it."""
 
     changes: tuple[TableChange, ...]
-    moves: Moves
+    moves: RowMoves
     oldest: int
     """The oldest snapshot of main that stays."""
     companions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The restore points that the changes make in the table's companions, by table and name."""
 
 
-def expiry(
+def plan_expiry(
     lake: Lake,
     state: TableState,
     head: int,
@@ -88,25 +94,29 @@ def expiry(
         return None
     pending = head not in state.snapshots
     chain = list(state.ancestry(state.head() if pending else head))
-    dead = dict(leftovers.dead_branches(lake, state, now - keep.dead_ms, ours))
+    dead = dict(run_branches.find_dead_branches(lake, state, now - keep.dead_ms, ours))
     if not dead and len(state.snapshots) <= keep.count - pending:
         return None
-    _know_consumers(lake, beside)
+    _register_consumers_once(lake, beside)
     refs = {n: r for n, r in state.refs.items() if n not in dead and n not in ours and n != MAIN}
     place = {snapshot.id: number for number, snapshot in enumerate(chain)}
     branches = [ref.snapshot for ref in refs.values() if ref.type != "tag"]
-    joins = (_joins(state, branch, place) for branch in branches)
+    joins = (_branch_point(state, branch, place) for branch in branches)
     consumers = beside.consumers_of(state.table)
     needed = [
         keep.count - 1 - pending,
-        -1 if pending and bookmark else _newest_bookmark(chain),
+        -1 if pending and bookmark else _newest_bookmark_index(chain),
         *(place[s] for s in (*held, *joins) if s in place),
-        *(place[s] for s in consumers if s in place and not _abandoned(chain, place[s], now, keep)),
+        *(
+            place[s]
+            for s in consumers
+            if s in place and not _is_abandoned(chain, place[s], now, keep)
+        ),
     ]
     last = min(max(needed), len(chain) - 1)
     while last + 1 < len(chain) and chain[last + 1].timestamp_ms > now - keep.age_ms:
         last += 1
-    points, companions = _points(state, chain, last, keep, unit)
+    points, companions = _plan_restore_points(state, chain, last, keep, unit)
     refs = {n: r for n, r in refs.items() if n not in points.dropped}
     tags = {*tagged, *points.made.values(), *(r.snapshot for r in refs.values() if r.type == "tag")}
     beyond = [s.id for s in chain[last + 1 :]]
@@ -114,12 +124,15 @@ def expiry(
     gone |= _unreachable(state, chain, {*tags, *branches}, points.dropped, now - keep.dead_ms)
     if not dead and len(gone) <= keep.count // 10:
         return None  # many at once now and then cost less than one each time
-    if _only_record(state, gone) and not beside.is_migrated(state.uuid):
+    if _may_hold_only_record(state, gone) and not beside.is_migrated(state.uuid):
         return None  # the next look at the landing folder makes rows of them
     root = chain[last].id if last >= 0 else head
-    named = bookmarks.feeds(bookmark or {}) | _named(state, gone)
-    moves = _moves(state, beside, beyond, root, tags, gone, named)
-    changes = (*_point_changes(state, points, companions), *_changes(state, gone, dead))
+    named = bookmarks.feed_batches(bookmark or {}) | _named_batches(state, gone)
+    moves = _plan_row_moves(state, beside, beyond, root, tags, gone, named)
+    changes = (
+        *_restore_point_changes(state, points, companions),
+        *_table_changes(state, gone, dead),
+    )
     made = {each.table: at for each, at in companions}
     return Expiry(changes, moves, root, made)
 
@@ -128,29 +141,31 @@ Companions = list[tuple["TableState", dict[str, int]]]
 """Companions of a table, each with its restore points by name."""
 
 
-def _points(
+def _plan_restore_points(
     state: TableState,
     chain: Sequence[Snapshot],
     last: int,
-    keep: Keep,
+    keep: RetentionPolicy,
     unit: Callable[[], Iterable[TableState]] | None,
 ) -> tuple[RestorePoints, Companions]:
     """The restore points that are made and dropped when main keeps no more than `chain[: last]`."""
     if unit is None:
         return RestorePoints(), []
     now = now_ms()
-    since = from_ms(now - keep.age_ms) if AGE in state.properties else None
-    points = restore_points.choose(state, chain[last + 1 :], from_ms(now), keep.points, since)
+    since = from_ms(now - keep.age_ms) if MAX_AGE_PROPERTY in state.properties else None
+    points = restore_points.choose_restore_points(
+        state, chain[last + 1 :], from_ms(now), keep.points, since
+    )
     if not points.made and not points.dropped:
         return points, []
-    return restore_points.of_unit(state, points, unit())
+    return restore_points.match_companions(state, points, unit())
 
 
-def _point_changes(
+def _restore_point_changes(
     state: TableState, points: RestorePoints, companions: Companions
 ) -> Iterator[TableChange]:
     for each, made in ((state, points.made), *companions):
-        yield from restore_points.changes(each, made, points.dropped)
+        yield from restore_points.ref_changes(each, made, points.dropped)
 
 
 def _unreachable(
@@ -169,7 +184,7 @@ def _unreachable(
     )  # fmt: skip
 
 
-def consumers(
+def list_consumers(
     table: str, into: str, bookmark: Mapping[str, object]
 ) -> Iterator[tuple[str, str, int]]:
     """From which snapshots of its sources a table goes on: source, consumer, snapshot."""
@@ -178,7 +193,7 @@ def consumers(
             yield source, f"{table}@{into}", snapshot
 
 
-def _know_consumers(lake: Lake, beside: Beside) -> None:
+def _register_consumers_once(lake: Lake, beside: ConsumptionStore) -> None:
     """Register, once in a catalog's life, the consumers that were there before there were rows."""
     if beside.knows_consumers or beside.is_migrated(_EVERY_TABLE):
         beside.knows_consumers = True
@@ -188,44 +203,44 @@ def _know_consumers(lake: Lake, beside: Beside) -> None:
         for state in lake.states(lake.tables()).values()
         for name, ref in state.refs.items()
         if ref.type == "branch" and not name.startswith(RUN_PREFIX)
-        for each in consumers(state.table, name, bookmarks.read(state, name))
+        for each in list_consumers(state.table, name, bookmarks.read(state, name))
     ]
     beside.register(found)
     beside.migrate(_EVERY_TABLE, ())
     beside.knows_consumers = True
 
 
-def _only_record(state: TableState, gone: Collection[int]) -> bool:
+def _may_hold_only_record(state: TableState, gone: Collection[int]) -> bool:
     """Whether the summaries of snapshots may be all that says which files landed."""
     texts = (state.snapshot(each).summary.get(bookmarks.BOOKMARK, "") for each in gone)
     return any('"files"' in text for text in texts)
 
 
-def _newest_bookmark(chain: Sequence[Snapshot]) -> int:
+def _newest_bookmark_index(chain: Sequence[Snapshot]) -> int:
     """The place of the newest bookmark in main's ancestry, which says what was consumed."""
     marked = (n for n, snapshot in enumerate(chain) if bookmarks.BOOKMARK in snapshot.summary)
     return next(marked, -1)
 
 
-def _abandoned(chain: Sequence[Snapshot], place: int, now: int, keep: Keep) -> bool:
+def _is_abandoned(chain: Sequence[Snapshot], place: int, now: int, keep: RetentionPolicy) -> bool:
     """Whether a consumer has been behind for so long that it holds nothing any more."""
     return place > 0 and chain[place - 1].timestamp_ms < now - keep.dead_ms
 
 
-def _joins(state: TableState, head: int, place: Mapping[int, int]) -> int | None:
+def _branch_point(state: TableState, head: int, place: Mapping[int, int]) -> int | None:
     """Where a branch leaves main's ancestry."""
     return next((s.id for s in state.ancestry(head) if s.id in place), None)
 
 
-def _moves(
+def _plan_row_moves(
     state: TableState,
-    beside: Beside,
+    beside: ConsumptionStore,
     beyond: Sequence[int],
     root: int,
     tags: Collection[int],
     gone: frozenset[int],
     named: frozenset[bookmarks.Batch],
-) -> Moves:
+) -> RowMoves:
     """Where rows of main's ancestors go: to the new root, and to tags that descend from them.
 
     `beyond` are main's ancestors behind the root, newest first; tags among them stay alone.
@@ -238,7 +253,7 @@ def _moves(
         for anchor, bound in before.items():
             if old_root in bound:
                 bindings[anchor] |= alone | {root}
-    anchors = _alike(before, bindings)
+    anchors = _merge_equal_anchors(before, bindings)
     above: frozenset[int] = frozenset({root})
     for snapshot in beyond:  # newest first: what was passed descends from what comes
         known = next((a for a, bound in bindings.items() if bound == above), None)
@@ -247,10 +262,10 @@ def _moves(
         anchors[snapshot] = anchor
         if snapshot in tags:
             above |= {snapshot}
-    return Moves(state.uuid, anchors, bindings, gone, named)
+    return RowMoves(state.uuid, anchors, bindings, gone, named)
 
 
-def _alike(
+def _merge_equal_anchors(
     before: Mapping[int, frozenset[int]], bindings: dict[int, frozenset[int]]
 ) -> dict[int, int]:
     """Of each anchor that has become bound to the same as another one, that other one.
@@ -267,13 +282,17 @@ def _alike(
     return moved
 
 
-def _named(state: TableState, gone: frozenset[int]) -> frozenset[bookmarks.Batch]:
+def _named_batches(state: TableState, gone: frozenset[int]) -> frozenset[bookmarks.Batch]:
     """The batches of feeds that bookmarks of kept snapshots name."""
     kept = (snapshot for number, snapshot in state.snapshots.items() if number not in gone)
-    return frozenset(name for each in kept for name in bookmarks.feeds(bookmarks.of(each) or {}))
+    return frozenset(
+        name
+        for each in kept
+        for name in bookmarks.feed_batches(bookmarks.parse_bookmark(each) or {})
+    )
 
 
-def _changes(
+def _table_changes(
     state: TableState, gone: frozenset[int], dead: Mapping[str, int]
 ) -> Iterator[TableChange]:
     from pyiceberg.table.update import RemoveSnapshotsUpdate

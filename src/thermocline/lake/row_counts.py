@@ -17,8 +17,8 @@ from thermocline.lake.bookmark import PREFIX
 if TYPE_CHECKING:
     from thermocline.lake.metadata import Snapshot
 
-_OURS = PREFIX + "rows-"
-_SPARKS = "spark.merge-into.num-target-rows-"
+_OWN_PREFIX = PREFIX + "rows-"
+_SPARK_PREFIX = "spark.merge-into.num-target-rows-"
 _KINDS = ("inserted", "updated", "deleted")
 
 
@@ -33,12 +33,12 @@ class RowCounts:
     def notes(self) -> dict[str, str]:
         """The same as properties of a snapshot."""
         counts = (self.added, self.changed, self.removed)
-        return {_OURS + kind: str(count) for kind, count in zip(_KINDS, counts, strict=True)}
+        return {_OWN_PREFIX + kind: str(count) for kind, count in zip(_KINDS, counts, strict=True)}
 
 
-def of(snapshot: Snapshot) -> RowCounts:
+def count_rows(snapshot: Snapshot) -> RowCounts:
     """What one snapshot did to its table's rows."""
-    for prefix in (_OURS, _SPARKS):
+    for prefix in (_OWN_PREFIX, _SPARK_PREFIX):
         if prefix + _KINDS[0] in snapshot.summary:
             return RowCounts(*(snapshot.count(prefix + kind) for kind in _KINDS))
     if snapshot.operation == "replace":
@@ -47,9 +47,9 @@ def of(snapshot: Snapshot) -> RowCounts:
     return RowCounts(snapshot.count("added-records"), 0, removed)
 
 
-def total(snapshots: Iterable[Snapshot]) -> RowCounts:
+def sum_counts(snapshots: Iterable[Snapshot]) -> RowCounts:
     """What several snapshots did, one after the other."""
-    every = [of(snapshot) for snapshot in snapshots]
+    every = [count_rows(snapshot) for snapshot in snapshots]
     return RowCounts(
         sum(each.added for each in every),
         sum(each.changed for each in every),
@@ -57,7 +57,7 @@ def total(snapshots: Iterable[Snapshot]) -> RowCounts:
     )
 
 
-def merged(actions: Mapping[str, int], found: int) -> RowCounts:
+def count_merge(actions: Mapping[str, int], found: int) -> RowCounts:
     """The counts of a merge, of which so many rows that were to be changed or deleted were found.
 
     An update of a row that is not there inserts it.

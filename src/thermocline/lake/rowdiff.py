@@ -23,7 +23,7 @@ from thermocline.engine import arrow
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
-_LARGEST = 2**62
+_MAX_NUMBER = 2**62
 
 
 def cancel(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -31,7 +31,7 @@ def cancel(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
     if not left.num_rows or not right.num_rows:
         return left, right
     of_left, of_right = match(left, right, left.column_names)
-    return without(left, of_left), without(right, of_right)
+    return drop_rows(left, of_left), drop_rows(right, of_right)
 
 
 def match(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[Numbers, Numbers]:
@@ -40,7 +40,7 @@ def match(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[Numb
     Every row is in one pair at most. Of several equal rows the first of one side goes with the
     first of the other, and so on.
     """
-    numbers = number([[*left[name].chunks, *right[name].chunks] for name in columns])
+    numbers = number_rows([[*left[name].chunks, *right[name].chunks] for name in columns])
     of_left, of_right = numbers[: left.num_rows], numbers[left.num_rows :]
     width = 1 + max(_repeats(of_left), _repeats(of_right))
     if width > 1:
@@ -53,13 +53,13 @@ def match(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[Numb
     return in_left[order], in_right[order]
 
 
-def differing(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
+def differing_mask(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
     """Where two columns of the same length have different values."""
-    numbers = number([[*left.chunks, *right.chunks]])
+    numbers = number_rows([[*left.chunks, *right.chunks]])
     return np.asarray(numbers[: len(left)] != numbers[len(left) :])
 
 
-def without(table: pa.Table, positions: Numbers) -> pa.Table:
+def drop_rows(table: pa.Table, positions: Numbers) -> pa.Table:
     """The rows that are not at these positions, in order."""
     if not len(positions):
         return table
@@ -68,7 +68,7 @@ def without(table: pa.Table, positions: Numbers) -> pa.Table:
     return table.filter(pa.array(keep))
 
 
-def number(columns: Sequence[list[pa.Array]]) -> Numbers:
+def number_rows(columns: Sequence[list[pa.Array]]) -> Numbers:
     """Number rows from 0: equal rows, and only they, get equal numbers.
 
     A column is a list of arrays of one canonical type; all columns have the same length.
@@ -76,37 +76,37 @@ def number(columns: Sequence[list[pa.Array]]) -> Numbers:
     rows = sum(len(chunk) for chunk in columns[0])
     total, size = np.zeros(rows, dtype=np.int64), 1
     for chunks in columns:
-        numbers = _number(chunks)
+        numbers = _number_values(chunks)
         values = int(numbers.max(initial=0)) + 1
-        if size * values >= _LARGEST:
-            total = _dense(total)
+        if size * values >= _MAX_NUMBER:
+            total = _renumber(total)
             size = int(total.max(initial=0)) + 1
         total = total * values + numbers
         size *= values
-    return _dense(total)
+    return _renumber(total)
 
 
-def _number(chunks: list[pa.Array]) -> Numbers:
+def _number_values(chunks: list[pa.Array]) -> Numbers:
     chunks = [chunk for chunk in chunks if len(chunk)]
     if not chunks:
         return np.zeros(0, dtype=np.int64)
     kind = chunks[0].type
     if pt.is_struct(kind):
         children = [chunk.flatten() for chunk in chunks]
-        valid = [_valid(chunk) for chunk in chunks]
+        valid = [_valid_mask(chunk) for chunk in chunks]
         fields = [list(parts) for parts in zip(*children, strict=True)]
-        return number([[pa.array(np.concatenate(valid))], *fields])
+        return number_rows([[pa.array(np.concatenate(valid))], *fields])
     if pt.is_list(kind):
-        elements = _number([chunk.flatten() for chunk in chunks])
+        elements = _number_values([chunk.flatten() for chunk in chunks])
         return _number_runs(chunks, elements)
     if pt.is_map(kind):
         keys, values = zip(*(arrow.map_entries(chunk) for chunk in chunks), strict=True)
-        entries = number([list(keys), list(values)])
+        entries = number_rows([list(keys), list(values)])
         counts = np.concatenate([arrow.lengths(chunk) for chunk in chunks])
         owner = np.repeat(np.arange(len(counts)), counts)
         return _number_runs(chunks, entries[np.lexsort((entries, owner))])
     if pt.is_floating(kind):
-        chunks = [_bits(chunk) for chunk in chunks]
+        chunks = [_float_bits(chunk) for chunk in chunks]
     encoded = pa.chunked_array(chunks).dictionary_encode(null_encoding="encode")
     return np.concatenate([c.indices.to_numpy().astype(np.int64) for c in encoded.chunks])
 
@@ -120,22 +120,22 @@ def _number_runs(chunks: list[pa.Array], elements: Numbers) -> Numbers:
         len(counts),
         [None, pa.py_buffer(offsets.astype(np.int64)), pa.py_buffer(elements)],
     )
-    valid = np.concatenate([_valid(chunk) for chunk in chunks])
-    return np.where(valid, _number([runs]) + 1, 0)
+    valid = np.concatenate([_valid_mask(chunk) for chunk in chunks])
+    return np.where(valid, _number_values([runs]) + 1, 0)
 
 
-def _bits(floats: pa.Array) -> pa.Array:
+def _float_bits(floats: pa.Array) -> pa.Array:
     """The bits of each float, with one pattern for all NaNs."""
     one_nan = pc.if_else(pc.is_nan(floats), pa.scalar(float("nan"), floats.type), floats)
     widths = {2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
     return one_nan.view(widths[floats.type.byte_width])
 
 
-def _valid(array: pa.Array) -> Mask:
+def _valid_mask(array: pa.Array) -> Mask:
     return np.asarray(array.is_valid().to_numpy(zero_copy_only=False))
 
 
-def _dense(numbers: Numbers) -> Numbers:
+def _renumber(numbers: Numbers) -> Numbers:
     encoded = pa.array(numbers).dictionary_encode()
     return np.asarray(encoded.indices.to_numpy(), dtype=np.int64)
 

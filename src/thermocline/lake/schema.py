@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract import types
-from thermocline.contract.definition import Column, Partition, Shape, Sort
+from thermocline.contract.definition import Column, PartitionField, SortField, TableShape
 from thermocline.lake.metadata import TableState
 
 if TYPE_CHECKING:
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from pyiceberg.types import IcebergType
 
 
-def shape_of(state: TableState) -> Shape:
+def shape_of(state: TableState) -> TableShape:
     """What a table looks like now, in a contract's words."""
     fields = state.schema["fields"]
     names = {field["id"]: field["name"] for field in fields}
     columns = tuple(
-        Column(f["name"], _read_type(f["type"]), bool(f["required"]), f.get("doc")) for f in fields
+        Column(f["name"], _parse_type(f["type"]), bool(f["required"]), f.get("doc")) for f in fields
     )
     key = tuple(names[i] for i in state.schema.get("identifier-field-ids") or () if i in names)
     partition = tuple(
-        _read_partition(names[field["source-id"]], field["transform"])
+        _parse_partition(names[field["source-id"]], field["transform"])
         for field in state.partition_fields
         if field["source-id"] in names
     )
     sort = tuple(
-        Sort(names[field["source-id"]], field["direction"] == "desc")
+        SortField(names[field["source-id"]], field["direction"] == "desc")
         for field in state.sort_fields
         if field["source-id"] in names
     )
-    return Shape(columns, _ordered_key(columns, key), partition, sort)
+    return TableShape(columns, _ordered_key(columns, key), partition, sort)
 
 
 def columns_at(state: TableState, snapshot: int) -> dict[str, str]:
@@ -57,24 +57,24 @@ def _ordered_key(columns: tuple[Column, ...], key: tuple[str, ...]) -> tuple[str
     return tuple(column.name for column in columns if column.name in key)
 
 
-def _read_type(value: str | Mapping[str, Any]) -> types.Type:
+def _parse_type(value: str | Mapping[str, Any]) -> types.Type:
     if isinstance(value, str):
-        return _read_primitive(value)
+        return _parse_primitive(value)
     if value["type"] == "struct":
         return types.Struct(
             tuple(
-                types.Field(f["name"], _read_type(f["type"]), bool(f["required"]), f.get("doc"))
+                types.Field(f["name"], _parse_type(f["type"]), bool(f["required"]), f.get("doc"))
                 for f in value["fields"]
             )
         )
     if value["type"] == "list":
-        return types.List(_read_type(value["element"]), bool(value["element-required"]))
+        return types.List(_parse_type(value["element"]), bool(value["element-required"]))
     return types.Map(
-        _read_type(value["key"]), _read_type(value["value"]), bool(value["value-required"])
+        _parse_type(value["key"]), _parse_type(value["value"]), bool(value["value-required"])
     )
 
 
-def _read_primitive(text: str) -> types.Type:
+def _parse_primitive(text: str) -> types.Type:
     if text.startswith("decimal"):
         precision, scale = text[text.index("(") + 1 : -1].split(",")
         return types.Decimal(int(precision), int(scale))
@@ -83,9 +83,9 @@ def _read_primitive(text: str) -> types.Type:
     return types.Primitive(text)
 
 
-def _read_partition(column: str, transform: str) -> Partition:
+def _parse_partition(column: str, transform: str) -> PartitionField:
     name, _, rest = transform.partition("[")
-    return Partition(column, name, int(rest[:-1]) if rest else None)
+    return PartitionField(column, name, int(rest[:-1]) if rest else None)
 
 
 def iceberg_type(type_: types.Type) -> IcebergType:
@@ -93,7 +93,7 @@ def iceberg_type(type_: types.Type) -> IcebergType:
     return _Builder().type(type_)
 
 
-def iceberg_schema(shape: Shape) -> Schema:
+def iceberg_schema(shape: TableShape) -> Schema:
     """A schema for a new table."""
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
@@ -108,7 +108,7 @@ def iceberg_schema(shape: Shape) -> Schema:
     return Schema(*fields, identifier_field_ids=[ids[name] for name in shape.key])
 
 
-def partition_spec(shape: Shape, schema: Schema) -> PartitionSpec:
+def partition_spec(shape: TableShape, schema: Schema) -> PartitionSpec:
     """The partitioning of a new table."""
     from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 
@@ -116,7 +116,7 @@ def partition_spec(shape: Shape, schema: Schema) -> PartitionSpec:
         PartitionField(
             schema.find_field(field.column).field_id,
             PARTITION_FIELD_ID_START + index,
-            transform(field),
+            iceberg_transform(field),
             field.name,
         )
         for index, field in enumerate(shape.partition)
@@ -124,7 +124,7 @@ def partition_spec(shape: Shape, schema: Schema) -> PartitionSpec:
     return PartitionSpec(*fields)
 
 
-def sort_order(shape: Shape, schema: Schema) -> SortOrder:
+def sort_order(shape: TableShape, schema: Schema) -> SortOrder:
     """The sort order of a new table."""
     from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
     from pyiceberg.transforms import IdentityTransform
@@ -142,7 +142,7 @@ def sort_order(shape: Shape, schema: Schema) -> SortOrder:
     return SortOrder(*fields, order_id=1)
 
 
-def transform(field: Partition) -> Transform[Any, Any]:
+def iceberg_transform(field: PartitionField) -> Transform[Any, Any]:
     """PyIceberg's transform of a partition field."""
     from pyiceberg.transforms import parse_transform
 

@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.spark import CATALOG
-from thermocline.lake import home
+from thermocline.lake import catalog_identity
 from thermocline.lake.catalog import (
     TIMEOUT,
-    FileReader,
+    MetadataReader,
     catalog_errors,
-    no_such_table,
-    read_uri,
-    refuse_lost,
+    no_such_table_error,
+    read_only_uri,
+    require_no_lost_catalog,
 )
-from thermocline.lake.metadata import FileGone, TableState
-from thermocline.lake.place import Warehouse
+from thermocline.lake.locations import Warehouse
+from thermocline.lake.metadata import MetadataFileMissing, TableState
 
 if TYPE_CHECKING:
     from psycopg2.extensions import connection
@@ -31,18 +31,18 @@ _POINTERS = (
     "SELECT table_namespace || '.' || table_name, metadata_location"
     " FROM iceberg_tables WHERE catalog_name = {0}"
 )
-_PLACES = _POINTERS + (
+_LOCATIONS = _POINTERS + (
     " UNION ALL SELECT namespace || '.', property_value FROM iceberg_namespace_properties"
     " WHERE catalog_name = {0} AND property_key = 'location'"
 )
 """Where the tables are, and where new ones of a layer go if the layer itself says it."""
-_MOST_NAMED = 300
+_MAX_NAMED_TABLES = 300
 """SQLite takes so many values of a query in all its versions; of more tables all are read."""
 
-Rows = list[tuple[str, ...]]
+SqlRows = list[tuple[str, ...]]
 
 
-class SqlReader(FileReader):
+class SqlReader(MetadataReader):
     """A SQLite or PostgreSQL catalog, read with one query."""
 
     def __init__(self, settings: Settings) -> None:
@@ -57,8 +57,8 @@ class SqlReader(FileReader):
             places = self.places()
             warehouse.require(places)
             if places and self._settings.catalog.type == "sqlite":
-                noted = [path for (path,) in self._rows(home.PATHS, [])]
-                home.require_no_copy(
+                noted = [path for (path,) in self._rows(catalog_identity.RECORDED_PATHS, [])]
+                catalog_identity.require_no_copy(
                     Path(self._settings.catalog.uri), noted, self._settings.warehouse
                 )
             self._warehouse = warehouse
@@ -72,7 +72,7 @@ class SqlReader(FileReader):
     def places(self) -> dict[str, str]:
         """The metadata file of every table, and under "layer." the folder that a layer names."""
         # A catalog without layers' properties answers with nothing, like one without tables.
-        found = self._rows(_PLACES, [CATALOG, CATALOG])
+        found = self._rows(_LOCATIONS, [CATALOG, CATALOG])
         return {row[0]: row[1] for row in found or self._rows(_POINTERS, [CATALOG])}
 
     def tables(self) -> list[str]:
@@ -85,10 +85,10 @@ class SqlReader(FileReader):
         while True:
             pointer = self.pointers([table]).get(table)
             if pointer is None:
-                raise no_such_table(table)
+                raise no_such_table_error(table)
             try:
                 return self.state_at(table, pointer)
-            except FileGone:
+            except MetadataFileMissing:
                 # Others may commit and remove old metadata before it is read here.
                 if pointer == seen:
                     raise
@@ -98,7 +98,7 @@ class SqlReader(FileReader):
         """The metadata file of every table, or of those `among` some, all at one moment."""
         self.require_here()
         query, values = _POINTERS, [CATALOG]
-        if among is not None and len(among) <= _MOST_NAMED:
+        if among is not None and len(among) <= _MAX_NAMED_TABLES:
             if not among:
                 return {}
             pairs = ", ".join(["({0}, {0})"] * len(among))
@@ -111,23 +111,23 @@ class SqlReader(FileReader):
         """Close connections that are kept open."""
         self._postgres.close()
 
-    def _rows(self, query: str, values: list[str]) -> Rows:
+    def _rows(self, query: str, values: list[str]) -> SqlRows:
         if self._settings.catalog.type == "sqlite":
             found = _sqlite_rows(Path(self._settings.catalog.uri), query.format("?"), values)
             if found is None:
-                refuse_lost(self._settings)
+                require_no_lost_catalog(self._settings)
             return found or []
         with catalog_errors("postgres"):
             return self._postgres.rows(query.format("%s"), values)
 
 
-def _sqlite_rows(path: Path, query: str, values: list[str]) -> Rows | None:
+def _sqlite_rows(path: Path, query: str, values: list[str]) -> SqlRows | None:
     """The rows of a query; None where there is no catalog."""
     if not path.exists():
         return None
     with (
         catalog_errors("sqlite"),
-        closing(sqlite3.connect(read_uri(path), uri=True, timeout=TIMEOUT)) as db,
+        closing(sqlite3.connect(read_only_uri(path), uri=True, timeout=TIMEOUT)) as db,
     ):
         try:
             return db.execute(query, values).fetchall()
@@ -148,7 +148,7 @@ class _Postgres:
         self._idle: list[connection] = []
         self._process = os.getpid()
 
-    def rows(self, query: str, values: list[str]) -> Rows:
+    def rows(self, query: str, values: list[str]) -> SqlRows:
         """The rows of a query. A kept connection may have broken since; that is tried once."""
         import psycopg2
 
@@ -169,7 +169,7 @@ class _Postgres:
         while self._idle and self._process == os.getpid():
             self._idle.pop().close()
 
-    def _rows(self, used: connection, query: str, values: list[str]) -> Rows:
+    def _rows(self, used: connection, query: str, values: list[str]) -> SqlRows:
         import psycopg2.errors
 
         try:

@@ -13,7 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table.update import AddSnapshotUpdate
 
 from thermocline.lake.commit_times import next_ms
-from thermocline.lake.lazy_metadata import times_of
+from thermocline.lake.lazy_metadata import log_times
 
 if TYPE_CHECKING:
     from pyiceberg.table import CommitTableResponse, StagedTable, Table
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 def next_time(metadata: TableMetadata) -> int:
     """The time of a table's next commit, in milliseconds since 1970."""
     logs = (metadata.snapshot_log, metadata.metadata_log)
-    return next_ms(max([metadata.last_updated_ms, *(at for log in logs for at in times_of(log))]))
+    return next_ms(max([metadata.last_updated_ms, *(at for log in logs for at in log_times(log))]))
 
 
-def forward(base: TableMetadata, new: TableMetadata) -> TableMetadata:
+def move_times_forward(base: TableMetadata, new: TableMetadata) -> TableMetadata:
     """Metadata that follows `base`, with each new time moved behind all of its times."""
     if new == base:
         return new
@@ -52,7 +52,7 @@ def forward(base: TableMetadata, new: TableMetadata) -> TableMetadata:
     return new.model_copy(update=times)
 
 
-class ForwardSqlCatalog(SqlCatalog):
+class MonotonicSqlCatalog(SqlCatalog):
     """A SQL catalog whose commits never go back in time."""
 
     def _update_and_stage_table(
@@ -66,11 +66,11 @@ class ForwardSqlCatalog(SqlCatalog):
             current_table, table_identifier, requirements, updates
         )
         if current_table is not None:
-            staged.metadata = forward(current_table.metadata, staged.metadata)
+            staged.metadata = move_times_forward(current_table.metadata, staged.metadata)
         return staged
 
 
-class ForwardRestCatalog(RestCatalog):
+class MonotonicRestCatalog(RestCatalog):
     """A REST catalog: its server keeps the logs; the snapshots' times are ours."""
 
     def commit_table(
@@ -80,12 +80,12 @@ class ForwardRestCatalog(RestCatalog):
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
         least = next_time(table.metadata)
-        later = tuple(_late(update, least) for update in updates)
+        later = tuple(_move_forward(update, least) for update in updates)
         response: CommitTableResponse = super().commit_table(table, requirements, later)
         return response
 
 
-def _late(update: TableUpdate, least: int) -> TableUpdate:
+def _move_forward(update: TableUpdate, least: int) -> TableUpdate:
     if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms >= least:
         return update
     snapshot = update.snapshot.model_copy(update={"timestamp_ms": least})

@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 
 Raw = Mapping[str, Any]
 
-GC = "gc.enabled"
+GC_ENABLED = "gc.enabled"
 """Iceberg's property of tables whose files others use as well; then nothing is deleted."""
 
 
-def delete(io: FileIO, before: Raw, after: Raw) -> None:
+def delete_unreferenced(io: FileIO, before: Raw, after: Raw) -> None:
     """Delete what is unreferenced after a commit that landed. A file that cannot be is left."""
-    for location in (*next_metadata.outdated(before, after), *_manifests(io, before, after)):
+    for location in (
+        *next_metadata.unlogged_files(before, after),
+        *_find_unreferenced(io, before, after),
+    ):
         with suppress(OSError):  # it is an orphan then, as after a death at this point
             io.delete(location)
 
 
-def _manifests(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:
+def _find_unreferenced(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:
     """The manifest lists and manifests that only removed snapshots name, each once."""
     kept = {each["snapshot-id"]: each for each in after.get("snapshots") or ()}
     gone = [s for s in before.get("snapshots") or () if s["snapshot-id"] not in kept]
@@ -38,10 +41,10 @@ def _manifests(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:
         return
     heads = {ref["snapshot-id"] for ref in after["refs"].values()}
     oldest = {n for n, s in kept.items() if s.get("parent-snapshot-id") not in kept}
-    lists = _lists(gone) - _lists(kept.values())
+    lists = _manifest_lists(gone) - _manifest_lists(kept.values())
     try:
-        needed = _listed(io, _lists(kept[number] for number in heads | oldest))
-        unneeded = _listed(io, lists) - needed
+        needed = _listed_manifests(io, _manifest_lists(kept[number] for number in heads | oldest))
+        unneeded = _listed_manifests(io, lists) - needed
     except (OSError, ValueError):
         return  # one of them cannot be read, so it is not known what is needed
     within = f"{str(after['location']).rstrip('/')}/"
@@ -49,14 +52,14 @@ def _manifests(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:
 
 
 def _is_shared(raw: Raw) -> bool:
-    return str((raw.get("properties") or {}).get(GC, "true")).lower() != "true"
+    return str((raw.get("properties") or {}).get(GC_ENABLED, "true")).lower() != "true"
 
 
-def _lists(snapshots: Iterable[Raw]) -> set[str]:
+def _manifest_lists(snapshots: Iterable[Raw]) -> set[str]:
     return {each["manifest-list"] for each in snapshots if "manifest-list" in each}
 
 
-def _listed(io: FileIO, lists: Iterable[str]) -> set[str]:
+def _listed_manifests(io: FileIO, lists: Iterable[str]) -> set[str]:
     from pyiceberg.manifest import read_manifest_list
 
     return {m.manifest_path for each in lists for m in read_manifest_list(io.new_input(each))}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from thermocline.errors import Permanent
-from thermocline.lake.faults import crash_point
+from thermocline.lake.crash_points import crash_point
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 Rows: TypeAlias = "pa.Table | Iterable[pa.Table]"
 """Rows at once, or part by part; parts are asked for again if the files must be made anew."""
 
-HELD_BYTES = 128 << 20
+BUFFER_BYTES = 128 << 20
 """So much is held in memory before it is written; sorting it takes about as much again."""
-MOST_OPEN = 128
+MAX_OPEN_FILES = 128
 """So many files are open at once, at most, between two row groups."""
 
-Place = tuple[Any, ...]
+PartitionValues = tuple[Any, ...]
 """The values of a partition."""
 
 
@@ -48,7 +48,7 @@ def write_files(table: Table, rows: Rows) -> list[DataFile]:
     """
     import pyarrow as pa
 
-    files = Files(table)
+    files = DataFileWriter(table)
     try:
         for part in [rows] if isinstance(rows, pa.Table) else rows:
             files.add(part)
@@ -59,13 +59,13 @@ def write_files(table: Table, rows: Rows) -> list[DataFile]:
     return files.done
 
 
-def shape(table: Table) -> tuple[int, int, int]:
+def layout_ids(table: Table) -> tuple[int, int, int]:
     """What files are written by."""
     metadata = table.metadata
     return metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id
 
 
-class Files:
+class DataFileWriter:
     """Data files of one table that are being written. Nobody sees them before a commit."""
 
     def __init__(self, table: Table) -> None:
@@ -76,7 +76,7 @@ class Files:
 
         metadata = table.metadata
         self.done: list[DataFile] = []
-        self.shape = shape(table)
+        self.shape = layout_ids(table)
         self._table = table
         self._schema = sanitize_column_names(table.schema())
         # With the fields' ids, by which every reader finds a column.
@@ -89,21 +89,21 @@ class Files:
             )
         )
         self._run = uuid4()
-        self._held: dict[Place, tuple[PartitionKey | None, list[pa.Table]]] = {}
+        self._held: dict[PartitionValues, tuple[PartitionKey | None, list[pa.Table]]] = {}
         self._bytes = 0
-        self._open: dict[Place, _File] = {}
+        self._open: dict[PartitionValues, _OpenFile] = {}
         self._outputs: list[OutputFile] = []
 
     def add(self, rows: pa.Table) -> None:
         """Take rows; columns are found by their names."""
         if not rows.num_rows:
             return
-        fitted = _fitted(self._table, rows)
-        for key, part in _parts(self._table, fitted):
+        fitted = _conform(self._table, rows)
+        for key, part in _split_partitions(self._table, fitted):
             place = tuple(field.value for field in key.field_values) if key else ()
             self._held.setdefault(place, (key, []))[1].append(part)
         self._bytes += fitted.nbytes
-        if self._bytes >= HELD_BYTES:
+        if self._bytes >= BUFFER_BYTES:
             self._flush()
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Files:
             if self._table.sort_order().fields or file.size() >= self._target:
                 self._end([place])
         self._held, self._bytes = {}, 0
-        if len(self._open) > MOST_OPEN:
+        if len(self._open) > MAX_OPEN_FILES:
             self._end(list(self._open))
 
     def _together(self, parts: list[pa.Table]) -> pa.Table:
@@ -141,10 +141,10 @@ class Files:
 
         rows = pa.concat_tables(parts)
         if len(parts) > 1 and self._table.sort_order().fields:
-            [(_, rows)] = _parts(self._table, rows.combine_chunks())
+            [(_, rows)] = _split_partitions(self._table, rows.combine_chunks())
         return rows
 
-    def _begun(self, key: PartitionKey | None) -> _File:
+    def _begun(self, key: PartitionKey | None) -> _OpenFile:
         from pyiceberg.io.pyarrow import ParquetFormatModel
 
         name = f"00000-{len(self._outputs)}-{self._run}.parquet"
@@ -152,15 +152,15 @@ class Files:
         self._outputs.append(output)
         properties = dict(self._table.metadata.properties)
         writer = ParquetFormatModel().create_writer(output, self._schema, properties)
-        return _File(key, output, writer)
+        return _OpenFile(key, output, writer)
 
-    def _end(self, places: list[Place]) -> None:
+    def _end(self, places: list[PartitionValues]) -> None:
         for place in places:
             file = self._open.pop(place)
             self.done.append(file.finished(self._table.metadata.default_spec_id))
 
 
-class _File:
+class _OpenFile:
     def __init__(
         self, key: PartitionKey | None, output: OutputFile, writer: FileFormatWriter
     ) -> None:
@@ -193,7 +193,7 @@ class _File:
         return file
 
 
-def _fitted(table: Table, rows: pa.Table) -> pa.Table:
+def _conform(table: Table, rows: pa.Table) -> pa.Table:
     """The rows in the table's own columns and types. One that was added meanwhile is null."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -207,7 +207,7 @@ def _fitted(table: Table, rows: pa.Table) -> pa.Table:
             "Somebody changed the table while the run was working. Run again.",
         )
     columns = [
-        _as_stored(rows.column(field.name), field.type)
+        _to_stored(rows.column(field.name), field.type)
         if field.name in there
         else pa.nulls(rows.num_rows, field.type)
         for field in wanted
@@ -215,16 +215,18 @@ def _fitted(table: Table, rows: pa.Table) -> pa.Table:
     return pa.table(columns, wanted.names).cast(wanted)
 
 
-def _as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _to_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """A column whose uuids are the sixteen bytes that Arrow casts to uuids, and not text."""
     import pyarrow as pa
 
     if "arrow.uuid" not in str(kind):
         return column
-    return pa.chunked_array([_with_bytes(chunk, kind) for chunk in column.chunks] or column.chunks)
+    return pa.chunked_array(
+        [_uuids_as_bytes(chunk, kind) for chunk in column.chunks] or column.chunks
+    )
 
 
-def _with_bytes(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _uuids_as_bytes(array: pa.Array, kind: pa.DataType) -> pa.Array:
     from uuid import UUID
 
     import pyarrow as pa
@@ -236,37 +238,39 @@ def _with_bytes(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.array([t and UUID(t).bytes for t in texts], pa.binary(16))
     if pa.types.is_struct(kind):
         members = zip(array.flatten(), kind.fields, strict=True)
-        children = [_with_bytes(child, field.type) for child, field in members]
+        children = [_uuids_as_bytes(child, field.type) for child, field in members]
         named = zip(children, kind.fields, strict=True)
         made = pa.struct([pa.field(field.name, child.type) for child, field in named])
         return arrow.struct_array(children, made, array)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return arrow.list_array(_with_bytes(array.flatten(), kind.value_type), array)
+        return arrow.list_array(_uuids_as_bytes(array.flatten(), kind.value_type), array)
     if pa.types.is_map(kind):
         keys, values = arrow.map_entries(array)
-        keys, values = _with_bytes(keys, kind.key_type), _with_bytes(values, kind.item_type)
+        keys, values = _uuids_as_bytes(keys, kind.key_type), _uuids_as_bytes(values, kind.item_type)
         return arrow.map_array(keys, values, array)
     return array
 
 
-def _parts(table: Table, rows: pa.Table) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
+def _split_partitions(
+    table: Table, rows: pa.Table
+) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
     """The rows of each partition, in the table's order."""
     from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
     from pyiceberg.table.sorting import NullOrder, SortDirection
 
     schema, spec = table.schema(), table.spec()
-    keys = [_transformed(schema, rows, each.source_id, each.transform) for each in spec.fields]
+    keys = [_transform_column(schema, rows, each.source_id, each.transform) for each in spec.fields]
     order = [(key, False, True) for key in keys]
     for field in table.sort_order().fields:
-        column = _transformed(schema, rows, field.source_id, field.transform)
+        column = _transform_column(schema, rows, field.source_id, field.transform)
         falling = field.direction is SortDirection.DESC
         order.append((column, falling, field.null_order is NullOrder.NULLS_FIRST))
     if not order:
         yield None, rows
         return
-    indices = _sorted(order)
+    indices = _sort_indices(order)
     rows, keys = rows.take(indices), [key.take(indices) for key in keys]
-    starts = _changes(keys, rows.num_rows)
+    starts = _group_starts(keys, rows.num_rows)
     for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
         values = [
             PartitionFieldValue(field, key[start].as_py())
@@ -276,7 +280,7 @@ def _parts(table: Table, rows: pa.Table) -> Iterator[tuple[PartitionKey | None, 
         yield part, rows.slice(start, end - start)
 
 
-def _transformed(
+def _transform_column(
     schema: Schema, rows: pa.Table, source: int, transform: Transform[Any, Any]
 ) -> pa.Array:
     import pyarrow as pa
@@ -287,7 +291,7 @@ def _transformed(
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-def _sorted(order: Sequence[tuple[pa.Array, bool, bool]]) -> pa.Array:
+def _sort_indices(order: Sequence[tuple[pa.Array, bool, bool]]) -> pa.Array:
     """The rows' numbers in order of columns, each of which may fall and may have nulls first."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -304,7 +308,7 @@ def _sorted(order: Sequence[tuple[pa.Array, bool, bool]]) -> pa.Array:
     )
 
 
-def _changes(keys: Sequence[pa.Array], rows: int) -> list[int]:
+def _group_starts(keys: Sequence[pa.Array], rows: int) -> list[int]:
     """Where a row's keys differ from those of the row before, and 0."""
     import numpy as np
     import pyarrow.compute as pc

@@ -1,5 +1,5 @@
 """Bring a lake to another place, whole."""
 
-from thermocline.recover.relocate import Moved, Relocation, relocate
+from thermocline.recover.relocate import RelocatedTable, Relocation, relocate
 
-__all__ = ["Moved", "Relocation", "relocate"]
+__all__ = ["RelocatedTable", "Relocation", "relocate"]

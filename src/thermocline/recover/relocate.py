@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.spark import warehouse_uri
 from thermocline.errors import BadInput, NotFound, Permanent
-from thermocline.lake import home, next_metadata
-from thermocline.lake.catalog import PARALLEL, connect, file_io
-from thermocline.lake.faults import crash_point
-from thermocline.lake.groupcommit.encode import to_bytes
+from thermocline.lake import catalog_identity, next_metadata
+from thermocline.lake.catalog import MAX_PARALLEL_REQUESTS, connect, load_file_io
+from thermocline.lake.crash_points import crash_point
 from thermocline.lake.groupcommit.entry import Files
+from thermocline.lake.groupcommit.entry_codec import encode_entry
 from thermocline.lake.groupcommit.queue import Queue
-from thermocline.lake.metadata_files import unzipped
-from thermocline.lake.place import Warehouse, bare, same_folder
-from thermocline.lake.references import Found, References
-from thermocline.lake.repoint import Change, repoint
+from thermocline.lake.locations import Warehouse, is_same_file, normalize_location
+from thermocline.lake.metadata_files import decompress
+from thermocline.lake.references import ReferenceRewriter, RewrittenReferences
+from thermocline.lake.repoint import PointerChange, swap_pointers
 from thermocline.lake.sql_reader import SqlReader
-from thermocline.recover import adopt, compare
-from thermocline.recover.places import Moving, roots_of
-from thermocline.recover.store import Store
+from thermocline.recover import relocation_catalog, snapshot_comparison
+from thermocline.recover.file_store import FileStore
+from thermocline.recover.location_mapping import LocationMapping, source_warehouses
 from thermocline.telemetry import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from thermocline.config import Settings
-    from thermocline.lake.groupcommit.queue import Waiting
+    from thermocline.lake.groupcommit.queue import WaitingEntry
 
 
 @dataclass(frozen=True)
-class Moved:
+class RelocatedTable:
     """A table that is relocated: from where to where, and how much that is."""
 
     table: str
@@ -69,7 +69,7 @@ class Relocation:
     """What was relocated, or would be."""
 
     warehouse: str
-    tables: tuple[Moved, ...] = ()
+    tables: tuple[RelocatedTable, ...] = ()
     done: bool = True
 
     def as_dict(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Relocation:
 
 
 @dataclass
-class _Table:
+class _TableRelocation:
     """A table under way."""
 
     name: str
@@ -87,15 +87,15 @@ class _Table:
     target: str
     """Where its metadata file is to be."""
     raw: dict[str, Any]
-    waiting: list[Waiting]
-    found: Found = field(default_factory=Found)
+    waiting: list[WaitingEntry]
+    found: RewrittenReferences = field(default_factory=RewrittenReferences)
     copies: dict[str, int] = field(default_factory=dict)
     entries: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     rows: int | None = None
 
-    def moved(self, new_location: str) -> Moved:
-        return Moved(
-            self.name, bare(self.raw["location"]), bare(new_location),
+    def moved(self, new_location: str) -> RelocatedTable:
+        return RelocatedTable(
+            self.name, normalize_location(self.raw["location"]), normalize_location(new_location),
             len(self.raw.get("snapshots") or ()), len(self.found.kept), len(self.copies),
             sum(self.copies.values()), len(self.found.replaced), self.rows,
         )  # fmt: skip
@@ -121,19 +121,19 @@ def relocate(
             "Move them with the tools of that catalog.",
         )
     if old is not None and not plan:
-        adopt.catalog(settings, old)
+        relocation_catalog.copy_catalog(settings, old)
     warehouse = Warehouse(settings.warehouse)
     there = {n: at for n, at in SqlReader(settings).places().items() if not warehouse.holds(at)}
     if not there:
         return Relocation(settings.warehouse)
     if not shared and not plan:
-        adopt.require_own(settings)
-    with closing(_Work(settings, there, old, progress)) as work:
+        relocation_catalog.require_own_catalog(settings)
+    with closing(_RelocationRun(settings, there, old, progress)) as work:
         work.examine()
         crash_point("relocate.examined")
         if plan:
             return work.told(done=False)
-        with adopt.alone(settings):
+        with relocation_catalog.lock_relocation(settings):
             work.write()
             work.verify()
             crash_point("relocate.verified")
@@ -142,7 +142,7 @@ def relocate(
         return work.told(done=True)
 
 
-class _Work:
+class _RelocationRun:
     """One relocation."""
 
     def __init__(
@@ -151,17 +151,19 @@ class _Work:
         self._settings = settings
         self._progress = progress
         pointers = {name: at for name, at in there.items() if not name.endswith(".")}
-        self._moving = Moving(warehouse_uri(settings), roots_of(pointers, old), there)
-        self._layers: dict[str, Change] = {
+        self._moving = LocationMapping(
+            warehouse_uri(settings), source_warehouses(pointers, old), there
+        )
+        self._layers: dict[str, PointerChange] = {
             name[:-1]: (at, self._layer(name[:-1], at))
             for name, at in there.items()
             if name.endswith(".")
         }
-        self._store = Store(file_io(settings))
+        self._store = FileStore(load_file_io(settings))
         self._queue = Queue(self._catalog)
         waiting = self._queue.all_waiting()
         self._tables = [
-            _Table(
+            _TableRelocation(
                 name, pointer, self._moving.metadata(pointer), self._raw(name, pointer),
                 [each for each in waiting if each.table == name],
             )
@@ -196,7 +198,7 @@ class _Work:
         copies = [each for table in self._tables for each in table.copies]
         if copies:
             self._progress.step("copy", total=len(copies))
-            with ThreadPoolExecutor(PARALLEL) as pool:
+            with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
                 targets = map(self._moving.moved, copies)
                 for _ in pool.map(self._store.copy, copies, targets):
                     crash_point("relocate.copied")
@@ -205,14 +207,14 @@ class _Work:
         self._progress.step("write", total=len(self._tables))
         for table in self._tables:
             self._rewrite(table, writing=True)
-            self._put(table.target, next_metadata.dumped(table.found.raw))
+            self._put(table.target, next_metadata.dump(table.found.raw))
             self._progress.advance(1, table.name)
         self._progress.done(f"{sum(len(t.found.replaced) for t in self._tables):,} files")
 
     def verify(self) -> None:
         """Hold every snapshot at its new place against what it is where it was."""
         self._progress.step("verify", total=len(self._tables))
-        same = compare.Comparison(self._store, self._moving.moved)
+        same = snapshot_comparison.SnapshotComparison(self._store, self._moving.moved)
         for table in self._tables:
             table.rows = same.rows_of(table.name, table.raw, table.found.raw, table.target)
             self._progress.advance(1, table.name)
@@ -228,10 +230,12 @@ class _Work:
         def alongside(session: Session) -> None:
             self._queue.readdress(session, entries)
             if self._settings.catalog.type == "sqlite":
-                for statement in home.statements(Path(self._settings.catalog.uri)):
+                for statement in catalog_identity.record_statements(
+                    Path(self._settings.catalog.uri)
+                ):
                     session.connection().exec_driver_sql(statement)
 
-        repoint(self._catalog, pointers, self._layers, alongside)
+        swap_pointers(self._catalog, pointers, self._layers, alongside)
         self._progress.done(f"{len(pointers)} tables in one commit")
 
     def clean(self) -> None:
@@ -240,7 +244,7 @@ class _Work:
             for location in (table.pointer, *table.found.replaced, *table.found.logged):
                 with suppress(ValueError):  # the log may name what never was in the warehouse
                     copy = self._moving.moved(location)
-                    if copy != location and not same_folder(copy, location):
+                    if copy != location and not is_same_file(copy, location):
                         self._store.delete(copy)
                         crash_point("relocate.cleaning")
 
@@ -249,9 +253,9 @@ class _Work:
         moved = (table.moved(self._moving.moved(table.raw["location"])) for table in self._tables)
         return Relocation(self._settings.warehouse, tuple(moved), done)
 
-    def _rewrite(self, table: _Table, *, writing: bool) -> None:
-        put = self._put if writing else _nowhere
-        references = References(table.name, self._moving, self._read, put)
+    def _rewrite(self, table: _TableRelocation, *, writing: bool) -> None:
+        put = self._put if writing else _discard_file
+        references = ReferenceRewriter(table.name, self._moving, self._read, put)
         table.found = references.rewrite(table.raw)
         for each in table.waiting:
             entry = each.entry()
@@ -262,10 +266,10 @@ class _Work:
             added = tuple(references.data_file(file) for file in entry.files)
             table.entries[each.number] = (
                 each.content,
-                to_bytes(replace(entry, files=added, replaces=gone)),
+                encode_entry(replace(entry, files=added, replaces=gone)),
             )
 
-    def _missing_here(self, table: _Table) -> dict[str, int]:
+    def _missing_here(self, table: _TableRelocation) -> dict[str, int]:
         """The files that are to be copied, with their sizes. All others are there, whole."""
         before = self._store.folder(table.raw["location"])
         after = self._store.folder(self._moving.moved(table.raw["location"]))
@@ -280,21 +284,22 @@ class _Work:
         if lost:
             raise NotFound(
                 f"{table.name}: {len(lost):,} files are neither here nor where they were, or not "
-                f"whole, {bare(min(lost))} for one.",
+                f"whole, {normalize_location(min(lost))} for one.",
                 "Nothing was changed. Copy the project again, while nobody writes to it.",
                 files=sorted(lost),
             )
         return copies
 
-    def _refuse_links(self, table: _Table) -> None:
+    def _refuse_links(self, table: _TableRelocation) -> None:
         """Refuse folders that are the old ones by a link: writing here would be writing there."""
         for location in (table.pointer, *table.found.kept, *table.found.replaced):
             before, after = (
                 each.rpartition("/")[0] for each in (location, self._moving.moved(location))
             )
-            if before != after and same_folder(before, after):
+            if before != after and is_same_file(before, after):
                 raise BadInput(
-                    f"{bare(after)} is a link to {bare(before)}: what is written here is there.",
+                    f"{normalize_location(after)} is a link to {normalize_location(before)}: "
+                    "a write to one is a write to the other.",
                     "Nothing was changed. Put a copy in the place of the link.",
                 )
 
@@ -304,8 +309,8 @@ class _Work:
             return self._moving.moved(location)
         except ValueError:
             raise BadInput(
-                f"The layer {name} sends its tables to {bare(location)}, and it is not known which "
-                "warehouse that is in.",
+                f"The layer {name} writes its tables to {normalize_location(location)}, and it is "
+                "not known which warehouse that is in.",
                 "Name it: thermo relocate --from FOLDER.",
             ) from None
 
@@ -322,14 +327,15 @@ class _Work:
         import json
 
         try:
-            found: dict[str, Any] = json.loads(unzipped(self._read(pointer)))
+            found: dict[str, Any] = json.loads(decompress(self._read(pointer)))
         except (OSError, ValueError) as error:
+            name = Path(normalize_location(pointer)).name
             raise NotFound(
-                f"{table}: its metadata {Path(bare(pointer)).name} cannot be read: {error}",
+                f"{table}: its metadata {name} cannot be read: {error}",
                 "Nothing was changed. Copy the project again, while nobody writes to it.",
             ) from error
         return found
 
 
-def _nowhere(location: str, content: bytes) -> None:
+def _discard_file(location: str, content: bytes) -> None:
     """Take a file that is only planned."""

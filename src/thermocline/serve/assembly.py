@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from thermocline.config import Settings
 from thermocline.errors import CatalogUnavailable
-from thermocline.lake.catalog import reader
-from thermocline.serve import readers, trino
-from thermocline.serve.fleet.fleet import Elsewhere, Fleet, Plan
+from thermocline.lake.catalog import open_reader
+from thermocline.serve import table_access, trino
+from thermocline.serve.fleet.fleet import ExternalEngine, Fleet, FleetConfig
 from thermocline.serve.http.app import create_app
 from thermocline.serve.http.metrics import Metrics
 from thermocline.serve.identity.identity import Identity, identity
-from thermocline.serve.router import Limits, Router
+from thermocline.serve.router import QueryLimits, Router
 from thermocline.sql.guard import guard
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Assembled:
+class AssembledServer:
     """The parts of a server that somebody may want to look at."""
 
     app: Starlette
@@ -30,26 +30,26 @@ class Assembled:
     identity: Identity
 
 
-def assemble(settings: Settings) -> Assembled:
+def assemble(settings: Settings) -> AssembledServer:
     """Put a server together; nothing is started. Raises ConfigError and TablesElsewhere."""
-    with closing(reader(settings)) as catalog, suppress(CatalogUnavailable):
+    with closing(open_reader(settings)) as catalog, suppress(CatalogUnavailable):
         catalog.require_here()  # a server waits for a catalog that is away
     serve = settings.serve
     who = identity(settings)
-    plan = Plan(
+    config = FleetConfig(
         settings.project,
         settings.profile,
         nodes=serve.nodes,
         node_memory=serve.node_bytes,
         direct_bytes=serve.direct_bytes,
         seconds=serve.max_seconds,
-        keeper=(
+        replicator=(
             "--window", str(serve.hot_seconds),
             "--budget", str(serve.node_bytes),
             "--replicas", str(serve.replicas),
         ),
     )  # fmt: skip
-    limits = Limits(
+    limits = QueryLimits(
         rows=serve.max_rows,
         bytes=serve.result_bytes,
         seconds=serve.max_seconds,
@@ -57,14 +57,14 @@ def assemble(settings: Settings) -> Assembled:
         verify_share=serve.verify_share,
     )
     guard("select 1")  # loads the parser: the first question should not wait for that
-    fleet = Fleet(plan, _trino(settings), settings.trino.catalog)
-    router = Router(fleet, limits, readers.of_project(settings.project))
+    fleet = Fleet(config, _trino(settings), settings.trino.catalog)
+    router = Router(fleet, limits, table_access.load_table_access(settings.project))
     metrics = Metrics(mismatches=lambda: router.verifier.mismatches)
     app = create_app(router, who, metrics, serve, protocols=[trino.routes])
-    return Assembled(app, router, who)
+    return AssembledServer(app, router, who)
 
 
-def _trino(settings: Settings) -> Elsewhere | None:
+def _trino(settings: Settings) -> ExternalEngine | None:
     given = settings.trino
     if given.url is None:
         return None

@@ -20,59 +20,59 @@ from thermocline.sql.translate import undetermined
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
-    from thermocline.serve.fleet.messages import Allowance, Reading
-    from thermocline.serve.route import Way
-    from thermocline.serve.terms import Format, Lookout, Rows
+    from thermocline.serve.fleet.messages import QueryBudget, TableVersion
+    from thermocline.serve.route import AccessPath
+    from thermocline.serve.values import EncodedRows, Format, LakeState
     from thermocline.sql.guard import Question
 
-MOST_AT_ONCE = 2
-REPEAT_SECONDS = 1.0
+MAX_CONCURRENT = 2
+RETRY_SECONDS = 1.0
 
 
 class Verifier:
     """Looks at hot answers twice, a few at a time, and remembers whom not to trust."""
 
-    def __init__(self, fleet: Fleet, forget: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, fleet: Fleet, clear_cache: Callable[[], None] = lambda: None) -> None:
         """`forget` is called when a copy was wrong: what it answered before may be kept."""
         self._fleet = fleet
-        self._forget = forget
+        self._clear_cache = clear_cache
         self._tasks: set[asyncio.Task[None]] = set()
         self._distrusted: dict[str, int | None] = {}
         """Tables whose copies were wrong, and from which epoch on they are new ones."""
-        self.looked = 0
+        self.checked = 0
         self.mismatches = 0
 
-    def distrusted(self, lookout: Lookout) -> frozenset[str]:
+    def distrusted_tables(self, lake_state: LakeState) -> frozenset[str]:
         """The tables whose copies are not to be used."""
         for table, epoch in list(self._distrusted.items()):
-            if epoch is not None and lookout.epoch >= epoch:
+            if epoch is not None and lake_state.epoch >= epoch:
                 del self._distrusted[table]
         return frozenset(self._distrusted)
 
-    def look(
+    def verify(
         self,
         question: Question,
-        rows: Rows,
-        way: Way,
+        rows: EncodedRows,
+        access_path: AccessPath,
         sql: str,
-        views: Mapping[str, Reading],
+        views: Mapping[str, TableVersion],
         format: Format,
-        allowed: Allowance,
+        budget: QueryBudget,
     ) -> None:
         """Compare with what the direct way gives, in the background; not when that is busy.
 
         Answers in Arrow or CSV are passed over: here is nothing that could read them.
         """
-        if format not in ("json", "trino") or len(self._tasks) >= MOST_AT_ONCE:
+        if format not in ("json", "trino") or len(self._tasks) >= MAX_CONCURRENT:
             return
         if undetermined(question) is not None:
             return
-        work = self._compare(rows, way, sql, views, format, allowed)
+        work = self._compare(rows, access_path, sql, views, format, budget)
         task = asyncio.create_task(work, name="second opinion")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def settled(self) -> None:
+    async def wait(self) -> None:
         """Wait for the comparisons under way."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -80,44 +80,44 @@ class Verifier:
         """Give up what is under way."""
         for task in self._tasks:
             task.cancel()
-        await self.settled()
+        await self.wait()
 
     async def _compare(
         self,
-        rows: Rows,
-        way: Way,
+        rows: EncodedRows,
+        access_path: AccessPath,
         sql: str,
-        views: Mapping[str, Reading],
+        views: Mapping[str, TableVersion],
         format: Format,
-        allowed: Allowance,
+        budget: QueryBudget,
     ) -> None:
         try:
-            other = await self._fleet.ask(way, sql, views, format, allowed)
+            other = await self._fleet.execute(access_path, sql, views, format, budget)
         except (ThermoclineError, TimeoutError):
             return  # no opinion
-        self.looked += 1
-        if same(rows, other):
+        self.checked += 1
+        if have_same_rows(rows, other):
             return
         self.mismatches += 1
-        tables = sorted(way.snapshots)
+        tables = sorted(access_path.snapshots)
         telemetry.log(
             "serve", "mismatch", level="ERROR", tables=tables, query=sql[:2000],
-            snapshots={table: str(each) for table, each in way.snapshots.items()},
+            snapshots={table: str(each) for table, each in access_path.snapshots.items()},
             rows=[rows.count, other.count],
         )  # fmt: skip
         self._distrusted.update(dict.fromkeys(tables))
-        self._forget()
+        self._clear_cache()
         while True:
             try:
                 epoch = await self._fleet.rebuild(tables)
             except (ThermoclineError, TimeoutError):
-                await asyncio.sleep(REPEAT_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
                 continue
             self._distrusted.update(dict.fromkeys(tables, epoch))
             return
 
 
-def same(one: Rows, other: Rows) -> bool:
+def have_same_rows(one: EncodedRows, other: EncodedRows) -> bool:
     """Whether two answers have the same rows, in any order.
 
     A sum of fractions depends on the order in which they are added, which is nobody's promise:
@@ -131,11 +131,11 @@ def same(one: Rows, other: Rows) -> bool:
     inexact = [n for n, column in enumerate(one.columns) if column.type in ("float", "double")]
     if not inexact:
         return False
-    left, right = (_ordered(rows, inexact) for rows in lines)
-    return all(_close(mine, theirs, inexact) for mine, theirs in zip(left, right, strict=True))
+    left, right = (_sort_rows(rows, inexact) for rows in lines)
+    return all(_is_close(mine, theirs, inexact) for mine, theirs in zip(left, right, strict=True))
 
 
-def _ordered(lines: Counter[bytes], inexact: list[int]) -> list[list[Any]]:
+def _sort_rows(lines: Counter[bytes], inexact: list[int]) -> list[list[Any]]:
     """The rows, sorted by what is exact in them and then by the rest."""
     rows = [json.loads(line) for line in lines.elements()]
 
@@ -146,7 +146,7 @@ def _ordered(lines: Counter[bytes], inexact: list[int]) -> list[list[Any]]:
     return sorted(rows, key=key)
 
 
-def _close(mine: list[Any], theirs: list[Any], inexact: list[int]) -> bool:
+def _is_close(mine: list[Any], theirs: list[Any], inexact: list[int]) -> bool:
     for n, (one, other) in enumerate(zip(mine, theirs, strict=True)):
         both = isinstance(one, float | int) and isinstance(other, float | int)
         if n in inexact and both:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.unread import said_of
+from thermocline.engine.sql_errors import said_of
 from thermocline.errors import BadInput
-from thermocline.sql import vocabulary
+from thermocline.sql import allowlist
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -202,7 +202,7 @@ def _reader(dialect: str) -> Any:
     """Return the parser's dialect for a text."""
     if dialect != "trino":
         return dialect
-    from thermocline.sql.dialect.trino_text import TrinoText
+    from thermocline.sql.dialect.trino_parser import TrinoText
 
     return TrinoText
 
@@ -214,18 +214,18 @@ def _unreadable(error: Exception) -> Refused:
 def _judge(node: exp.Expr, bounds: Bounds) -> None:
     from sqlglot import exp
 
-    from thermocline.sql import sizes
+    from thermocline.sql import value_limits
 
     kind = type(node).__name__
     if isinstance(node, exp.Anonymous):
-        if node.name.lower() not in vocabulary.NAMED:
+        if node.name.lower() not in allowlist.NAMED:
             raise _no_function(node.name)
-    elif isinstance(node, exp.Func) and kind not in vocabulary.OPERATORS:
-        if kind not in vocabulary.FUNCTIONS:
+    elif isinstance(node, exp.Func) and kind not in allowlist.OPERATORS:
+        if kind not in allowlist.FUNCTIONS:
             raise _no_function(node.sql_name())
-    elif kind not in vocabulary.STRUCTURE | vocabulary.OPERATORS:
+    elif kind not in allowlist.STRUCTURE | allowlist.OPERATORS:
         raise Refused(f"{_words(kind)} cannot be used in a query here.", "Write it otherwise.")
-    sizes.judge(node)
+    value_limits.judge(node)
     if isinstance(node, exp.Join):
         _judge_join(node)
     elif isinstance(node, exp.Select) and len(node.expressions) > bounds.columns:
@@ -240,7 +240,7 @@ def _judge(node: exp.Expr, bounds: Bounds) -> None:
 
 
 def _judge_join(node: exp.Join) -> None:
-    for argument, allowed in vocabulary.JOINS.items():
+    for argument, allowed in allowlist.JOINS.items():
         word = str(node.args.get(argument) or "").upper()
         if word not in allowed:
             raise Refused(f"A {word} JOIN cannot be used here.", "Use INNER, LEFT, RIGHT or FULL.")

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal, cast
 
 from thermocline.engine import duck_sql
 from thermocline.engine.query_types import schema
-from thermocline.engine.relations import alias_tables
-from thermocline.sql.dialect import plain, utc, zero
-from thermocline.sql.dialect.rules import Unfaithful, unfaithful
+from thermocline.engine.view_rewrite import alias_tables
+from thermocline.sql.dialect import qualify, signed_zero, utc
+from thermocline.sql.dialect.rewrite import Unfaithful, unfaithful
 from thermocline.sql.guard import SUBSTITUTION
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def translate_tree(
         if to == question.dialect:
             alias_tables(tree, _mentions(tree))
             if to == "trino":
-                zero.forget_signs(tree, to, schema(columns or {}))
+                signed_zero.forget_signs(tree, to, schema(columns or {}))
         else:
             spelt = _spelt(tree, question.dialect, columns or {})
             tree = _said(tree, question.dialect, to, columns or {})
@@ -94,7 +94,7 @@ def plainly(question: Question, columns: Columns) -> exp.Query:
     tree = _named(question)
     spelt = _spelt(tree, question.dialect, columns)
     alias_tables(tree, _mentions(tree))
-    tree = plain.made(tree, question.dialect, schema(columns))
+    tree = qualify.made(tree, question.dialect, schema(columns))
     _spell_results(tree, spelt)
     return tree
 
@@ -185,18 +185,18 @@ def _said(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Que
     """The tree in the dialect of another engine, by way of DuckDB's meaning."""
     from thermocline.engine.query_types import annotate
     from thermocline.sql.dialect import from_trino, to_spark, to_trino
-    from thermocline.sql.dialect.rules import say
+    from thermocline.sql.dialect.rewrite import say
 
     if source == "spark":
         unfaithful("Spark's dialect", "only Spark answers it")
     alias_tables(tree, _mentions(tree))
     known = schema(columns)
-    tree = plain.made(tree, source, known)
+    tree = qualify.made(tree, source, known)
     if source == "trino":
         tree = say(tree, from_trino.RULES, from_trino.SAME)
     if to == "duckdb":
         return tree
-    plain.told_apart(tree, columns)
+    qualify.told_apart(tree, columns)
     if source == "trino":
         annotate(tree, known)
     if to == "spark":

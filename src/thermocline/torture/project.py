@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thermocline.config import PROJECT_FILE, SECRETS_FILE, load
+from thermocline.config import PROJECT_FILE, SECRETS_FILE, load_settings
 from thermocline.torture.lanes import Lane
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def write(settings: Settings, folder: Path, name: str, lanes: Sequence[Lane]) ->
 
 def _share_warehouse(settings: Settings, folder: Path) -> None:
     """Have the trial's tables lie in the project's warehouse where both have one catalog."""
-    scratch = load(folder, settings.profile)
+    scratch = load_settings(folder, settings.profile)
     if scratch.catalog.type == "rest" or scratch.catalog.uri != settings.catalog.uri:
         return
     here, there = Path(scratch.warehouse), Path(settings.warehouse)

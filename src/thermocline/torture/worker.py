@@ -33,7 +33,7 @@ class Worker:
         environment.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         self._log = log
         with log.open("ab") as errors:
-            self._process = interrupt.start(
+            self._process = interrupt.start_child(
                 [sys.executable, "-c", THERMO, *arguments],
                 env=environment,
                 stdin=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from thermocline.contract import Contract
 from thermocline.errors import Permanent, ThermoclineError
-from thermocline.transform.parts import Touched
+from thermocline.transform.target_parts import Touched
 
 if TYPE_CHECKING:
     from thermocline.lake.changeset import ChangeSet

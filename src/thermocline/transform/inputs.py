@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from thermocline.contract.definition import Write
-from thermocline.lake.changes import changes, only_appends
-from thermocline.transform import parts
+from thermocline.contract.definition import WriteMode
+from thermocline.lake.changes import diff_snapshots, has_only_appends
+from thermocline.transform import target_parts
 from thermocline.transform.models import Model, table_references
-from thermocline.transform.parts import CHANGED, EITHER, Touched
+from thermocline.transform.target_parts import CHANGED, EITHER, Touched
 from thermocline.transform.verify import some_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Reader(Protocol[R]):
         """What a query gives whose tables are views."""
         ...
 
-    def parts(self, rows: R, model: Model, columns: Sequence[str], most: int) -> set[Any]:
+    def target_parts(self, rows: R, model: Model, columns: Sequence[str], most: int) -> set[Any]:
         """The parts of the target that rows lie in, or some more than `most` of them."""
         ...
 
@@ -129,7 +129,7 @@ class Inputs(Generic[R]):
     def touched(self, columns: Sequence[str], most: int) -> Touched | None:
         """Which values of the target columns the changes can touch; None when more than `most`."""
         found: set[tuple[Any, ...]] = set()
-        for touch in parts.impact_of(self.model).touches:
+        for touch in target_parts.impact_of(self.model).touches:
             span = self.spans[touch.table]
             if not span.moved or not self._delta(span).num_rows:
                 continue
@@ -142,7 +142,7 @@ class Inputs(Generic[R]):
     def every_part(self, columns: Sequence[str], most: int) -> Touched | None:
         """The parts that the model has rows in; None when there are more than `most`."""
         rows = self.everything()
-        found = self.reader.parts(rows, self.model, columns, most)
+        found = self.reader.target_parts(rows, self.model, columns, most)
         return None if len(found) > most else Touched.of(columns, found)
 
     def only(self, touched: Touched) -> R:
@@ -157,19 +157,19 @@ class Inputs(Generic[R]):
     ) -> set[tuple[Any, ...]]:
         """A random share of the parts that the table at a snapshot or the model has rows in."""
         found: set[tuple[Any, ...]] = set()
-        keyed = self.model.contract.write is Write.MERGE
+        keyed = self.model.contract.write is WriteMode.MERGE
         for rows in (self.reader.at(self.model.table, snapshot), self.everything()):
             some = self.reader.some(rows, share, MOST_COMPARED) if keyed else rows
-            found |= self.reader.parts(some, self.model, columns, MOST_COMPARED)
+            found |= self.reader.target_parts(some, self.model, columns, MOST_COMPARED)
         return found if keyed else some_of(found, share)
 
-    def differing(self, parts: Touched, snapshot: int) -> list[tuple[Any, ...]]:
+    def differing(self, target_parts: Touched, snapshot: int) -> list[tuple[Any, ...]]:
         """Those of some parts whose rows at a snapshot are not what the model gives."""
         rows, held = (
-            self.reader.of_parts(each, self.model, parts)
+            self.reader.of_parts(each, self.model, target_parts)
             for each in (self.everything(), self.reader.at(self.model.table, snapshot))
         )
-        return self.reader.differing(rows, held, self.model, parts.columns)
+        return self.reader.differing(rows, held, self.model, target_parts.columns)
 
     def close(self) -> None:
         """Let go of what was made to read them."""
@@ -181,13 +181,13 @@ class Inputs(Generic[R]):
         if not touch.column:
             return None
         name = self._written(touch.table, touch.column)
-        days = touch.day or parts.by_day(self.model, columns[0])
-        return parts.named(changed[name], days=days)
+        days = touch.day or target_parts.by_day(self.model, columns[0])
+        return target_parts.named(changed[name], days=days)
 
     def _asked(self, touch: Touch, columns: Sequence[str], most: int) -> set[tuple[Any, ...]]:
         """The parts that a query gives for changed rows, or some more than `most` of them."""
         rows = self._select(touch.query.copy(), self._whole())
-        return self.reader.parts(rows, self.model, columns, most)
+        return self.reader.target_parts(rows, self.model, columns, most)
 
     def _written(self, table: str, column: str) -> str:
         """A column's name as its table has it, which queries may write in any case."""
@@ -197,12 +197,12 @@ class Inputs(Generic[R]):
         """Have the query read only rows of the touched parts where its text says which they are."""
         from thermocline.transform import impact
 
-        if self.model.contract.write is not Write.PARTITIONS or len(touched.columns) != 1:
+        if self.model.contract.write is not WriteMode.PARTITIONS or len(touched.columns) != 1:
             return
         values = [value for (value,) in touched.values]
-        by_day = parts.by_day(self.model, touched.columns[0])
+        by_day = target_parts.by_day(self.model, touched.columns[0])
         mentions = impact.stored_tables(query)
-        for each in parts.impact_of(self.model).filters:
+        for each in target_parts.impact_of(self.model).filters:
             span = self.spans[each.table]
             rows = self.reader.at(span.table, span.end)
             column = self._written(each.table, each.column)
@@ -243,20 +243,20 @@ class Inputs(Generic[R]):
             table = self.lake.iceberg(span.table)
             available = [f["name"] for f in self.lake.state(span.table).schema["fields"]]
             columns = impact.columns_read(self.model.query(), available) or available[:1]
-            found = changes(table, span.start, span.end, columns=columns)
+            found = diff_snapshots(table, span.start, span.end, columns=columns)
             rows = pa.concat_tables([found.inserts, found.deletes])
             old = pa.array([False] * found.inserts.num_rows + [True] * found.deletes.num_rows)
-            self._deltas[span.table] = rows.append_column(parts.OLD, old)
+            self._deltas[span.table] = rows.append_column(target_parts.OLD, old)
         return self._deltas[span.table]
 
 
 def appended_only(lake: Lake, span: Span) -> bool:
     """Whether nothing but new rows came to a source in a span."""
-    return only_appends(lake.state(span.table), span.start, span.end)
+    return has_only_appends(lake.state(span.table), span.start, span.end)
 
 
 def _replace(reference: exp.Table, view: str) -> None:
     """Point a table reference to a view, keeping the name by which the query calls it."""
-    from thermocline.engine.relations import read_view
+    from thermocline.engine.view_rewrite import read_view
 
     read_view(reference, view)

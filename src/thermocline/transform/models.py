@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.unread import complaint
+from thermocline.engine.sql_errors import complaint
 from thermocline.errors import BadInput, ContractError
 from thermocline.transform.declare import How, Read
 

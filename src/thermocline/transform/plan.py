@@ -7,20 +7,20 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract import compare
-from thermocline.contract.definition import Contract, Incremental
+from thermocline.contract import evolution
+from thermocline.contract.definition import Contract, IncrementalMode
 from thermocline.errors import BadInput, ContractError, NotFound
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.schema import shape_of
-from thermocline.lake.tables import REFUSED
+from thermocline.lake.table_setup import REFUSED_NEXT_STEP
 from thermocline.transform import graph
-from thermocline.transform.choice import SPARK, Choice, Sizes
-from thermocline.transform.columns import other_columns
+from thermocline.transform.column_changes import other_columns
 from thermocline.transform.declare import How
-from thermocline.transform.formulas import Formulas
+from thermocline.transform.engine_choice import SPARK, Choice, Sizes
+from thermocline.transform.model_versions import Formulas
 from thermocline.transform.models import Model
-from thermocline.transform.parts import by_events, not_incremental
+from thermocline.transform.target_parts import by_events, not_incremental
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -173,12 +173,12 @@ def _evolving(
     changing = []
     for contract in contracts:
         if contract.table in states:
-            evolution = compare.compare(shape_of(states[contract.table]), contract)
-            problems.extend(evolution.problems)
-            if evolution.changes:
+            found = evolution.plan_evolution(shape_of(states[contract.table]), contract)
+            problems.extend(found.problems)
+            if found.changes:
                 changing.append(contract)
     if problems:
-        raise ContractError(problems, REFUSED)
+        raise ContractError(problems, REFUSED_NEXT_STEP)
     return tuple(changing)
 
 
@@ -308,7 +308,7 @@ def incremental_way(model: Model, moves: Sequence[SourceMove]) -> tuple[Way, str
 
 def _require_incremental(model: Model) -> None:
     """Raise for a model whose contract insists on something that its query does not allow."""
-    if model.contract.incremental is not Incremental.STRICT:
+    if model.contract.incremental is not IncrementalMode.STRICT:
         return
     reason = "it is a Python model" if not model.is_sql else not_incremental(model)
     if reason is not None:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from thermocline.contract.definition import Contract, Write
+from thermocline.contract.definition import Contract, WriteMode
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.changes import changes
+from thermocline.lake.changes import diff_snapshots
 from thermocline.lake.draft import Draft, source_head
+from thermocline.transform import tombstones
 from thermocline.transform.executor import Executor
-from thermocline.transform.strategies import tombstones
 
 if TYPE_CHECKING:
     from thermocline.lake.changeset import ChangeSet
@@ -37,19 +37,19 @@ def onto_moved(draft: Draft, contract: Contract, executor: Executor[Any]) -> boo
     base, head, main = draft.base(table), draft.head(table), source_head(state, draft.into)
     if _bookmark_at(draft, table, base) != _bookmark_at(draft, table, main):
         return False  # somebody consumed the same input meanwhile
-    if contract.write is Write.APPEND:
+    if contract.write is WriteMode.APPEND:
         return _append_again(draft, table, base, head)
-    if contract.write is Write.PARTITIONS:
+    if contract.write is WriteMode.PARTITIONS:
         return _partitions_again(draft, table, base, head, main)
-    if contract.write not in {Write.MERGE, Write.SCD2} or _companion_moved(draft, contract):
+    if contract.write not in {WriteMode.MERGE, WriteMode.SCD2} or _companion_moved(draft, contract):
         return False
     iceberg = draft.lake.iceberg(table)
-    ours = changes(iceberg, base, head, key=contract.shape.key)
-    theirs = changes(iceberg, base, main, key=contract.shape.key)
+    ours = diff_snapshots(iceberg, base, head, key=contract.shape.key)
+    theirs = diff_snapshots(iceberg, base, main, key=contract.shape.key)
     collide = _keys(ours, contract) & _keys(theirs, contract)
     if collide or sum(ours.counts.values()) > MOST_ROWS:
         return False
-    mine = bookmarks.of(state.snapshot(head))
+    mine = bookmarks.parse_bookmark(state.snapshot(head))
     draft.rebase(table)
     executor.replay(ours, contract, draft, bookmark=mine)
     return True
@@ -79,7 +79,7 @@ def _companion_moved(draft: Draft, contract: Contract) -> bool:
 
 def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
     """Add the draft's files to the new main: the same files, so no row is written twice."""
-    from thermocline.lake.append import commit
+    from thermocline.lake.file_commit import commit_files
     from thermocline.lake.filechange import FileChange
     from thermocline.lake.filediff import added_files
 
@@ -88,12 +88,12 @@ def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
     if made is None or any(snapshot.operation != "append" for snapshot in made):
         return False
     files = added_files(draft.lake.iceberg(table), [snapshot.id for snapshot in made])
-    marked = bookmarks.of(state.snapshot(head))
+    marked = bookmarks.parse_bookmark(state.snapshot(head))
     unit = draft.unit_mark(table)
     properties = bookmarks.properties(draft.run, uuid4().hex, "append", marked, unit)
     draft.rebase(table)
     again = FileChange(files, appends=True)
-    commit(lambda: draft.lake.iceberg(table), lambda _: again, draft.branch, properties)
+    commit_files(lambda: draft.lake.iceberg(table), lambda _: again, draft.branch, properties)
     return True
 
 

@@ -8,30 +8,29 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import Report, raise_if_failed
-from thermocline.check.tables import check_tables
+from thermocline.check.table_checks import check_tables
 from thermocline.contract import Contract
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, row_counts
-from thermocline.lake.draft import Draft, Published
-from thermocline.lake.faults import crash_point
-from thermocline.lake.outcomes import MainMoved
-from thermocline.lake.partitions import too_fine
-from thermocline.lake.retention import consumers
+from thermocline.lake.commit_failures import MainMoved
+from thermocline.lake.crash_points import crash_point
+from thermocline.lake.draft import Draft, PublishResult
+from thermocline.lake.partitions import partition_warnings
+from thermocline.lake.retention import list_consumers
 from thermocline.telemetry import SILENT, Progress
-from thermocline.transform import graph, replay
+from thermocline.transform import graph, replay, tombstones
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.executor import Executor
-from thermocline.transform.formulas import Formulas
 from thermocline.transform.inputs import Span
+from thermocline.transform.model_versions import Formulas
 from thermocline.transform.models import Model
 from thermocline.transform.plan import BEYOND_KEY, Plan, Step, Way
 from thermocline.transform.spark.executor import SparkExecutor
 from thermocline.transform.step import compute
-from thermocline.transform.strategies import tombstones
 from thermocline.transform.workers.executor import WorkersExecutor
 from thermocline.transform.workers.piece import Piece
-from thermocline.transform.workers.work import OutOfMemory
+from thermocline.transform.workers.worker import OutOfMemory
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -69,7 +68,7 @@ class RunReport:
     steps: tuple[StepResult, ...]
     fresh: tuple[str, ...]
     checks: tuple[Report, ...]
-    published: Published | None
+    published: PublishResult | None
     seconds: float
     replayed: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -169,7 +168,7 @@ class _Run:
         return tuple(
             f"{step.table}: {warning}"
             for step in self.plan.steps
-            for warning in too_fine(
+            for warning in partition_warnings(
                 self.lake, step.model.contract, self.results[step.table].snapshot
             )
         )
@@ -190,7 +189,7 @@ class _Run:
             beside.register(
                 each
                 for step in steps
-                for each in consumers(step.table, self.draft.into, {
+                for each in list_consumers(step.table, self.draft.into, {
                     source: self.plan.pins[source]
                     for source in step.model.sources
                     if source in self.plan.pins
@@ -239,7 +238,7 @@ class _Run:
         state = self.lake.state(step.table)
         made = state.between(before, snapshot) or [state.snapshot(snapshot)]
         last = state.snapshot(snapshot)
-        rows = row_counts.total(made)
+        rows = row_counts.sum_counts(made)
         result = StepResult(
             table=step.table,
             write=str(step.model.contract.write),
@@ -315,7 +314,7 @@ class _Run:
         crash_point("run.checked")
         return reports
 
-    def _publish(self) -> Published:
+    def _publish(self) -> PublishResult:
         """Publish, working the draft onto main first whenever main moved meanwhile."""
         for _ in range(ROUNDS):
             try:

@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from thermocline.contract.definition import Contract, Write
+from thermocline.contract.definition import Contract, WriteMode
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.partitions import most_partitions
+from thermocline.lake.partitions import max_partitions
 from thermocline.transform import replay
-from thermocline.transform.columns import other_columns
+from thermocline.transform.column_changes import other_columns
 from thermocline.transform.declare import How
 from thermocline.transform.executor import Executor, StepInputs
-from thermocline.transform.formulas import Formulas
 from thermocline.transform.inputs import Span
+from thermocline.transform.model_versions import Formulas
 from thermocline.transform.models import Model
-from thermocline.transform.parts import MOST_PARTS, Touched, standing, touched_columns
 from thermocline.transform.plan import Way
+from thermocline.transform.target_parts import MOST_PARTS, Touched, standing, touched_columns
 from thermocline.transform.verify import verify
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def _worthwhile(stand: Stand) -> int:
     costs is to find the parts and to send their names to all who read.
     """
     contract, lake = stand.model.contract, stand.lake
-    if contract.write is Write.PARTITIONS:
-        return max(FEW_PARTITIONS, most_partitions(lake, contract.table, stand.head) // 2)
+    if contract.write is WriteMode.PARTITIONS:
+        return max(FEW_PARTITIONS, max_partitions(lake, contract.table, stand.head) // 2)
     rows = lake.state(contract.table).snapshot(stand.head).count("total-records")
     return min(MOST_KEYS, max(FEW_KEYS, rows // 20))
 
@@ -154,5 +154,5 @@ def _worthwhile(stand: Stand) -> int:
 def _counted(touched: Touched, contract: Contract) -> str:
     if not touched.values:
         return "nothing touched"
-    what = "partitions" if contract.write is Write.PARTITIONS else "keys"
+    what = "partitions" if contract.write is WriteMode.PARTITIONS else "keys"
     return f"{len(touched.values):,} {what} touched"

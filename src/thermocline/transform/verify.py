@@ -11,7 +11,7 @@ from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent
-from thermocline.transform.parts import Touched, touched_columns
+from thermocline.transform.target_parts import Touched, touched_columns
 
 if TYPE_CHECKING:
     from thermocline.lake.draft import Draft

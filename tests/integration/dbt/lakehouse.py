@@ -13,8 +13,8 @@ import pyarrow as pa
 import thermocline
 from thermocline.api import Lakehouse
 from thermocline.contract import Column, Contract, parse_type
-from thermocline.dbt import Order, Report, run
-from thermocline.lake.names import new_run_id
+from thermocline.dbt import DbtReport, DbtRequest, run
+from thermocline.lake.naming import new_run_id
 
 JAFFLE_SHOP = Path(__file__).parent / "jaffle_shop"
 SETTINGS = '[lake]\nname = "test"\n'
@@ -37,13 +37,15 @@ def opened(folder: Path) -> Iterator[Lakehouse]:
         house.lake.duck.stop()
 
 
-def dbt(house: Lakehouse, command: str, *arguments: str, project: str = "", **more: Any) -> Report:
+def dbt(
+    house: Lakehouse, command: str, *arguments: str, project: str = "", **more: Any
+) -> DbtReport:
     """Run a command in the dbt project of that name, or the only one."""
     found = [path.parent for path in house.settings.project.glob("*/dbt_project.yml")]
     (place,) = [path for path in found if not project or path.name == project]
     progress = more.pop("progress", None)
-    order = Order(command, place, arguments, **more)
-    return run(house, order, **({"progress": progress} if progress else {}))
+    request = DbtRequest(command, place, arguments, **more)
+    return run(house, request, **({"progress": progress} if progress else {}))
 
 
 def write(folder: Path, files: Mapping[str, str]) -> Path:

@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import clean_environment
 
 from thermocline.api import Lakehouse
-from thermocline.dbt import Report
+from thermocline.dbt import DbtReport
 from thermocline.errors import CheckFailed, Permanent
 from thermocline.lake import bookmark as bookmarks
 
@@ -38,14 +38,14 @@ POINTS = ("dbt.prepared", "dbt.ran", "dbt.landed:5", "publish.staged:4")
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lakehouse, Report]]:
+def first(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lakehouse, DbtReport]]:
     """A lake in which the project was built once. Tests that use it leave main as it is."""
     folder = make(tmp_path_factory.mktemp("dbt") / "lakehouse")
     with opened(folder) as house:
         yield house, dbt(house, "build")
 
 
-def test_every_relation_is_a_table_of_the_lake(first: tuple[Lakehouse, Report]) -> None:
+def test_every_relation_is_a_table_of_the_lake(first: tuple[Lakehouse, DbtReport]) -> None:
     house, report = first
     assert set(house.lake.tables()) == RAW | STAGED | MARTS
     assert set(report.as_dict()["published"]) == RAW | STAGED | MARTS
@@ -57,7 +57,7 @@ def test_every_relation_is_a_table_of_the_lake(first: tuple[Lakehouse, Report]) 
     assert [order["coupon_amount"] for order in orders] == [0.0, 0.0, 1.0, 0.0, 0.0]
 
 
-def test_a_derived_contract_has_the_projects_words(first: tuple[Lakehouse, Report]) -> None:
+def test_a_derived_contract_has_the_projects_words(first: tuple[Lakehouse, DbtReport]) -> None:
     house, _ = first
     state = house.lake.state(f"{S}.customers")
     docs = {field["name"]: field.get("doc") for field in state.schema["fields"]}
@@ -65,7 +65,7 @@ def test_a_derived_contract_has_the_projects_words(first: tuple[Lakehouse, Repor
     assert state.properties["thermocline.contract"] == "model.jaffle_shop.customers 1.0.0"
 
 
-def test_each_commit_says_what_it_was_made_from(first: tuple[Lakehouse, Report]) -> None:
+def test_each_commit_says_what_it_was_made_from(first: tuple[Lakehouse, DbtReport]) -> None:
     house, report = first
     heads = {table: house.lake.state(table).head() for table in house.lake.tables()}
     orders = house.lake.state(f"{S}.orders")
@@ -82,7 +82,7 @@ def test_each_commit_says_what_it_was_made_from(first: tuple[Lakehouse, Report])
     )
 
 
-def test_the_projects_tests_are_in_the_report(first: tuple[Lakehouse, Report]) -> None:
+def test_the_projects_tests_are_in_the_report(first: tuple[Lakehouse, DbtReport]) -> None:
     _, report = first
     assert len(report.tests) == 16
     assert {test.status for test in report.tests} == {"pass"}
@@ -90,7 +90,7 @@ def test_the_projects_tests_are_in_the_report(first: tuple[Lakehouse, Report]) -
     assert relationship.on == (f"{S}.customers", f"{S}.orders")
 
 
-def test_built_again_nothing_is_written(first: tuple[Lakehouse, Report]) -> None:
+def test_built_again_nothing_is_written(first: tuple[Lakehouse, DbtReport]) -> None:
     house, _ = first
     before = pointers(house)
     report = dbt(house, "build")
@@ -98,7 +98,7 @@ def test_built_again_nothing_is_written(first: tuple[Lakehouse, Report]) -> None
     assert pointers(house) == before
 
 
-def test_a_failed_test_publishes_nothing(first: tuple[Lakehouse, Report]) -> None:
+def test_a_failed_test_publishes_nothing(first: tuple[Lakehouse, DbtReport]) -> None:
     house, _ = first
     seed = house.settings.project / "jaffle_shop" / "seeds" / "raw_orders.csv"
     before = pointers(house)
@@ -113,7 +113,7 @@ def test_a_failed_test_publishes_nothing(first: tuple[Lakehouse, Report]) -> Non
     assert pointers(house) == before
 
 
-def test_a_failed_model_publishes_nothing_of_the_others(first: tuple[Lakehouse, Report]) -> None:
+def test_a_failed_model_publishes_nothing_of_the_others(first: tuple[Lakehouse, DbtReport]) -> None:
     house, _ = first
     project = house.settings.project / "jaffle_shop"
     before = pointers(house)
@@ -128,7 +128,7 @@ def test_a_failed_model_publishes_nothing_of_the_others(first: tuple[Lakehouse, 
     assert pointers(house) == before
 
 
-def test_only_tests_run_on_what_is_published(first: tuple[Lakehouse, Report]) -> None:
+def test_only_tests_run_on_what_is_published(first: tuple[Lakehouse, DbtReport]) -> None:
     house, _ = first
     before = pointers(house)
     report = dbt(house, "test", "--select", "orders")
@@ -146,7 +146,7 @@ def thermo(folder: Path, *words: str, crash: str = "") -> subprocess.CompletedPr
 
 
 def test_the_command_gives_dbts_words_to_people_and_json_to_programs(
-    first: tuple[Lakehouse, Report],
+    first: tuple[Lakehouse, DbtReport],
 ) -> None:
     house, _ = first
     words = ("dbt", "test", "--project-dir", "jaffle_shop", "-s", "customers", "--json")
@@ -163,7 +163,7 @@ def test_the_command_gives_dbts_words_to_people_and_json_to_programs(
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_it_leaves_main_alone_and_is_done_again(
-    first: tuple[Lakehouse, Report], point: str
+    first: tuple[Lakehouse, DbtReport], point: str
 ) -> None:
     house, _ = first
     project = house.settings.project

@@ -13,8 +13,8 @@ import pytest
 from thermocline.api import Lakehouse
 from thermocline.errors import BadInput, CheckFailed, ContractError, NotFound
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.names import new_run_id
-from thermocline.lake.outcomes import MainMoved
+from thermocline.lake.commit_failures import MainMoved
+from thermocline.lake.naming import new_run_id
 
 pytest.importorskip("dbt.adapters.duckdb", reason="the extra `dbt` is not installed")
 
@@ -114,7 +114,7 @@ def test_a_column_may_come_and_goes_only_when_all_is_made_anew(house: Lakehouse)
     assert rows(house, "select sales, note from shop.total") == [(2, "x")]
     replace(model, "count(*) as sales, 'x' as note, sum(id) as ids", "'two' as sales, 1 as note")
     before = pointers(house)
-    with pytest.raises(ContractError, match="ids: is in the table, and dbt does not make it"):
+    with pytest.raises(ContractError, match="ids: is in the table, and dbt no longer creates it"):
         dbt(house, "run", "-s", "total")
     assert pointers(house) == before
     dbt(house, "run", "-s", "total", "--full-refresh")
@@ -251,9 +251,9 @@ def test_who_writes_to_a_table_meanwhile_is_not_overwritten(house: Lakehouse) ->
 def test_what_cannot_be_done_is_said_before_dbt_runs(house: Lakehouse) -> None:
     project = house.settings.project
     before = pointers(house)
-    with pytest.raises(BadInput, match="--empty makes tables that are not whole"):
+    with pytest.raises(BadInput, match="--empty creates incomplete tables"):
         dbt(house, "run", "--empty")
-    with pytest.raises(BadInput, match="--profiles-dir is not for dbt here"):
+    with pytest.raises(BadInput, match="--profiles-dir cannot be passed to dbt here"):
         dbt(house, "run", "--profiles-dir", "elsewhere")
     with pytest.raises(BadInput, match="No such option"):
         dbt(house, "run", "--no-such-thing")
@@ -261,6 +261,6 @@ def test_what_cannot_be_done_is_said_before_dbt_runs(house: Lakehouse) -> None:
     with pytest.raises(NotFound, match=r"raw.sales is raw.sales_2027, which the lake does not"):
         dbt(house, "run", "-s", "total")
     replace(project / "shop" / "models" / "sources.yml", "sales_2027", "sales_2026")
-    with pytest.raises(BadInput, match=r"bronze is for what is ingested"):
+    with pytest.raises(BadInput, match=r"bronze is reserved for ingested data"):
         dbt(house, "run", "-s", "total", schema="bronze")
     assert pointers(house) == before

@@ -19,8 +19,8 @@ from tests.servers import trino
 from thermocline.errors import BadInput
 from thermocline.lake.schema import shape_of
 from thermocline.serve.engines.trino_client import TrinoEngine, TrinoFailed
-from thermocline.serve.terms import Rows
-from thermocline.serve.wire.wire import Frame, Line
+from thermocline.serve.values import EncodedRows
+from thermocline.serve.wire.protocol import BlockingChannel, Frame
 from thermocline.sql.guard import guard
 from thermocline.sql.translate import translate
 
@@ -31,7 +31,7 @@ Asker = Callable[[str], Frame]
 
 
 @contextlib.contextmanager
-def worker(module: str, project: Path, timeout: float = 180) -> Iterator[Line]:
+def worker(module: str, project: Path, timeout: float = 180) -> Iterator[BlockingChannel]:
     """A worker's process on a project, for the time of the block."""
     token = secrets.token_urlsafe(16)
     with tempfile.TemporaryDirectory(prefix="thermo-") as folder:
@@ -45,7 +45,7 @@ def worker(module: str, project: Path, timeout: float = 180) -> Iterator[Line]:
             process.stdin.write(f"{token}\n{{}}\n".encode())
             process.stdin.flush()
             assert process.stdout.readline() == b"ready\n", process.wait(10)
-            line = Line.open(address, token, timeout)
+            line = BlockingChannel.open(address, token, timeout)
             try:
                 yield line
             finally:
@@ -68,7 +68,12 @@ def tables(lake: Lake, names: Mapping[str, str]) -> dict[str, dict[str, str]]:
 
 
 def asked(
-    line: Line, lake: Lake, sql: str, engine: Any = "duckdb", dialect: str = "duckdb", **more: Any
+    line: BlockingChannel,
+    lake: Lake,
+    sql: str,
+    engine: Any = "duckdb",
+    dialect: str = "duckdb",
+    **more: Any,
 ) -> Frame:
     """Ask a worker: guarded, translated, at the newest snapshots."""
     question = guard(sql, dialect)
@@ -149,7 +154,7 @@ def until_it_scans(ask: Asker, table: str) -> None:
             time.sleep(0.5)
 
 
-async def _queried(server: trino.Trino, sql: str) -> Rows:
+async def _queried(server: trino.Trino, sql: str) -> EncodedRows:
     engine = TrinoEngine(server.url, "test", server.catalog)
     try:
         return await engine.query(sql, seconds=240, rows=100_000, bytes=64 << 20, format="json")

@@ -129,12 +129,12 @@ def days() -> list[dict[str, Any]]:
 
 def build(folder: Path, settings: str = SETTINGS) -> Lake:
     """The lake in `folder`, made without any engine; each table in two commits and two files."""
-    from thermocline.config import load
+    from thermocline.config import load_settings
     from thermocline.lake import Lake
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "thermocline.toml").write_text(settings, encoding="utf-8")
-    lake = Lake(load(folder, environ={}))
+    lake = Lake(load_settings(folder, environ={}))
     for layer in ("silver", "gold"):
         lake.catalog.create_namespace(layer)
     rows = {"silver.dims": dims(), "silver.letters": letters(), "gold.days": days()}

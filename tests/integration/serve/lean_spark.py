@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.integration.serve import asking
 
-from thermocline.serve.engines.spark import Spark
-from thermocline.serve.wire.jobs import Failed
-from thermocline.serve.wire.wire import Frame
+from thermocline.serve.engines.spark import SparkWorker
+from thermocline.serve.wire.jobs import WorkerError
+from thermocline.serve.wire.protocol import Frame
 from thermocline.sql.guard import guard
 from thermocline.sql.translate import translate
 
@@ -43,7 +43,7 @@ shuffle_partitions = 1
 """
 
 
-class LeanSpark(Spark):
+class LeanSpark(SparkWorker):
     """Answers every question in one session, over the same views."""
 
     def __init__(self, lake: Lake) -> None:
@@ -52,10 +52,10 @@ class LeanSpark(Spark):
         self.tables = asking.tables(lake, names)
         self.columns = asking.columns(lake, names)
         self._opened = contextlib.ExitStack()
-        self._one = self._opened.enter_context(super().reading(self.tables))
+        self._one = self._opened.enter_context(super().open_views(self.tables))
 
     @contextlib.contextmanager
-    def reading(self, tables: Mapping[str, Any]) -> Iterator[SparkSession]:
+    def open_views(self, tables: Mapping[str, Any]) -> Iterator[SparkSession]:
         """The session, in which every table is there already at its snapshot."""
         assert all(self.tables[view] == of for view, of in tables.items())
         yield self._one
@@ -68,7 +68,7 @@ class LeanSpark(Spark):
         of = {table: self.tables[table] for table in question.tables}
         try:
             told, body = self.query(asking.request(said, of, id=uuid.uuid4().hex))
-        except Failed as error:
+        except WorkerError as error:
             return Frame({"ok": False, "error": error.as_dict()["error"]}, b"")
         return Frame({"ok": True, **told}, body)
 

@@ -12,9 +12,9 @@ from typing import Any
 from tests.integration.serve.shop_lake import head
 
 from thermocline.lake import Lake
-from thermocline.serve.fleet.fleet import Fleet, Plan
-from thermocline.serve.router import Limits, Router
-from thermocline.serve.terms import Answer, Ask, Caller
+from thermocline.serve.fleet.fleet import Fleet, FleetConfig
+from thermocline.serve.router import QueryLimits, Router
+from thermocline.serve.values import Answer, Caller, QueryRequest
 
 CALLER = Caller("tests")
 
@@ -22,12 +22,12 @@ CALLER = Caller("tests")
 class Serving:
     """A router with its processes, in a loop of its own that runs while somebody asks."""
 
-    def __init__(self, project: Path, limits: Limits) -> None:
+    def __init__(self, project: Path, limits: QueryLimits) -> None:
         self.loop = asyncio.new_event_loop()
         self.router = self.run(self._made(project, limits))
 
-    async def _made(self, project: Path, limits: Limits) -> Router:
-        plan = Plan(project, nodes=2, node_memory=128 << 20, spark=False, direct=1)
+    async def _made(self, project: Path, limits: QueryLimits) -> Router:
+        plan = FleetConfig(project, nodes=2, node_memory=128 << 20, spark=False, direct=1)
         router = Router(Fleet(plan), limits)
         await router.start()
         return router
@@ -36,7 +36,7 @@ class Serving:
         return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     def ask(self, sql: str, **more: Any) -> Answer:
-        return self.run(self.router.answer(Ask(sql, **more), CALLER))
+        return self.run(self.router.answer(QueryRequest(sql, **more), CALLER))
 
     def rows(self, sql: str, **more: Any) -> list[list[Any]]:
         return rows_of(self.ask(sql, **more))
@@ -55,7 +55,7 @@ class Serving:
         """Wait until every node holds the newest snapshot of what it holds, and all is held."""
 
         def all_held() -> bool:
-            held = self.router.lookout().held
+            held = self.router.lake_state().hot_copies
             copies = [it for copies in held.values() for it in copies.items()]
             tables = {table for table, _ in copies}
             fresh = all(copy.snapshot == head(lake, table) for table, copy in copies)

@@ -23,7 +23,7 @@ from tests.conftest import SETTINGS
 from tests.integration.serve import asking, awkward, shop_tables
 from tests.integration.serve.maker import Maker, ShopMaker
 
-from thermocline.serve.wire.wire import Frame
+from thermocline.serve.wire.protocol import Frame
 from thermocline.sql.guard import Refused
 from thermocline.sql.translate import Unfaithful
 

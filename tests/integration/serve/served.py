@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from tests.integration.serve.awkward import EDGE
 
 from thermocline.errors import ThermoclineError
-from thermocline.serve.fleet.fleet import Fleet, Plan
-from thermocline.serve.fleet.messages import Allowance, EngineFailed
-from thermocline.serve.prepare import Preparing
-from thermocline.serve.route import Way
-from thermocline.serve.router import Limits, Router
-from thermocline.serve.terms import Ask, Caller, Rows
-from thermocline.serve.wire.wire import Frame
+from thermocline.serve.fleet.fleet import Fleet, FleetConfig
+from thermocline.serve.fleet.messages import EngineFailed, QueryBudget
+from thermocline.serve.query_preparation import QueryPreparer
+from thermocline.serve.route import AccessPath
+from thermocline.serve.router import QueryLimits, Router
+from thermocline.serve.values import Caller, EncodedRows, QueryRequest
+from thermocline.serve.wire.protocol import Frame
 from thermocline.sql.guard import Refused
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CALLER = Caller("tests")
 TRIES = 5
-ALLOWED = Allowance(rows=100_000, bytes=64 << 20, seconds=60)
+ALLOWED = QueryBudget(rows=100_000, bytes=64 << 20, seconds=60)
 
 
 class Served:
@@ -41,17 +41,19 @@ class Served:
         self._lake = lake
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="router", daemon=True).start()
-        self._preparing = Preparing()
+        self._preparer = QueryPreparer()
         self.heads: dict[str, int] = {}
         """The snapshots that are asked for, since `settled`."""
         self._router: Router = self._run(self._started(lake.settings.project))
 
     async def _started(self, project: Path) -> Router:
         window = str(int((datetime.now(UTC) - EDGE.replace(tzinfo=UTC)).total_seconds()))
-        plan = Plan(project, nodes=1, node_memory=256 << 20, spark=False, direct=1,
-                    seconds=ALLOWED.seconds, keeper=("--window", window))  # fmt: skip
+        plan = FleetConfig(project, nodes=1, node_memory=256 << 20, spark=False, direct=1,
+                    seconds=ALLOWED.seconds, replicator=("--window", window))  # fmt: skip
         # Nothing is kept: the same question asked again is answered again.
-        limits = Limits(rows=ALLOWED.rows, seconds=ALLOWED.seconds, cache_bytes=0, verify_share=0)
+        limits = QueryLimits(
+            rows=ALLOWED.rows, seconds=ALLOWED.seconds, cache_bytes=0, verify_share=0
+        )
         router = Router(Fleet(plan), limits)
         await router.start()
         return router
@@ -77,29 +79,33 @@ class Served:
         self._run(self._router.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _hot(self, sql: str) -> Rows | None:
+    def _hot(self, sql: str) -> EncodedRows | None:
         for _ in range(TRIES):
-            answer = self._run(self._router.answer(Ask(sql), CALLER))
+            answer = self._run(self._router.answer(QueryRequest(sql), CALLER))
             told = answer.provenance
             for table, read in told["tables"].items():
                 assert read["snapshot"] == str(self.heads[table]), f"{table} at another snapshot"
             if told["node"]:
-                rows: Rows = answer.rows
+                rows: EncodedRows = answer.rows
                 return rows
             if not told["fallback"] and self._held() == self.heads:
                 return None
             self.settled()  # a node that was too slow for its watch is being filled anew
         raise EngineFailed("The node does not stay.")
 
-    def _direct(self, sql: str) -> Rows:
-        prepared = self._preparing(Ask(sql), self._router.lookout().heads, datetime.now(UTC))
-        way = Way("direct", None, {table: self.heads[table] for table in prepared.tables}, ())
-        said, views = self._router.question_for(prepared, way)
-        rows: Rows = self._run(self._router.fleet.ask(way, said, views, "json", ALLOWED))
+    def _direct(self, sql: str) -> EncodedRows:
+        prepared = self._preparer(
+            QueryRequest(sql), self._router.lake_state().table_heads, datetime.now(UTC)
+        )
+        way = AccessPath(
+            "direct", None, {table: self.heads[table] for table in prepared.tables}, ()
+        )
+        said, views = self._router.translate_for(prepared, way)
+        rows: EncodedRows = self._run(self._router.fleet.execute(way, said, views, "json", ALLOWED))
         return rows
 
     def _held(self) -> dict[str, int]:
-        copies = self._router.lookout().held.get("node-0", {})
+        copies = self._router.lake_state().hot_copies.get("node-0", {})
         return {table: copy.snapshot for table, copy in copies.items()}
 
     def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -117,7 +123,7 @@ def serving(lake: Lake) -> Iterator[Served]:
         served.stop()
 
 
-def _frame(ask: Callable[[], Rows | None]) -> Frame | None:
+def _frame(ask: Callable[[], EncodedRows | None]) -> Frame | None:
     """An answer, or an error that is the question's own, as a worker gives it."""
     try:
         rows = ask()

@@ -20,7 +20,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 SETTINGS = '[lake]\nname = "served"\n[engine.duckdb]\nmemory_limit = "256MB"\n'
@@ -67,7 +67,7 @@ def build(project: Path, **environ: str) -> Lake:
     """Make the project and its tables, where the environment says."""
     project.mkdir(parents=True, exist_ok=True)
     (project / "thermocline.toml").write_text(SETTINGS)
-    lake = Lake(load(project, environ=environ))
+    lake = Lake(load_settings(project, environ=environ))
     for layer in ("silver", "gold"):
         lake.catalog.create_namespace(layer)
     by_day = PartitionSpec(PartitionField(2, 1000, DayTransform(), "ordered_at_day"))

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import SETTINGS
 from tests.integration.serve import same_answer
 
-from thermocline.api.answer import answer
+from thermocline.api.query import execute_query
 from thermocline.errors import BadInput
 from thermocline.lake import Lake
 
@@ -24,8 +24,8 @@ def test_random_queries_have_one_answer(lake: Lake) -> None:
     answered = 0
     for sql in itertools.islice(same_answer.endless(11), 120):
         try:
-            there = answer(lake, sql, engine="spark")
-            here = answer(lake, sql, engine="duckdb")
+            there = execute_query(lake, sql, engine="spark")
+            here = execute_query(lake, sql, engine="duckdb")
         except BadInput:  # Spark has no equal for it
             continue
         ordered = same_answer.ORDERED.search(sql) is not None
@@ -43,18 +43,18 @@ def _cell(value: Any) -> Any:
 
 def test_what_spark_would_read_otherwise_is_refused_with_a_next_step(lake: Lake) -> None:
     sql = "SELECT strftime(DATE '2026-03-01', '%a') AS day"
-    assert answer(lake, sql).rows == [("Sun",)]
+    assert execute_query(lake, sql).rows == [("Sun",)]
     with pytest.raises(BadInput) as refused:
-        answer(lake, sql, engine="spark")
+        execute_query(lake, sql, engine="spark")
     assert "--engine duckdb" in refused.value.next_step
 
 
 @pytest.mark.parametrize("text", ["'${env:HOME}'", "java_method('java.lang.System', 'exit', 1)"])
 def test_nothing_of_spark_itself_is_reached(lake: Lake, text: str) -> None:
     with pytest.raises(BadInput):
-        answer(lake, f"SELECT {text} AS v", engine="spark")
+        execute_query(lake, f"SELECT {text} AS v", engine="spark")
 
 
 def test_a_rounding_is_that_of_the_dialect(lake: Lake) -> None:
     sql = "SELECT CAST(x AS INTEGER) AS v FROM (SELECT 10.5 AS x) q"
-    assert answer(lake, sql, engine="spark").rows == answer(lake, sql).rows
+    assert execute_query(lake, sql, engine="spark").rows == execute_query(lake, sql).rows

@@ -62,7 +62,7 @@ QUOTES = {"duckdb": '"', "trino": '"', "spark": "`"}
 
 
 @dataclass
-class Asked:
+class QueryLog:
     """The server, and all that it ever said."""
 
     serving: Serving
@@ -86,7 +86,7 @@ class Asked:
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueryLog]:
     project = serving.shop(tmp_path_factory.mktemp("canaries") / "p", SETTINGS)
     private = project / ".thermocline"
     private.mkdir(exist_ok=True)
@@ -94,7 +94,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
     (private / "serve.log").touch()
     (private / "serve.log").chmod(0o644)
     with serving.started(project, **PLANTED) as started:
-        made = Asked(started)
+        made = QueryLog(started)
         # Who reads files may not be there yet, and Spark is not asked what is asked first here.
         serving.until(lambda: made.query("SELECT '${' FROM silver.orders", "duckdb") == 200, 60)
         yield made
@@ -114,7 +114,7 @@ def leaks(said: str) -> list[str]:
 
 
 @pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
-def test_nothing_is_expanded_in_a_text(asked: Asked, dialect: str) -> None:
+def test_nothing_is_expanded_in_a_text(asked: QueryLog, dialect: str) -> None:
     ends = {sql: asked.query(sql, dialect) for sql in texts(dialect)}
     assert set(ends.values()) <= {200, 400, 404}, ends
     if dialect == "spark":
@@ -124,13 +124,13 @@ def test_nothing_is_expanded_in_a_text(asked: Asked, dialect: str) -> None:
     assert [each for each in asked.said if leaks(each)] == []
 
 
-def test_spark_answers_in_its_own_dialect(asked: Asked) -> None:
+def test_spark_answers_in_its_own_dialect(asked: QueryLog) -> None:
     """Without which what is refused in it would prove nothing."""
     assert asked.query("SELECT count(*) FROM silver.orders WHERE note <> '$ {'", "spark") == 200
     assert '"engine":"spark"' in asked.said[-1]
 
 
-def test_nothing_is_expanded_for_trinos_clients(asked: Asked) -> None:
+def test_nothing_is_expanded_for_trinos_clients(asked: QueryLog) -> None:
     for sql in texts("trino"):
         asked.trino(sql)
     answered = [each for each in asked.said if '"state": "FINISHED"' in each]
@@ -139,14 +139,14 @@ def test_nothing_is_expanded_for_trinos_clients(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
-def test_no_function_looks_beyond_its_arguments(asked: Asked, dialect: str) -> None:
+def test_no_function_looks_beyond_its_arguments(asked: QueryLog, dialect: str) -> None:
     every = [f"SELECT {call} FROM silver.orders LIMIT 1" for call in REACHING] + STATEMENTS
     ends = {sql: asked.query(sql, dialect) for sql in every}
     assert set(ends.values()) <= {400, 404}, ends
     assert [each for each in asked.said if leaks(each)] == []
 
 
-def test_no_process_shows_them(asked: Asked) -> None:
+def test_no_process_shows_them(asked: QueryLog) -> None:
     asked.query("SELECT count(*) FROM silver.orders", "spark")
     seen = {}
     waiting = serving.children(asked.serving.process.pid)
@@ -162,7 +162,7 @@ def test_no_process_shows_them(asked: Asked) -> None:
     assert [pid for pid, text in seen.items() if CANARY.encode() in text] == []
 
 
-def test_no_log_holds_them(asked: Asked) -> None:
+def test_no_log_holds_them(asked: QueryLog) -> None:
     asked.query("SELECT '${env:SOME_TOKEN}'", "spark")
     folder = asked.serving.project / ".thermocline"
     logs = {path: path.read_text(errors="replace") for path in folder.rglob("*") if path.is_file()}
@@ -170,7 +170,7 @@ def test_no_log_holds_them(asked: Asked) -> None:
     assert [path for path, text in logs.items() if CANARY in text] == []
 
 
-def test_no_other_user_can_read_what_the_server_writes(asked: Asked) -> None:
+def test_no_other_user_can_read_what_the_server_writes(asked: QueryLog) -> None:
     asked.query("SELECT count(*) FROM silver.orders", "spark")
     folder = asked.serving.project / ".thermocline"
     assert folder.stat().st_mode & 0o777 == 0o700
@@ -179,7 +179,7 @@ def test_no_other_user_can_read_what_the_server_writes(asked: Asked) -> None:
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
-def test_the_command_line_gives_a_text_as_it_is_or_refuses_it(asked: Asked, engine: str) -> None:
+def test_the_command_line_gives_a_text_as_it_is_or_refuses_it(asked: QueryLog, engine: str) -> None:
     found = thermo(
         "query", "SELECT '${env:SOME_TOKEN}' AS a, '${system:user.name}' AS b", "--engine", engine,
         "--json", cwd=asked.serving.project, **PLANTED,
@@ -190,12 +190,12 @@ def test_the_command_line_gives_a_text_as_it_is_or_refuses_it(asked: Asked, engi
     else:
         assert answer["error"]["code"] == "bad-input"
         assert "${" in answer["error"]["cause"]
-        assert answer["error"]["next_step"] == "Ask DuckDB: `--engine duckdb`."
+        assert answer["error"]["next_step"] == "Use DuckDB: `--engine duckdb`."
     assert not leaks(found.stdout + found.stderr)
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
-def test_nor_do_functions_reach_out_there(asked: Asked, engine: str) -> None:
+def test_nor_do_functions_reach_out_there(asked: QueryLog, engine: str) -> None:
     calls = [call for call in REACHING if "SOME_TOKEN" in call] + ["input_file_name()"]
     for call in calls:
         found = thermo(

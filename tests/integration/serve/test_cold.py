@@ -26,9 +26,9 @@ from thermocline.serve.engines.trino_client import (
     TrinoFailed,
     Unsupported,
 )
-from thermocline.serve.terms import Format, Rows
-from thermocline.serve.wire.wire import Line
-from thermocline.sql.zones import depend_on_session
+from thermocline.serve.values import EncodedRows, Format
+from thermocline.serve.wire.protocol import BlockingChannel
+from thermocline.sql.session_zone import depend_on_session
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +40,19 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
 
 
 @pytest.fixture(scope="module")
-def spark(lake: Lake) -> Iterator[Line]:
+def spark(lake: Lake) -> Iterator[BlockingChannel]:
     with asking.worker("thermocline.serve.engines.spark", lake.settings.project) as line:
         yield line
 
 
-def test_spark_gives_rows_at_a_snapshot(lake: Lake, spark: Line) -> None:
+def test_spark_gives_rows_at_a_snapshot(lake: Lake, spark: BlockingChannel) -> None:
     found = asking.asked(spark, lake, "select count(*), sum(amount) from silver.facts", "spark")
     assert asking.rows(found) == [[240, "12000.22"]]
     head = str(lake.state("silver.facts").head())
     assert found.header["snapshots"] == {"silver.facts": head}
 
 
-def test_spark_gives_columns_of_one_name(lake: Lake, spark: Line) -> None:
+def test_spark_gives_columns_of_one_name(lake: Lake, spark: BlockingChannel) -> None:
     sql = "select a.k, b.k from silver.dims a join silver.dims b on a.k = b.k where a.k = 0"
     found = asking.asked(spark, lake, sql, "spark")
     assert [column[0] for column in found.header["columns"]] == ["k", "k"]
@@ -68,7 +68,7 @@ def test_spark_gives_columns_of_one_name(lake: Lake, spark: Line) -> None:
     ],
 )
 def test_spark_says_why_not(
-    lake: Lake, spark: Line, sql: str, more: dict[str, int], code: str
+    lake: Lake, spark: BlockingChannel, sql: str, more: dict[str, int], code: str
 ) -> None:
     error = asking.asked(spark, lake, sql, "spark", **more).error
     assert error is not None
@@ -77,7 +77,7 @@ def test_spark_says_why_not(
     assert "\n" not in error["cause"]
 
 
-def test_spark_stops_at_the_time_limit(lake: Lake, spark: Line) -> None:
+def test_spark_stops_at_the_time_limit(lake: Lake, spark: BlockingChannel) -> None:
     began = time.monotonic()
     sql = (
         "select count(*) from silver.facts a, silver.facts b, silver.facts c, silver.facts d "
@@ -103,10 +103,10 @@ class Scripted:
     headers: dict[str, str] = field(default_factory=dict)
     slow: float = 0.0
 
-    def query(self, format: Format = "json", **limits: Any) -> Rows:
+    def query(self, format: Format = "json", **limits: Any) -> EncodedRows:
         given = {"seconds": 10.0, "rows": 100, "bytes": 10_000, **limits}
 
-        async def run() -> Rows:
+        async def run() -> EncodedRows:
             engine = TrinoEngine(self.url, "me", "lake")
             try:
                 return await engine.query("select 1", format=format, **given)

@@ -16,9 +16,9 @@ from tests.conftest import SETTINGS, clean_environment
 from tests.integration.serve import fuzz, serving, shop_lake
 from tests.integration.serve.serving import Serving
 
-from thermocline.api.answer import answer
-from thermocline.check.compile import compile, evaluate
-from thermocline.config import load
+from thermocline.api.query import execute_query
+from thermocline.check.compiler import compile, evaluate
+from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
 from thermocline.contract.definition import Rule
 from thermocline.contract.types import Primitive
@@ -34,7 +34,7 @@ from thermocline.transform.spark.reader import SparkReader
 GEO = pa.struct([("lat", pa.float64()), ("lon", pa.float64())])
 ADDRESS = pa.struct([("city", pa.string()), ("geo", GEO), ("places", pa.string())])
 ITEM = pa.struct([("sku", pa.string()), ("of", pa.struct([("kind", pa.string())]))])
-PLACES = pa.schema([
+POSITIONS = pa.schema([
     ("id", pa.int64()), ("address", ADDRESS), ("items", pa.list_(ITEM)), ("places", pa.string()),
 ])  # fmt: skip
 ROWS = [{
@@ -46,7 +46,7 @@ ROWS = [{
 
 
 @dataclass
-class Asked:
+class QueryLog:
     serving: Serving
 
     def rows(self, sql: str, dialect: str, **more: Any) -> Any:
@@ -65,19 +65,19 @@ class Asked:
 
 def with_places(project: Path) -> Lake:
     lake = shop_lake.build(project)
-    lake.catalog.create_table("silver.places", PLACES)
-    lake.iceberg("silver.places").append(pa.Table.from_pylist(ROWS, schema=PLACES))
+    lake.catalog.create_table("silver.places", POSITIONS)
+    lake.iceberg("silver.places").append(pa.Table.from_pylist(ROWS, schema=POSITIONS))
     return lake
 
 
 @pytest.fixture(scope="module")
-def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[QueryLog]:
     project = tmp_path_factory.mktemp("names") / "p"
     with_places(project).close()
     with (project / "thermocline.toml").open("a") as file:
         file.write(serving.COLD)
     with serving.started(project) as started:
-        yield Asked(started)
+        yield QueryLog(started)
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
     project = tmp_path_factory.mktemp("local") / "p"
     with_places(project).close()
     (project / "thermocline.toml").write_text(SETTINGS)
-    opened = Lake(load(project, environ=clean_environment()))
+    opened = Lake(load_settings(project, environ=clean_environment()))
     yield opened
     opened.close()
 
@@ -138,7 +138,7 @@ QUOTES = {"duckdb": '"', "trino": '"', "spark": "`"}
 
 @pytest.mark.parametrize("sql", CAPTURING)
 @pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
-def test_no_name_captures_a_stored_table(asked: Asked, dialect: str, sql: str) -> None:
+def test_no_name_captures_a_stored_table(asked: QueryLog, dialect: str, sql: str) -> None:
     said = sql.format(q=QUOTES[dialect])
     assert asked.rows(said, dialect) == [[1]]
     if dialect == "trino":
@@ -150,14 +150,14 @@ def test_no_name_captures_a_stored_table(asked: Asked, dialect: str, sql: str) -
 @pytest.mark.parametrize("sql", CAPTURING)
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
 def test_nor_does_one_in_a_query_that_is_answered_here(lake: Lake, engine: str, sql: str) -> None:
-    found = answer(lake, sql.format(q='"'), engine=engine)
+    found = execute_query(lake, sql.format(q='"'), engine=engine)
     assert found.rows == [(1,)]
     assert list(found.provenance["tables"]) == ["silver.places"]
 
 
 @pytest.mark.parametrize("sql", PATHS)
 @pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
-def test_a_path_goes_as_deep_as_it_says(asked: Asked, dialect: str, sql: str) -> None:
+def test_a_path_goes_as_deep_as_it_says(asked: QueryLog, dialect: str, sql: str) -> None:
     said = sql.replace("[1]", "[0]") if dialect == "spark" else sql
     assert asked.rows(said, dialect) == PATHS[sql]
 
@@ -165,7 +165,7 @@ def test_a_path_goes_as_deep_as_it_says(asked: Asked, dialect: str, sql: str) ->
 @pytest.mark.parametrize("sql", PATHS)
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
 def test_so_it_does_in_a_query_that_is_answered_here(lake: Lake, engine: str, sql: str) -> None:
-    found = answer(lake, sql, engine=engine)
+    found = execute_query(lake, sql, engine=engine)
     assert [list(row) for row in found.rows] == PATHS[sql]
 
 
@@ -224,6 +224,6 @@ def test_in_rules_too(lake: Lake, engine: str) -> None:
     assert found == list(every.values())
 
 
-def _head(asked: Asked) -> str:
+def _head(asked: QueryLog) -> str:
     listed = httpx.get(f"{asked.serving.url}/tables").json()["tables"]
     return next(each["snapshot"] for each in listed if each["table"] == "silver.places")

@@ -14,8 +14,8 @@ from tests.integration.serve.routing import CALLER, Serving, rows_of
 from tests.integration.serve.shop_lake import PER_DAY, append, order, today
 
 from thermocline.lake import Lake
-from thermocline.serve.router import Limits
-from thermocline.serve.terms import Answer, Ask
+from thermocline.serve.router import QueryLimits
+from thermocline.serve.values import Answer, QueryRequest
 
 TABLE = "silver.orders"
 FAR = (
@@ -31,7 +31,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def serving(tmp_path: Path, lake: Lake) -> Iterator[Serving]:
-    limits = Limits(verify_share=1.0, split_rows=1)
+    limits = QueryLimits(verify_share=1.0, split_rows=1)
     serving = Serving(tmp_path / "p", limits)
     serving.settled(lake)
     yield serving
@@ -90,7 +90,7 @@ def test_only_what_is_new_is_counted_after_a_commit(
     assert seen == ["read", "kept", "kept"]
     midnight = today().replace(tzinfo=None).isoformat()
     for asked_for, at in ((sql, midnight), (sql.replace("max(", "mode("), None)):
-        told = serving.run(serving.router.explain(Ask(asked_for), CALLER))
+        told = serving.run(serving.router.explain(QueryRequest(asked_for), CALLER))
         assert told["split_at"] == at
 
 

@@ -12,41 +12,47 @@ from tests.integration.serve import shop_lake
 from tests.integration.serve.shop_lake import PER_DAY, head
 
 from thermocline.lake import Lake
-from thermocline.serve.fleet.fleet import BEHIND_NODES, BEHIND_ROUTER, Fleet, Plan
-from thermocline.serve.router import Limits, Router
-from thermocline.serve.terms import Answer, Ask, Caller
+from thermocline.serve.fleet.fleet import FILE_READER_NICE, NODE_NICE, Fleet, FleetConfig
+from thermocline.serve.router import QueryLimits, Router
+from thermocline.serve.values import Answer, Caller, QueryRequest
 
 TABLE = "silver.orders"
 NODES = ("node-0", "node-1")
 
 
-def asked(number: int) -> Ask:
+def asked(number: int) -> QueryRequest:
     """A question that was not asked before."""
     recent = "ordered_at >= current_date - interval 2 day"
-    return Ask(f"select count(*) as n, {number} as number from {TABLE} where {recent}")
+    return QueryRequest(f"select count(*) as n, {number} as number from {TABLE} where {recent}")
 
 
 async def until_both_hold(router: Router, lake: Lake) -> None:
     """Wait until both nodes have the table as the lake has it."""
     newest, ends = head(lake, TABLE), time.monotonic() + 60
     while True:
-        copies = [router.lookout().held.get(node, {}).get(TABLE) for node in NODES]
+        copies = [router.lake_state().hot_copies.get(node, {}).get(TABLE) for node in NODES]
         if all(copy is not None and copy.snapshot == newest for copy in copies):
             return
         assert time.monotonic() < ends, copies
-        await router.fleet.change(1.0)
+        await router.fleet.wait_for_change(1.0)
 
 
 async def trial(lake: Lake, project: Path) -> list[Answer]:
-    plan = Plan(project, nodes=2, node_memory=128 << 20, spark=False, keeper=("--replicas", "2"))
-    router = Router(Fleet(plan), Limits(verify_share=0.0))
+    plan = FleetConfig(
+        project,
+        nodes=2,
+        node_memory=128 << 20,
+        spark=False,
+        replicator=("--replicas", "2"),
+    )
+    router = Router(Fleet(plan), QueryLimits(verify_share=0.0))
     await router.start()
     try:
         await until_both_hold(router, lake)
         fleet, own = router.fleet, os.getpriority(os.PRIO_PROCESS, 0)
         for nice, some in (
-            (BEHIND_ROUTER, (fleet.keeper, *fleet.nodes.values())),
-            (BEHIND_NODES, fleet.direct),
+            (NODE_NICE, (fleet.replicator, *fleet.nodes.values())),
+            (FILE_READER_NICE, fleet.direct),
         ):
             for pid in (each.pid or 0 for each in some):
                 assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, own + nice)

@@ -21,7 +21,7 @@ from tests.integration.serve.test_tables import DIVIDED
 from tests.servers import trino
 from trino.exceptions import TrinoUserError
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 pytestmark = pytest.mark.skipif(trino.missing() is not None, reason=str(trino.missing()))
@@ -63,7 +63,7 @@ class Cold:
 @pytest.fixture(scope="module")
 def cold(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cold]:
     project = serving.shop(tmp_path_factory.mktemp("behind") / "p", "")
-    lake = Lake(load(project, environ={}))
+    lake = Lake(load_settings(project, environ={}))
     with trino.serve(tmp_path_factory.mktemp("trino"), lake.settings) as live:
         asking.until_it_scans(asking.trino_asker(live, lake), "silver.orders")
         with (project / "thermocline.toml").open("a") as file:

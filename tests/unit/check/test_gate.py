@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from thermocline.check.gate import check, raise_if_failed
-from thermocline.check.rows import row_reasons
+from thermocline.check.violating_rows import row_reasons
 from thermocline.contract.definition import Column, Contract, Rule
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed, ContractError
@@ -211,7 +211,7 @@ def test_row_reasons_tell_every_bad_rule(cases):
 
 def test_the_gate_is_imported_without_sqlglot():
     code = (
-        "import sys, thermocline.check.gate, thermocline.check.rows;"
+        "import sys, thermocline.check.gate, thermocline.check.violating_rows;"
         "print(sorted({'sqlglot', 'duckdb', 'pyarrow', 'pyspark'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from thermocline.check.compile import compile, evaluate, references
+from thermocline.check.compiler import compile, evaluate, references
 from thermocline.check.gate import check
 from thermocline.check.rules import row_rules, rules
-from thermocline.contract.definition import Column, Contract, Rule, Write
+from thermocline.contract.definition import Column, Contract, Rule, WriteMode
 from thermocline.contract.types import Primitive
 from thermocline.errors import BadInput, ContractError
 
@@ -56,7 +56,7 @@ def test_required_and_key_columns_imply_rules():
 
 def test_history_may_repeat_a_key_but_not_a_version():
     contract = Contract(
-        "silver.t", (Column("a", TEXT, required=True),), key=("a",), write=Write.SCD2
+        "silver.t", (Column("a", TEXT, required=True),), key=("a",), write=WriteMode.SCD2
     )
     assert [(rule.kind, rule.columns) for rule in rules(contract)] == [
         ("missing", ("a",)),

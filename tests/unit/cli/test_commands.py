@@ -16,7 +16,7 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import DecimalType, NestedField, StringType
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 
 Run = Callable[..., tuple[int, str, str]]
@@ -33,7 +33,7 @@ def rows(*pairs: tuple[str, str | None]) -> pa.Table:
 
 def lake_with_two_versions(folder: Path) -> tuple[Path, list[int]]:
     (folder / "thermocline.toml").write_text('[lake]\nname = "shop"\n')
-    lake = Lake(load(folder, environ={}))
+    lake = Lake(load_settings(folder, environ={}))
     lake.catalog.create_namespace("silver")
     table = lake.catalog.create_table(
         TABLE,
@@ -282,4 +282,4 @@ def test_init_makes_a_project_that_can_be_opened(
     assert answer(run, "-C", "mine", "config")["project"] == str(tmp_path / "mine")
     code, out, err = run("init", "mine")
     assert (code, out) == (2, "")
-    assert err.splitlines()[0] == "mine holds a project already."
+    assert err.splitlines()[0] == "mine already holds a project."

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from thermocline.api import init
-from thermocline.cli.demo import _beginning
+from thermocline.cli.demo import _first_commands
 from thermocline.errors import BadInput
 
 
@@ -23,7 +23,7 @@ def test_the_commands_to_begin_with_find_thermo(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
-    typed = [command for _, command in _beginning(Path("my demo"))]
+    typed = [command for _, command in _first_commands(Path("my demo"))]
     assert typed[0] == ". .venv/bin/activate"
     script = " && ".join([*typed, "thermo --version", "pwd"])
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
@@ -34,7 +34,7 @@ def test_who_has_thermo_already_only_enters_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    assert _beginning(Path("demo")) == [("Next:", "cd demo")]
+    assert _first_commands(Path("demo")) == [("Next:", "cd demo")]
 
 
 def test_a_project_that_was_half_made_is_completed(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_project_that_was_half_made_is_completed(tmp_path: Path) -> None:
     assert _files(half) == _files(whole)
     (half / "thermocline.toml").unlink()
     (half / "models" / "silver" / "customers.sql").write_text("select 'mine'")
-    with pytest.raises(BadInput, match="has models already"):
+    with pytest.raises(BadInput, match="already has models"):
         init(half)
 
 

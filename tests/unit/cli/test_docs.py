@@ -16,13 +16,13 @@ DOCS = Path(__file__).parents[3] / "docs"
 @pytest.mark.parametrize("name", ["cli.md", "configuration.md"])
 def test_the_generated_parts_are_up_to_date(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")
-    assert docs.filled(text) == text, f"run: python -m thermocline.cli.docs docs/{name}"
+    assert docs.fill_generated(text) == text, f"run: python -m thermocline.cli.docs docs/{name}"
 
 
 def test_every_command_and_its_options_are_documented() -> None:
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
     for section in COMMANDS.values():
-        for path, command in docs.named(section):
+        for path, command in docs.iterate_commands(section):
             title = f"\n## {' '.join(path)}\n"
             assert title in text, f"docs/cli.md lacks {title.strip()}"
             part = text.partition(title)[2].partition("\n## ")[0]

@@ -284,11 +284,11 @@ def test_a_canary_is_never_shown(
         assert CANARY not in out + err
 
     def act() -> None:
-        from thermocline.config import load
+        from thermocline.config import load_settings
 
         context = click.get_current_context()
         context.obj.settings()
-        password = load(project).catalog.password
+        password = load_settings(project).catalog.password
         assert password is not None
         raise RuntimeError(f"could not connect with {password.reveal()}")
 

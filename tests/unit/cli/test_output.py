@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from thermocline.cli import output
-from thermocline.cli.progress import watched
+from thermocline.cli.progress import show_progress
 from thermocline.config import Secret
 
 NOW = datetime(2026, 11, 14, 18, 0, tzinfo=UTC)
@@ -123,15 +123,15 @@ def test_numbers_and_names() -> None:
     assert output.number(1234567) == "1,234,567"
     assert output.number(None) == ""
     assert [output.plural(n, "row") for n in (0, 1, 1200)] == ["0 rows", "1 row", "1,200 rows"]
-    assert output.short(7412345678900931) == "7412…0931"
-    assert output.short(123) == "123"
+    assert output.short_id(7412345678900931) == "7412…0931"
+    assert output.short_id(123) == "123"
 
 
 def test_progress_leaves_a_line_for_each_step_on_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def work() -> None:
-        with watched() as progress:
+        with show_progress() as progress:
             progress.step("ingest orders", total=2)
             progress.advance()
             progress.done("5,012 rows\n9 quarantined")

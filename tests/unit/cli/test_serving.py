@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from tests.unit.serve.fixed_router import ROWS, FixedRouter, opened, serving
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.serve.http import standing
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.identity.tokens import Tokens
-from thermocline.serve.terms import Caller
+from thermocline.serve.values import Caller
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -78,9 +78,9 @@ def test_serve_refuses_to_be_open_to_others(
 
 def test_the_router_holds_no_engine(project: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from thermocline.config import load;"
+        "import sys; from pathlib import Path; from thermocline.config import load_settings;"
         "from thermocline.serve.assembly import assemble; import thermocline.serve.http.server;"
-        "assemble(load(Path.cwd())); print(*sys.modules)"
+        "assemble(load_settings(Path.cwd())); print(*sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=project
@@ -92,7 +92,7 @@ def test_the_router_holds_no_engine(project: Path) -> None:
 
 
 def leave(project: Path, url: str, **changed: Any) -> Path:
-    note = standing.leave(load(project, None, {}), url)
+    note = standing.leave(load_settings(project, None, {}), url)
     file = project / ".thermocline" / standing.FILE
     if changed:
         file.write_text(json.dumps({**vars(note), **changed}))

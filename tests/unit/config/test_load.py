@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.config import Settings, find_project, load
+from thermocline.config import Settings, find_project, load_settings
 from thermocline.errors import ConfigError
 
 Write = Callable[..., Path]
@@ -26,12 +26,12 @@ def project(tmp_path: Path) -> Write:
 
 
 def read(project: Path, profile: str | None = None, **environ: str) -> Settings:
-    return load(project, profile, environ)
+    return load_settings(project, profile, environ)
 
 
 def refusal(project: Path, profile: str | None = None, **environ: str) -> ConfigError:
     with pytest.raises(ConfigError) as caught:
-        load(project, profile, environ)
+        load_settings(project, profile, environ)
     assert caught.value.next_step, "a refusal says what to do"
     assert "\n" not in caught.value.cause
     return caught.value
@@ -143,7 +143,7 @@ def test_tables_are_merged_entry_by_entry(project: Write) -> None:
         ),
         (
             "[engine.spark]\npackages = [1]",
-            "thermocline.toml: `engine.spark.packages` must be a list of texts, not list.",
+            "thermocline.toml: `engine.spark.packages` must be a list of strings, not list.",
         ),
         (
             "[lake.catalog]\ntype = 'hive'",

@@ -9,13 +9,13 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from thermocline.config.scratch import Scratch, sweep
+from thermocline.config.scratch import ScratchFolder, remove_abandoned
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from thermocline.config.scratch import Scratch
-scratch = Scratch(Path(sys.argv[1]), "run-")
+from thermocline.config.scratch import ScratchFolder
+scratch = ScratchFolder(Path(sys.argv[1]), "run-")
 (scratch.path / "rows").write_text("x")
 print(scratch.path, flush=True)
 time.sleep(60)
@@ -32,13 +32,13 @@ def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
 
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
     process, folder = holder(tmp_path)
-    with Scratch(tmp_path, "run-") as own:
+    with ScratchFolder(tmp_path, "run-") as own:
         assert (folder / "rows").exists()
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert own.exists()
         assert folder.exists()
-        with Scratch(tmp_path, "run-") as another:
+        with ScratchFolder(tmp_path, "run-") as another:
             assert sorted(tmp_path.iterdir()) == sorted([own, another])
     assert list(tmp_path.iterdir()) == []
 
@@ -49,7 +49,7 @@ def test_others_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "run-link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "run-file").write_text("x")
     (tmp_path / "run-left").mkdir()
-    sweep(tmp_path, "run-")
+    remove_abandoned(tmp_path, "run-")
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"postgres", "elsewhere", "run-link", "run-file"}
 
@@ -59,9 +59,9 @@ def test_sweeping_beside_making_takes_nobodys_folder(tmp_path: Path) -> None:
 
     def make() -> None:
         for _ in range(200):
-            scratch = Scratch(tmp_path, "run-")
+            scratch = ScratchFolder(tmp_path, "run-")
             (scratch.path / "rows").write_text(str(os.getpid()))
-            sweep(tmp_path, "run-")
+            remove_abandoned(tmp_path, "run-")
             if not (scratch.path / "rows").exists():
                 failures.append(str(scratch.path))
             scratch.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.config import SETTINGS, Secret, load
+from thermocline.config import SETTINGS, Secret, load_settings
 from thermocline.errors import ConfigError
 
 CANARY = "c4nary-s3cret"
@@ -43,7 +43,7 @@ def test_a_secret_in_the_shared_file_is_refused(tmp_path: Path, key: str) -> Non
     section, _, name = key.rpartition(".")
     for prefix in ("", "profile.team."):
         with pytest.raises(ConfigError) as caught:
-            load(write(tmp_path, f'[{prefix}{section}]\n{name} = "{CANARY}"'), None, {})
+            load_settings(write(tmp_path, f'[{prefix}{section}]\n{name} = "{CANARY}"'), None, {})
         assert f"thermocline.toml: `{prefix}{key}` must not be written here" in caught.value.cause
         assert "THERMOCLINE_" in caught.value.next_step
         assert "secrets.toml" in caught.value.next_step
@@ -54,10 +54,10 @@ def test_a_secret_in_the_shared_file_is_refused(tmp_path: Path, key: str) -> Non
 def test_a_secret_comes_from_the_environment_or_the_secrets_file(tmp_path: Path, key: str) -> None:
     section, _, name = key.rpartition(".")
     variable = "THERMOCLINE_" + key.upper().replace(".", "__")
-    from_environment = load(write(tmp_path), None, {variable: CANARY})
+    from_environment = load_settings(write(tmp_path), None, {variable: CANARY})
     assert from_environment.value(key).reveal() == CANARY
     assert from_environment.origins[key] == "environment"
-    from_file = load(write(tmp_path, "", f'[{section}]\n{name} = "{CANARY}"'), None, {})
+    from_file = load_settings(write(tmp_path, "", f'[{section}]\n{name} = "{CANARY}"'), None, {})
     assert from_file.value(key).reveal() == CANARY
     assert from_file.origins[key] == "secrets file"
     for settings in (from_environment, from_file):
@@ -69,14 +69,14 @@ def test_a_secret_comes_from_the_environment_or_the_secrets_file(tmp_path: Path,
 def test_a_secret_of_the_wrong_type_is_not_repeated(tmp_path: Path) -> None:
     folder = write(tmp_path, "", "[lake.catalog]\ntoken = 734159265")
     with pytest.raises(ConfigError) as caught:
-        load(folder, None, {})
+        load_settings(folder, None, {})
     assert caught.value.cause == "secrets.toml: `lake.catalog.token` must be text, not int."
 
 
 def test_a_password_inside_an_address_is_taken_out(tmp_path: Path) -> None:
     folder = write(tmp_path, '[lake.catalog]\ntype = "postgres"')
     uri = "postgres://ann%40x:p%40ss%2Fw@db:5433/lake?sslmode=require"
-    settings = load(folder, None, {"THERMOCLINE_LAKE__CATALOG__URI": uri})
+    settings = load_settings(folder, None, {"THERMOCLINE_LAKE__CATALOG__URI": uri})
     assert settings.catalog.uri == "postgresql://ann%40x@db:5433/lake?sslmode=require"
     assert settings.catalog.user == "ann@x"
     assert settings.catalog.password == Secret("p@ss/w")
@@ -89,7 +89,7 @@ def test_user_and_password_settings_win_over_the_address(tmp_path: Path) -> None
         "THERMOCLINE_LAKE__CATALOG__USER": "bob",
         "THERMOCLINE_LAKE__CATALOG__PASSWORD": CANARY,
     }
-    catalog = load(folder, None, environ).catalog
+    catalog = load_settings(folder, None, environ).catalog
     assert (catalog.uri, catalog.user) == ("postgresql://bob@db/lake", "bob")
     assert catalog.password == Secret(CANARY)
 
@@ -107,7 +107,7 @@ def test_user_and_password_settings_win_over_the_address(tmp_path: Path) -> None
 def test_an_address_with_a_password_is_refused_in_the_shared_file(tmp_path: Path, uri: str) -> None:
     folder = write(tmp_path, f'[lake.catalog]\ntype = "postgres"\nuri = "{uri}"')
     with pytest.raises(ConfigError) as caught:
-        load(folder, None, {})
+        load_settings(folder, None, {})
     assert "lake.catalog.uri" in caught.value.cause
     assert CANARY not in str(caught.value.as_dict())
 
@@ -116,7 +116,7 @@ def test_an_address_with_a_password_is_refused_in_the_shared_file(tmp_path: Path
 def test_an_address_that_cannot_be_split_goes_no_further(tmp_path: Path, text: str) -> None:
     folder = write(tmp_path, '[lake.catalog]\ntype = "postgres"')
     with pytest.raises(ConfigError) as caught:
-        load(folder, None, {"THERMOCLINE_LAKE__CATALOG__URI": text})
+        load_settings(folder, None, {"THERMOCLINE_LAKE__CATALOG__URI": text})
     assert CANARY not in str(caught.value.as_dict())
 
 
@@ -131,16 +131,16 @@ def test_an_address_that_cannot_be_split_goes_no_further(tmp_path: Path, text: s
 )
 def test_a_secret_among_free_properties_is_refused(tmp_path: Path, section: str, name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load(write(tmp_path, f'[{section}]\n"{name}" = "{CANARY}"'), None, {})
+        load_settings(write(tmp_path, f'[{section}]\n"{name}" = "{CANARY}"'), None, {})
     assert name in caught.value.cause
     assert CANARY not in str(caught.value.as_dict())
 
 
 def test_a_secrets_file_that_all_can_read_is_warned_of(tmp_path: Path) -> None:
     folder = write(tmp_path, "", f'[lake.s3]\nsecret_key = "{CANARY}"')
-    assert load(folder, None, {}).warnings == ()
+    assert load_settings(folder, None, {}).warnings == ()
     (folder / "secrets.toml").chmod(0o644)
-    (warning,) = load(folder, None, {}).warnings
+    (warning,) = load_settings(folder, None, {}).warnings
     assert warning == (
         f"secrets.toml can be read by everybody; run `chmod 600 {folder / 'secrets.toml'}`."
     )

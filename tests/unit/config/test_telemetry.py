@@ -15,7 +15,7 @@ from thermocline import telemetry
 def nothing_hidden(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(telemetry, "_hidden", set())
     yield
-    telemetry.log_to(Path("/dev/null"))
+    telemetry.configure_log(Path("/dev/null"))
 
 
 def test_a_hidden_value_is_redacted_in_every_spelling() -> None:
@@ -38,7 +38,7 @@ def test_one_line_cannot_be_broken_out_of() -> None:
 def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:
     target = tmp_path / "log.jsonl"
     telemetry.hide(["c4nary-s3cret"])
-    telemetry.log_to(target)
+    telemetry.configure_log(target)
     telemetry.log("lake", "commit\r\nforged", table="silver.orders", token="c4nary-s3cret")
     telemetry.log("lake", "too small to be told", level="DEBUG")
     telemetry.log("lake", "unreachable", level="WARNING", path=Path("x"))
@@ -51,7 +51,7 @@ def test_the_log_is_one_json_object_a_line(tmp_path: Path) -> None:
 
 
 def test_the_log_goes_to_stderr_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    telemetry.log_to()
+    telemetry.configure_log()
     telemetry.log("run", "began", run="r1")
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -60,7 +60,7 @@ def test_the_log_goes_to_stderr_on_request(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_log_stays_bounded_and_its_owners(tmp_path: Path) -> None:
     target = tmp_path / "serve.log"
-    telemetry.log_to(target, largest=10_000)
+    telemetry.configure_log(target, largest=10_000)
     for number in range(1_000):
         telemetry.log("serve", "looked", number=number)
     files = sorted(tmp_path.iterdir())

@@ -11,15 +11,15 @@ from thermocline.contract import load_contract, parse_type
 from thermocline.contract.definition import (
     INGEST_COLUMNS,
     SCD2_COLUMNS,
-    Drift,
-    Incremental,
-    Updates,
-    Write,
+    DriftMode,
+    IncrementalMode,
+    UpdateMode,
+    WriteMode,
 )
-from thermocline.contract.odcs import rules
+from thermocline.contract.odcs import quality
 from thermocline.contract.odcs.bounds import OPERATORS
 from thermocline.contract.odcs.columns import TRANSFORMS
-from thermocline.contract.odcs.custom import COLUMN_SETTINGS, TABLE_SETTINGS
+from thermocline.contract.odcs.custom_properties import COLUMN_SETTINGS, TABLE_SETTINGS
 from thermocline.contract.type_syntax import SYNONYMS
 from thermocline.contract.types import PRIMITIVES
 
@@ -31,10 +31,10 @@ WORDS = {word for code in CODE for word in re.findall(r"[A-Za-z_][\w-]*", code)}
 @pytest.mark.parametrize(
     "words",
     [
-        TABLE_SETTINGS, COLUMN_SETTINGS, OPERATORS, TRANSFORMS, rules.METRICS, PRIMITIVES,
-        [*Write, *Updates, *Drift, *Incremental],
+        TABLE_SETTINGS, COLUMN_SETTINGS, OPERATORS, TRANSFORMS, quality.METRICS, PRIMITIVES,
+        [*WriteMode, *UpdateMode, *DriftMode, *IncrementalMode],
         [column.name for column in (*INGEST_COLUMNS, *SCD2_COLUMNS)],
-        [argument for argument in rules.ARGUMENTS if argument != "property"],
+        [argument for argument in quality.ARGUMENTS if argument != "property"],
     ],
 )  # fmt: skip
 def test_everything_accepted_is_on_the_page(words):

@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thermocline.contract import Column, Contract, Evolution, Partition, Shape, Sort
-from thermocline.contract.compare import compare
+from thermocline.contract import Column, Contract, Evolution, PartitionField, SortField, TableShape
+from thermocline.contract.evolution import plan_evolution
 from thermocline.contract.types import Decimal, Field, List, Map, Primitive, Struct, Type
 
 NAMES = ("a", "b", "c", "d", "e", "f", "g")
@@ -38,26 +38,26 @@ types = st.recursive(plain, _nested, max_leaves=6)
 
 
 @st.composite
-def shapes(draw) -> Shape:
+def shapes(draw) -> TableShape:
     columns = draw(_members(Column, types))
     flat = [c for c in columns if isinstance(c.type, Primitive | Decimal)]
     key = [c.name for c in flat if c.required and c.type != Primitive("float")]
     some = st.lists(st.sampled_from(flat), unique=True, max_size=2) if flat else st.just([])
-    return Shape(
+    return TableShape(
         columns,
         tuple(draw(st.lists(st.sampled_from(key), unique=True)) if key else ()),
-        tuple(Partition(c.name) for c in draw(some) if c.type != Primitive("float")),
-        tuple(Sort(c.name, draw(st.booleans())) for c in draw(some)),
+        tuple(PartitionField(c.name) for c in draw(some) if c.type != Primitive("float")),
+        tuple(SortField(c.name, draw(st.booleans())) for c in draw(some)),
     )
 
 
-def contract_of(shape: Shape, **more) -> Contract:
+def contract_of(shape: TableShape, **more) -> Contract:
     return Contract(
         "silver.t", shape.columns, key=shape.key, partition=shape.partition, sort=shape.sort, **more
     )
 
 
-def seen(shape: Shape) -> tuple:
+def seen(shape: TableShape) -> tuple:
     """What a table shows of a shape: no renames, no order in the key."""
     columns = tuple(Column(c.name, c.type, c.required, c.doc) for c in shape.columns)
     return columns, frozenset(shape.key), shape.partition, shape.sort
@@ -66,8 +66,8 @@ def seen(shape: Shape) -> tuple:
 @settings(max_examples=60)
 @given(shapes(), shapes())
 def test_nothing_to_change_exactly_when_the_shapes_are_equal(one, other):
-    assert compare(one, contract_of(one)) == Evolution()
-    evolution = compare(one, contract_of(other))
+    assert plan_evolution(one, contract_of(one)) == Evolution()
+    evolution = plan_evolution(one, contract_of(other))
     assert (evolution.changes == () and evolution.problems == ()) == (seen(one) == seen(other))
 
 
@@ -122,17 +122,17 @@ class _Editor:
 
 
 @st.composite
-def declared_changes(draw) -> tuple[Shape, Contract]:
+def declared_changes(draw) -> tuple[TableShape, Contract]:
     current, editor = draw(shapes()), _Editor(draw)
     held = {*current.key, *(p.column for p in current.partition)}
     columns = editor.members(current.columns, "", held)
     now = {c.renamed_from or c.name: c.name for c in columns}
     keep_key = editor.chance() or draw(st.booleans())
-    wanted = Shape(
+    wanted = TableShape(
         columns,
         tuple(now[name] for name in current.key) if keep_key else (),
         tuple(replace(p, column=now[p.column]) for p in current.partition),
-        tuple(Sort(now[s.column], s.descending) for s in current.sort if s.column in now),
+        tuple(SortField(now[s.column], s.descending) for s in current.sort if s.column in now),
     )
     return current, contract_of(wanted, dropped=tuple(editor.dropped))
 
@@ -141,7 +141,7 @@ def declared_changes(draw) -> tuple[Shape, Contract]:
 @given(declared_changes())
 def test_applying_declared_changes_gives_the_wanted_shape(pair):
     current, wanted = pair
-    evolution = compare(current, wanted)
+    evolution = plan_evolution(current, wanted)
     assert evolution.problems == ()
     assert seen(evolution.apply(current)) == seen(wanted.shape)
 
@@ -150,8 +150,8 @@ def test_applying_declared_changes_gives_the_wanted_shape(pair):
 @given(declared_changes())
 def test_applied_changes_are_not_asked_for_again(pair):
     current, wanted = pair
-    after = compare(current, wanted).apply(current)
-    again = compare(after, wanted)
+    after = plan_evolution(current, wanted).apply(current)
+    again = plan_evolution(after, wanted)
     assert again.changes == ()
     assert again.problems == ()
 
@@ -161,8 +161,8 @@ def test_applied_changes_are_not_asked_for_again(pair):
 def test_the_way_back_loses_nothing_silently(pair):
     """Whatever was added or widened, the old contract does not quietly take it away."""
     current, wanted = pair
-    after = compare(current, wanted).apply(current)
-    back = compare(after, contract_of(current))
+    after = plan_evolution(current, wanted).apply(current)
+    back = plan_evolution(after, contract_of(current))
     names = {c.name for c in current.columns}
     lost = [c.name for c in after.columns if c.name not in names]
     refused = {problem.where for problem in back.problems}

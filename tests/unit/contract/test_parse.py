@@ -10,11 +10,11 @@ import pytest
 from thermocline.contract import (
     Column,
     Contract,
-    Drift,
-    Partition,
-    Sort,
-    Updates,
-    Write,
+    DriftMode,
+    PartitionField,
+    SortField,
+    UpdateMode,
+    WriteMode,
     load_contract,
     load_contracts,
 )
@@ -78,13 +78,13 @@ def test_the_tours_contract(write):
             Column("updated_at", Primitive("timestamptz"), doc="when it changed"),
         ),
         key=("order_id",),
-        partition=(Partition("order_date", "day"),),
-        sort=(Sort("order_date", descending=True), Sort("order_id")),
-        write=Write.MERGE,
+        partition=(PartitionField("order_date", "day"),),
+        sort=(SortField("order_date", descending=True), SortField("order_id")),
+        write=WriteMode.MERGE,
         order_by=("updated_at",),
         delete_when="_op = 'd'",
-        updates=Updates.MERGE_ON_READ,
-        drift=Drift.RESCUE,
+        updates=UpdateMode.MERGE_ON_READ,
+        drift=DriftMode.RESCUE,
         dropped=("old_total",),
         rules=contract.rules,
         freshness=timedelta(minutes=5),
@@ -168,7 +168,7 @@ def test_positions_order_the_key_and_the_partitions(load):
         """)
     assert contract.key == ("b", "a", "c")
     assert contract.partition == (
-        Partition("b", "truncate", 4), Partition("a", "bucket", 16), Partition("c"),
+        PartitionField("b", "truncate", 4), PartitionField("a", "bucket", 16), PartitionField("c"),
     )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def test_system_columns_may_be_declared_as_they_are(load):
 
 def test_settings_may_stand_at_the_schema_as_well(load):
     setting = "customProperties: [{property: write, value: replace}]\n"
-    assert load(schema=setting).write is Write.REPLACE
+    assert load(schema=setting).write is WriteMode.REPLACE
 
 
 def test_but_not_at_both(problems):

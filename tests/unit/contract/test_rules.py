@@ -214,6 +214,6 @@ def test_both_sides_of_a_foreign_key_have_as_many_columns(problems):
 
 def test_rules_that_a_single_row_can_break():
     kinds = ("missing", "accepted", "range", "length", "pattern", "duplicates", "row_count", "sql")
-    assert [kind for kind in kinds if Rule(kind).row_level] == [
+    assert [kind for kind in kinds if Rule(kind).is_row_level] == [
         "missing", "accepted", "range", "length", "pattern",
     ]  # fmt: skip

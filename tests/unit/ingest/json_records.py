@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Decimal, Field, List, Primitive, Struct
 
 ITEM = Struct(
@@ -38,7 +38,7 @@ COLUMNS = (
 )
 
 
-def contract(drift: Drift = Drift.RESCUE, **more: Any) -> Contract:
+def contract(drift: DriftMode = DriftMode.RESCUE, **more: Any) -> Contract:
     return Contract("bronze.t", COLUMNS, drift=drift, messages=True, **more)
 
 

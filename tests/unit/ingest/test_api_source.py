@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from thermocline.errors import ConfigError, ContractError
-from thermocline.ingest.address import Origin
 from thermocline.ingest.api.source import ApiSource
-from thermocline.ingest.secret import literal_secret, reveal
+from thermocline.ingest.egress_policy import UrlOrigin
+from thermocline.ingest.secret import find_literal_secret, reveal
 from thermocline.ingest.source import load_sources
 from thermocline.telemetry import redact
 
@@ -40,7 +40,7 @@ resource: issues
 def load(folder: Path, text: str) -> ApiSource:
     (folder / "sources").mkdir(exist_ok=True)
     (folder / "sources" / "issues.yaml").write_text(text)
-    found: ApiSource = load_sources(folder / "sources")["issues"].reach
+    found: ApiSource = load_sources(folder / "sources")["issues"].connection
     return found
 
 
@@ -69,7 +69,7 @@ def test_a_token_url_is_a_host_that_the_source_names(tmp_path: Path) -> None:
         " client_id: me, client_secret: {secret: S}}"
     )
     text = WHOLE.replace("auth: {type: bearer, token: {secret: ISSUES_TOKEN}}", oauth)
-    assert Origin("https", "login.example.com", 443) in load(tmp_path, text).origins
+    assert UrlOrigin("https", "login.example.com", 443) in load(tmp_path, text).origins
 
 
 REFUSALS = {
@@ -120,4 +120,4 @@ def test_a_secret_is_the_environments_and_hidden_from_output() -> None:
     ],
 )
 def test_a_secret_in_the_clear_is_found_wherever_it_stands(data: Any, place: Any) -> None:
-    assert literal_secret(data) == place
+    assert find_literal_secret(data) == place

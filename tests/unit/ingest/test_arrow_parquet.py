@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Decimal, Field, Fixed, List, Map, Primitive, Struct, Type
 from thermocline.ingest.arrow import parquet
-from thermocline.ingest.arrow.parquet import ParquetRows, batches
-from thermocline.ingest.plain import Declined
+from thermocline.ingest.arrow.parquet import ParquetReader, read_batches
+from thermocline.ingest.unambiguous_json import NeedsSpark
 
 OLD_LIST = {"use_compliant_nested_type": False}
 
@@ -28,13 +28,15 @@ def stored(table: pa.Table, **options: Any) -> io.BytesIO:
     return out
 
 
-def read(values: Any, wanted: Type, drift: Drift = Drift.REFUSE, **options: Any) -> list[Any]:
+def read(
+    values: Any, wanted: Type, drift: DriftMode = DriftMode.REFUSE, **options: Any
+) -> list[Any]:
     """The values of a file's one column as the contract's type."""
     contract = Contract("bronze.t", (Column("x", wanted),), drift=drift)
     file = stored(pa.table({"x": values}), **options)
-    rows = ParquetRows(pq.read_schema(file), contract)
+    rows = ParquetReader(pq.read_schema(file), contract)
     file.seek(0)
-    return [row for part in batches(file) for row in rows.typed(part).column("x").to_pylist()]
+    return [row for part in read_batches(file) for row in rows.typed(part).column("x").to_pylist()]
 
 
 MOMENT = datetime(2026, 3, 1, 12, 30)
@@ -95,7 +97,7 @@ def test_values_of_a_type_that_the_contracts_holds(
     ids=str,
 )  # fmt: skip
 def test_values_that_are_left_to_spark(values: pa.Array, wanted: Type) -> None:
-    with pytest.raises(Declined):
+    with pytest.raises(NeedsSpark):
         read(values, wanted)
 
 
@@ -103,13 +105,13 @@ def test_a_text_that_is_not_utf8_is_left_to_spark() -> None:
     broken = pa.StringArray.from_buffers(
         1, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")
     )
-    with pytest.raises(Declined, match="cannot be read to its end"):
+    with pytest.raises(NeedsSpark, match="cannot be read to its end"):
         read(broken, Primitive("string"))
 
 
 def test_layouts_of_old_are_left_to_spark() -> None:
     moments = pa.array([MOMENT], pa.timestamp("us"))
-    with pytest.raises(Declined):
+    with pytest.raises(NeedsSpark):
         read(moments, Primitive("timestamp"), use_deprecated_int96_timestamps=True)
     assert read(pa.array([[1]]), List(Primitive("long")), **OLD_LIST) == [[1]]
 
@@ -127,38 +129,38 @@ def spark_schema(kind: Any) -> dict[str, Any]:
 def test_what_spark_says_of_its_own_files_is_heeded() -> None:
     nested = {"type": "array", "elementType": spark_schema("decimal(4,2)")}
     for kind in ("long", nested):
-        assert [part.num_rows for part in batches(spark_file(spark_schema(kind)))] == [1]
+        assert [part.num_rows for part in read_batches(spark_file(spark_schema(kind)))] == [1]
     for kind in ("interval day to second", {"type": "udt", "class": "x"}, "variant"):
-        with pytest.raises(Declined, match="type of Spark's own"):
-            list(batches(spark_file(spark_schema(kind))))
-    with pytest.raises(Declined, match="old calendar"):
+        with pytest.raises(NeedsSpark, match="type of Spark's own"):
+            list(read_batches(spark_file(spark_schema(kind))))
+    with pytest.raises(NeedsSpark, match="old calendar"):
         old = {"org.apache.spark.legacyDateTime": ""}
-        list(batches(spark_file(spark_schema("long"), **old)))
+        list(read_batches(spark_file(spark_schema("long"), **old)))
 
 
 def test_a_file_is_read_in_batches_of_bounded_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "BATCH_BYTES", 1000)
-    monkeypatch.setattr(parquet, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(parquet, "MIN_ROWS", 1)
     texts = [f"{n:0100}" for n in range(50)]
-    found = [part["x"].to_pylist() for part in batches(stored(pa.table({"x": texts})))]
+    found = [part["x"].to_pylist() for part in read_batches(stored(pa.table({"x": texts})))]
     assert [text for part in found for text in part] == texts
     assert max(map(len, found)) <= 10
 
 
 def test_fields_that_the_contract_does_not_name() -> None:
     table = pa.table({"x": [1], "n": [7], "s": ["t"], "f": [0.5]})
-    contract = Contract("bronze.t", (Column("x", Primitive("long")),), drift=Drift.RESCUE)
+    contract = Contract("bronze.t", (Column("x", Primitive("long")),), drift=DriftMode.RESCUE)
     plain = table.drop_columns(["f"])
-    rows = ParquetRows(plain.schema, contract).typed(plain)
+    rows = ParquetReader(plain.schema, contract).typed(plain)
     assert rows["_rescued"].to_pylist() == [[("n", "7"), ("s", "t")]]
-    with pytest.raises(Declined, match="f, which the contract does not name"):
-        ParquetRows(table.schema, contract).typed(table)
-    for drift in (Drift.ADD, Drift.REFUSE):
-        with pytest.raises(Declined):
-            ParquetRows(plain.schema, Contract("bronze.t", contract.columns, drift=drift))
+    with pytest.raises(NeedsSpark, match="f, which the contract does not name"):
+        ParquetReader(table.schema, contract).typed(table)
+    for drift in (DriftMode.ADD, DriftMode.REFUSE):
+        with pytest.raises(NeedsSpark):
+            ParquetReader(plain.schema, Contract("bronze.t", contract.columns, drift=drift))
 
 
 def test_names_that_differ_only_in_case_are_left_to_spark() -> None:
     table = pa.table({"x": [1], "X": [2]})
-    with pytest.raises(Declined, match="two columns"):
-        ParquetRows(table.schema, Contract("bronze.t", (Column("x", Primitive("long")),)))
+    with pytest.raises(NeedsSpark, match="two columns"):
+        ParquetReader(table.schema, Contract("bronze.t", (Column("x", Primitive("long")),)))

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Decimal, List, Primitive
-from thermocline.ingest.arrow import text
-from thermocline.ingest.arrow.csv import Csv
-from thermocline.ingest.arrow.jsonl import JsonLines
-from thermocline.ingest.arrow.text import Block, as_read, blocks
+from thermocline.ingest.arrow import text_blocks
+from thermocline.ingest.arrow.csv import CsvReader
+from thermocline.ingest.arrow.jsonl import JsonLinesReader
+from thermocline.ingest.arrow.text_blocks import TextBlock, decode_line, split_blocks
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.plain import Declined
+from thermocline.ingest.unambiguous_json import NeedsSpark
 
 CONTRACT = Contract(
     "bronze.t",
@@ -27,7 +27,7 @@ CONTRACT = Contract(
         Column("m", Decimal(5, 2)),
         Column("day", Primitive("date")),
     ),
-    drift=Drift.RESCUE,
+    drift=DriftMode.RESCUE,
 )
 LAYOUT = Layout("csv", ("i", "s", "m", "day"))
 
@@ -39,8 +39,8 @@ def test_blocks_hold_the_lines_of_a_text_at_their_places(
     whole = b"".join(pieces)
     lines = whole.removesuffix(b"\n").split(b"\n") if whole else []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "BLOCK_BYTES", size)
-        found = list(blocks(iter(pieces), first))
+        patch.setattr(text_blocks, "BLOCK_BYTES", size)
+        found = list(split_blocks(iter(pieces), first))
     assert [line for block in found for line in block.lines] == lines
     places = [block.first + n for block in found for n in range(block.count)]
     assert places == list(range(first, first + len(lines)))
@@ -53,15 +53,15 @@ def test_a_byte_order_mark_is_no_part_of_the_text(cuts: list[int], size: int) ->
     places = [0, *sorted(cuts), len(whole)]
     pieces = [whole[start:end] for start, end in pairwise(places)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "BLOCK_BYTES", size)
-        lines = [line for block in blocks(iter(pieces), 1) for line in block.lines]
+        patch.setattr(text_blocks, "BLOCK_BYTES", size)
+        lines = [line for block in split_blocks(iter(pieces), 1) for line in block.lines]
     assert lines == [b"\xef\xbb\xbfa", b"\xef\xbb\xbfb", b"c"]
 
 
 def test_a_line_is_read_as_spark_reads_it() -> None:
-    assert as_read(b"a\r\r") == ("a", None)
-    assert as_read(b"\xef\xbb\xbfa") == ("\ufeffa", None)
-    assert as_read(b"\xef\xbb\xbf\xff\r") == ("ï»¿ÿ", "not valid text in its encoding")
+    assert decode_line(b"a\r\r") == ("a", None)
+    assert decode_line(b"\xef\xbb\xbfa") == ("\ufeffa", None)
+    assert decode_line(b"\xef\xbb\xbf\xff\r") == ("ï»¿ÿ", "not valid text in its encoding")
 
 
 def test_json_lines_that_are_not_plain_are_found_one_by_one(
@@ -72,7 +72,7 @@ def test_json_lines_that_are_not_plain_are_found_one_by_one(
     for at, line in odd.items():
         lines[at] = line
     lines[5] = b" \r"
-    table, positions, found = JsonLines(CONTRACT).read(Block(b"\n".join(lines), 11))
+    table, positions, found = JsonLinesReader(CONTRACT).read(TextBlock(b"\n".join(lines), 11))
     assert table is not None
     assert sorted(found) == [11 + at for at in odd]
     assert positions == [11 + n for n in range(700) if n not in odd and n != 5]
@@ -80,7 +80,7 @@ def test_json_lines_that_are_not_plain_are_found_one_by_one(
 
 
 def read(*lines: bytes, layout: Layout = LAYOUT) -> tuple[list[tuple[object, ...]], list[int]]:
-    table, positions, odd = Csv(layout, CONTRACT).read(Block(b"\n".join(lines), 1))
+    table, positions, odd = CsvReader(layout, CONTRACT).read(TextBlock(b"\n".join(lines), 1))
     rows = [] if table is None else [tuple(row.values()) for row in table.to_pylist()]
     assert len(rows) == len(positions)
     return rows, odd
@@ -145,7 +145,9 @@ CELLS = {
 def test_one_cell_that_is_not_plain_makes_its_line_odd(kind: str, cell: str, odd: bool) -> None:
     contract = Contract("bronze.t", (Column("v", Primitive(kind)), Column("n", Primitive("int"))))
     lines = f"{CELLS[kind][0][0]},1\n{cell},2".encode()
-    table, positions, found = Csv(Layout("csv", ("v", "n")), contract).read(Block(lines, 1))
+    table, positions, found = CsvReader(Layout("csv", ("v", "n")), contract).read(
+        TextBlock(lines, 1)
+    )
     assert (positions, found) == (([1], [2]) if odd else ([1, 2], []))
     assert table is not None
     assert all((row["v"] is None) == (cell == "" and row["n"] == 2) for row in table.to_pylist())
@@ -168,11 +170,11 @@ def test_what_the_contract_does_not_name_is_rescued() -> None:
         (Layout("csv", ("i",), delimiter=" "), CONTRACT),
         (Layout("csv", ("i",), quote="x", escape="x"), CONTRACT),
         (Layout("csv", ("i",), null="NA"), CONTRACT),
-        (Layout("csv", ("i", "more")), Contract("bronze.t", CONTRACT.columns, drift=Drift.ADD)),
+        (Layout("csv", ("i", "more")), Contract("bronze.t", CONTRACT.columns, drift=DriftMode.ADD)),
         (Layout("csv", ("i",)), Contract("bronze.t", (Column("i", List(Primitive("int"))),))),
         (Layout("csv", ("i",)), Contract("bronze.t", (Column("i", Primitive("uuid")),))),
     ],
 )
 def test_a_layout_that_is_left_to_spark(layout: Layout, contract: Contract) -> None:
-    with pytest.raises(Declined):
-        Csv(layout, contract)
+    with pytest.raises(NeedsSpark):
+        CsvReader(layout, contract)

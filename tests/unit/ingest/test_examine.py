@@ -13,19 +13,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from thermocline.ingest import examine as module
-from thermocline.ingest.examine import Examined, examine
+from thermocline.ingest import inspection as module
+from thermocline.ingest.inspection import InspectedFile, inspect_file
 from thermocline.ingest.landing import LocalFolder
 from thermocline.ingest.source import Source, TextOptions
 
 
-def look(path: Path, content: bytes | None = None, **options: object) -> Examined:
+def look(path: Path, content: bytes | None = None, **options: object) -> InspectedFile:
     if content is not None:
         path.write_bytes(content)
     folder = LocalFolder(path.parent)
     file = next(f for f in folder.entries([]) if f.name == path.name)
     source = Source("a", str(path.parent), "bronze.a")
-    return examine(folder, file, replace(source, **options))  # type: ignore[arg-type]
+    return inspect_file(folder, file, replace(source, **options))  # type: ignore[arg-type]
 
 
 def zstd(content: bytes) -> bytes:
@@ -68,7 +68,7 @@ def test_members_of_a_gzip_file_are_read_together(tmp_path: Path) -> None:
 
 
 def test_a_bomb_is_not_unpacked_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "EXPANSION_FREE", 10_000_000)
+    monkeypatch.setattr(module, "MIN_EXPANSION_LIMIT", 10_000_000)
     found = look(tmp_path / "a.jsonl.gz", gzip.compress(bytes(60_000_000)))
     assert found.flaw == "it unpacks to more than 200 times its size"
 

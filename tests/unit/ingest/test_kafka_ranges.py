@@ -6,13 +6,14 @@ import pytest
 
 from thermocline.ingest.kafka import ranges
 from thermocline.ingest.kafka.ranges import Extent, Span, Topic
+from thermocline.ingest.marks import Position
 
 
 def topic(*extents: tuple[int, int], id_: str = "A") -> Topic:
     return Topic(id_, {n: Extent(*extent) for n, extent in enumerate(extents)})
 
 
-def at(*offsets: int, id_: str = "A") -> ranges.Position:
+def at(*offsets: int, id_: str = "A") -> Position:
     return {"topics": {"t": {"id": id_, "next": {str(n): o for n, o in enumerate(offsets)}}}}
 
 
@@ -60,9 +61,7 @@ def test_reading_on_ends_where_the_topic_ends() -> None:
         (at(3), topic((0, 9), id_="B"), "t was deleted and made again after 3 of its records"),
     ],
 )
-def test_what_may_be_missing_is_said(
-    position: ranges.Position, there: Topic, said: str | None
-) -> None:
+def test_what_may_be_missing_is_said(position: Position, there: Topic, said: str | None) -> None:
     found = ranges.losses(position, {"t": there})
     assert (found == []) if said is None else (len(found) == 1 and said in found[0])
 

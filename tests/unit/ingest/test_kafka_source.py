@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from thermocline.errors import ConfigError, ContractError
-from thermocline.ingest.source import Limits, Source, load_sources
+from thermocline.ingest.source import BatchLimits, Source, load_sources
 
 GOOD = "kind: kafka\nservers: broker:9092\ntopic: orders\ntarget: bronze.raw_orders\n"
 
@@ -20,8 +20,12 @@ def load(folder: Path, text: str, name: str = "orders") -> Source:
 
 def test_a_source_and_its_defaults(tmp_path: Path) -> None:
     source = load(tmp_path, GOOD + "batch: {rows: 10}\n")
-    assert (source.kind, source.messages, source.limits) == ("kafka", True, Limits(10, 256 << 20))
-    reach = source.reach
+    assert (source.kind, source.has_messages, source.limits) == (
+        "kafka",
+        True,
+        BatchLimits(10, 256 << 20),
+    )
+    reach = source.connection
     assert (reach.servers, reach.topics, reach.format) == ("broker:9092", ("orders",), "json")
     assert reach.client_options() == {"bootstrap.servers": "broker:9092"}
 
@@ -30,9 +34,9 @@ def test_secrets_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.M
     source = load(tmp_path, GOOD + "options: {sasl.jaas.config: {secret: KAFKA_LOGIN}}\n")
     assert "canary" not in repr(source)
     with pytest.raises(ConfigError, match="KAFKA_LOGIN is not set"):
-        source.reach.client_options()
+        source.connection.client_options()
     monkeypatch.setenv("KAFKA_LOGIN", "canary-login")
-    assert source.reach.client_options()["sasl.jaas.config"] == "canary-login"
+    assert source.connection.client_options()["sasl.jaas.config"] == "canary-login"
     assert "canary" not in repr(source)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from thermocline.ingest.kafka.ranges import Span
 from thermocline.ingest.kafka.swift import _Reading
-from thermocline.ingest.plain import Declined
+from thermocline.ingest.unambiguous_json import NeedsSpark
 
 SPAN = Span("t", 0, 5, 8)
 
@@ -69,5 +69,5 @@ def test_a_span_is_done_when_each_of_its_offsets_came() -> None:
     ],
 )
 def test_an_offset_that_is_missing_twice_or_out_of_order_declines(given: tuple[Given, ...]) -> None:
-    with pytest.raises(Declined):
+    with pytest.raises(NeedsSpark):
         taken(*given)

@@ -7,13 +7,13 @@ import pytest
 
 from thermocline.errors import NotFound
 from thermocline.ingest.landing import (
-    Away,
+    FileUnavailable,
     LandingFile,
     LocalFolder,
-    glob_escaped,
+    escape_glob,
     list_landing,
 )
-from thermocline.ingest.lines import decoded, location_of
+from thermocline.ingest.lines import decode_uri, unescape_path
 from thermocline.ingest.source import Source
 
 
@@ -72,17 +72,17 @@ def test_a_file_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
     (file,) = folder.entries([])
     (tmp_path / "landing/a.csv").unlink()
     (tmp_path / "landing/a.csv").symlink_to(tmp_path / "secret.csv")
-    with pytest.raises(Away) as away:
+    with pytest.raises(FileUnavailable) as away:
         folder.open(file)
     assert (away.value.file, away.value.reason) == (file, "")
-    assert not folder.unchanged(file)
+    assert not folder.is_unchanged(file)
 
 
 def test_a_file_that_became_a_folder_or_a_pipe_is_not_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder", "gone"):
-        with pytest.raises(Away) as away:
+        with pytest.raises(FileUnavailable) as away:
             LocalFolder(tmp_path).open(LandingFile(name, 1, 1, str(tmp_path / name)))
         assert (away.value.file.name, away.value.reason) == (name, "")
 
@@ -111,10 +111,10 @@ def test_a_missing_folder_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/a/b.csv", "/a [1]{x}*?/b\\c.csv", "/é 日/%20#.csv"])
 def test_what_is_escaped_for_spark_is_found_again(path: str) -> None:
-    assert location_of(glob_escaped(path)) == path
+    assert unescape_path(escape_glob(path)) == path
 
 
 def test_what_spark_reports_is_decoded() -> None:
-    assert decoded("file:/a%20b/c%2520%23.csv") == "/a b/c%20#.csv"
-    assert decoded("s3a://bucket/a%20b.csv") == "bucket/a b.csv"
-    assert location_of("s3a://bucket/a b.csv") == "bucket/a b.csv"
+    assert decode_uri("file:/a%20b/c%2520%23.csv") == "/a b/c%20#.csv"
+    assert decode_uri("s3a://bucket/a%20b.csv") == "bucket/a b.csv"
+    assert unescape_path("s3a://bucket/a b.csv") == "bucket/a b.csv"

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from thermocline.contract.definition import Column, Contract, Drift
+from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Primitive
 from thermocline.ingest import drift
-from thermocline.ingest.examine import Examined
+from thermocline.ingest.inspection import InspectedFile
 from thermocline.ingest.landing import LandingFile
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.ledger import Ledger, bookmark_of, consumed
+from thermocline.ingest.ledger import Ledger, make_bookmark, make_consumed
 from thermocline.ingest.source import Source, TextOptions
-from thermocline.lake.consumed import LandedFile
+from thermocline.lake.consumption import LandedFile
 
 STRING = Primitive("string")
-TABLE = Contract("bronze.a", (Column("a", STRING), Column("b", STRING)), drift=Drift.ADD)
+TABLE = Contract("bronze.a", (Column("a", STRING), Column("b", STRING)), drift=DriftMode.ADD)
 
 
 def file(name: str = "a.csv", size: int = 1, modified: int = 1) -> LandingFile:
@@ -19,54 +19,54 @@ def file(name: str = "a.csv", size: int = 1, modified: int = 1) -> LandingFile:
 
 
 def test_a_bookmark_names_files_by_content() -> None:
-    examined = [Examined(file("x", 5, 7), "ab")]
-    assert bookmark_of(examined, beside=False) == {
+    examined = [InspectedFile(file("x", 5, 7), "ab")]
+    assert make_bookmark(examined, beside=False) == {
         "files": {"ab": "x"},
         "seen": {"ab": [5, 7]},
     }
-    assert bookmark_of(examined, beside=True) == {"landed": 1}
-    assert consumed(examined).files == (LandedFile("ab", "x", 5, 7),)
+    assert make_bookmark(examined, beside=True) == {"landed": 1}
+    assert make_consumed(examined).files == (LandedFile("ab", "x", 5, 7),)
 
 
 def test_a_file_is_known_unread_only_while_nothing_of_it_changed() -> None:
     ledger = Ledger(seen={("x", 5, 7)})
-    assert ledger.unread([file("x", 5, 7)]) == []
-    assert ledger.unread([file("x", 5, 8)]) == [file("x", 5, 8)]
-    assert ledger.unread([file("x", 6, 7)]) == [file("x", 6, 7)]
-    assert ledger.unread([file("y", 5, 7)]) == [file("y", 5, 7)]
+    assert ledger.filter_unread([file("x", 5, 7)]) == []
+    assert ledger.filter_unread([file("x", 5, 8)]) == [file("x", 5, 8)]
+    assert ledger.filter_unread([file("x", 6, 7)]) == [file("x", 6, 7)]
+    assert ledger.filter_unread([file("y", 5, 7)]) == [file("y", 5, 7)]
 
 
 def test_where_bookmarks_have_expired_name_and_age_decide() -> None:
-    ledger = Ledger(before_cut=frozenset({"x"}), cut_ns=100)
-    assert ledger.unread([file("x", modified=100)]) == []
-    assert ledger.unread([file("x", modified=101)]) == [file("x", modified=101)]
-    assert ledger.unread([file("y", modified=1)]) == [file("y", modified=1)]
+    ledger = Ledger(names_before_expiry=frozenset({"x"}), expired_ns=100)
+    assert ledger.filter_unread([file("x", modified=100)]) == []
+    assert ledger.filter_unread([file("x", modified=101)]) == [file("x", modified=101)]
+    assert ledger.filter_unread([file("y", modified=1)]) == [file("y", modified=1)]
 
 
 def test_added_columns_have_usable_names() -> None:
     found = dict.fromkeys(["new", "A", "_own", "with space", "x.y", "_file", "z" * 300], STRING)
-    assert [column.name for column in drift.added(TABLE, found).columns] == ["a", "b", "new"]
+    assert [column.name for column in drift.add_columns(TABLE, found).columns] == ["a", "b", "new"]
 
 
 def test_a_batch_adds_a_bounded_number_of_columns() -> None:
     found = dict.fromkeys((f"k{n:04}" for n in range(1000)), STRING)
-    assert len(drift.added(TABLE, found).columns) == 2 + drift.MOST_ADDED
+    assert len(drift.add_columns(TABLE, found).columns) == 2 + drift.MAX_ADDED_COLUMNS
 
 
 def test_a_refusal_names_the_first_fields() -> None:
-    said = drift.refused([f"f{n:02}" for n in range(12)], TABLE)
+    said = drift.explain_refusal([f"f{n:02}" for n in range(12)], TABLE)
     assert "fields that bronze.a does not name: f00, f01" in said
     assert "f09 and 2 more; add" in said
 
 
 def test_a_layout_survives_quarantine() -> None:
     source = Source("a", "/in", "bronze.a", options=TextOptions(delimiter="|", escape="\\"))
-    examined = Examined(file(), "ab", "csv", fields=("x", "é"))
-    layout = Layout.of(examined, source, TABLE)
-    assert Layout.read(layout.written()) == layout
-    assert Layout.read(Layout("parquet", schema="a: int").written()) == Layout("jsonl")
+    examined = InspectedFile(file(), "ab", "csv", fields=("x", "é"))
+    layout = Layout.from_file(examined, source, TABLE)
+    assert Layout.read(layout.to_json()) == layout
+    assert Layout.read(Layout("parquet", schema="a: int").to_json()) == Layout("jsonl")
 
 
 def test_without_a_header_the_contract_names_the_fields() -> None:
     source = Source("a", "/in", "bronze.a", options=TextOptions(header=False))
-    assert Layout.of(Examined(file(), "ab", "csv"), source, TABLE).fields == ("a", "b")
+    assert Layout.from_file(InspectedFile(file(), "ab", "csv"), source, TABLE).fields == ("a", "b")

@@ -12,16 +12,18 @@ from tests.unit.ingest import json_records
 
 from thermocline.contract.definition import Column, Contract, Rule
 from thermocline.contract.types import Decimal, Field, Fixed, List, Map, Primitive, Struct
-from thermocline.ingest.plain import Declined, Plain
+from thermocline.ingest.unambiguous_json import NeedsSpark, UnambiguousJsonReader
 
-PLAIN = Plain(json_records.contract())
+PLAIN = UnambiguousJsonReader(json_records.contract())
 GOOD = b'{"s": "a{}\\n\\u00e9", "i": -1, "l": 9007199254740993, "d": 1e-3, "b": true, "m": 1.5}'
 
 
-def taken(*payloads: bytes | None, plain: Plain = PLAIN) -> list[dict[str, object]] | None:
+def taken(
+    *payloads: bytes | None, plain: UnambiguousJsonReader = PLAIN
+) -> list[dict[str, object]] | None:
     try:
         return plain.table(payloads).to_pylist()
-    except Declined:
+    except NeedsSpark:
         return None
 
 
@@ -140,8 +142,8 @@ def test_records_are_taken_together_as_each_is_alone(payloads: list[bytes]) -> N
     ids=str,
 )  # fmt: skip
 def test_a_type_that_is_not_shown_to_agree_is_left_to_spark(kind: object) -> None:
-    with pytest.raises(Declined, match="x is of type"):
-        Plain(Contract("bronze.t", (Column("x", kind),)))  # type: ignore[arg-type]
+    with pytest.raises(NeedsSpark, match="x is of type"):
+        UnambiguousJsonReader(Contract("bronze.t", (Column("x", kind),)))  # type: ignore[arg-type]
 
 
 def test_rows_that_break_the_contract_are_left_to_spark() -> None:
@@ -150,15 +152,15 @@ def test_rows_that_break_the_contract_are_left_to_spark() -> None:
         Rule("accepted", ("code",), (("values", ("a", "b")),)),
         Rule("range", ("id",), (("min", 1),), severity="warning"),
     )
-    ruled = Plain(Contract("bronze.t", columns, rules=rules))
+    ruled = UnambiguousJsonReader(Contract("bronze.t", columns, rules=rules))
     assert taken(b'{"id":-1,"code":"a"}', b'{"id":2}', plain=ruled) is not None
     assert taken(b'{"id":1,"code":"a"}', b'{"id":1,"code":"c"}', plain=ruled) is None
     assert taken(b'{"id":1}', b'{"code":"a"}', plain=ruled) is None
     assert taken(b'{"id":null}', plain=ruled) is None
     missing = Rule("missing", ("code",), (("values", ("n/a",)),))
-    worded = Plain(Contract("bronze.t", columns, rules=(missing,)))
+    worded = UnambiguousJsonReader(Contract("bronze.t", columns, rules=(missing,)))
     assert taken(b'{"id":1,"code":"a"}', plain=worded) is not None
     assert taken(b'{"id":1,"code":"n/a"}', plain=worded) is None
     assert taken(b'{"id":1}', plain=worded) is None
-    keyed = Plain(Contract("bronze.t", columns[1:], key=("code",)))
+    keyed = UnambiguousJsonReader(Contract("bronze.t", columns[1:], key=("code",)))
     assert taken(b"{}", plain=keyed) is None

@@ -29,7 +29,7 @@ def loaded(project: Path, text: str) -> Postgres:
     folder = project / "sources"
     folder.mkdir(exist_ok=True)
     (folder / "orders.yaml").write_text(text)
-    reach = load_sources(folder)["orders"].reach
+    reach = load_sources(folder)["orders"].connection
     assert isinstance(reach, Postgres)
     return reach
 

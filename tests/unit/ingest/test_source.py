@@ -55,7 +55,7 @@ def test_what_is_left_out_has_defaults(tmp_path: Path) -> None:
     (source,) = load(
         tmp_path, events="path: s3://raw/events/\ntarget: bronze.raw_events\n"
     ).values()
-    assert (source.name, source.path, source.remote) == ("events", "s3://raw/events", True)
+    assert (source.name, source.path, source.is_remote) == ("events", "s3://raw/events", True)
     assert (source.format, source.max_line_bytes, source.bad_share) == ("auto", 16 << 20, 0.5)
     assert source.quarantine == "quarantine.raw_events"
 
@@ -125,9 +125,9 @@ def test_two_files_may_not_define_one_name(tmp_path: Path) -> None:
 
 def test_the_pattern_means_the_name_or_the_path() -> None:
     source = Source("a", "/in", "bronze.a", pattern="2026-*.jsonl")
-    assert source.wants("2026-01.jsonl")
-    assert source.wants("deep/2026-01.jsonl")
-    assert not source.wants("deep/2025-01.jsonl")
+    assert source.matches("2026-01.jsonl")
+    assert source.matches("deep/2026-01.jsonl")
+    assert not source.matches("deep/2025-01.jsonl")
 
 
 def test_an_unknown_source_is_answered_with_the_known_ones() -> None:

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.ingest.examine import examine
+from thermocline.ingest.inspection import inspect_file
 from thermocline.ingest.landing import LocalFolder
 from thermocline.ingest.source import Source, TextOptions
-from thermocline.ingest.stage import KEPT, RECORD, Staged, joined, lines, staged
+from thermocline.ingest.stage import (
+    KEPT_BYTES,
+    RECORD_END,
+    StagedFile,
+    join_quoted_lines,
+    split_lines,
+    stage_file,
+)
 
 CSV = TextOptions(multiline=True)
 
@@ -24,25 +31,25 @@ def pieces(content: bytes, size: int) -> list[bytes]:
 @given(st.lists(st.binary().map(lambda b: b.replace(b"\n", b" "))), st.integers(1, 50))
 def test_lines_come_back_however_the_text_is_cut(written: list[bytes], size: int) -> None:
     content = b"".join(line + b"\n" for line in written)
-    found = list(lines(iter(pieces(content, size)), 1000))
+    found = list(split_lines(iter(pieces(content, size)), 1000))
     assert found == [(line, len(line)) for line in written]
 
 
 def test_a_last_line_needs_no_end() -> None:
-    assert list(lines(iter([b"a\nb"]), 10)) == [(b"a", 1), (b"b", 1)]
+    assert list(split_lines(iter([b"a\nb"]), 10)) == [(b"a", 1), (b"b", 1)]
 
 
 @pytest.mark.parametrize("size", [7, 1000, 10_000_000])
 def test_a_line_that_is_too_long_is_cut(size: int) -> None:
     content = b"ab\n" + b"x" * 9000 + b"\ncd\n" + b"y" * 8192
-    found = list(lines(iter(pieces(content, size)), 8192))
+    found = list(split_lines(iter(pieces(content, size)), 8192))
     assert found == [
-        (b"ab", 2), (b"x" * KEPT, 9000), (b"cd", 2), (b"y" * 8192, 8192),
+        (b"ab", 2), (b"x" * KEPT_BYTES, 9000), (b"cd", 2), (b"y" * 8192, 8192),
     ]  # fmt: skip
 
 
 def records(text: str, options: TextOptions = CSV, limit: int = 1000) -> list[str]:
-    found = joined(lines(iter([text.encode()]), limit), options, limit)
+    found = join_quoted_lines(split_lines(iter([text.encode()]), limit), options, limit)
     return [line.decode() for line, _ in found]
 
 
@@ -72,12 +79,12 @@ def test_random_csv_is_split_where_it_was_joined() -> None:
         assert records("\n".join(rows) + "\n") == rows
 
 
-def stage(path: Path, content: bytes, **options: object) -> Staged:
+def stage(path: Path, content: bytes, **options: object) -> StagedFile:
     path.write_bytes(content)
     source = replace(Source("a", str(path.parent), "bronze.a"), **options)  # type: ignore[arg-type]
     folder = LocalFolder(path.parent)
     file = next(f for f in folder.entries([]) if f.name == path.name)
-    return staged(folder, examine(folder, file, source), source, path.parent / ".scratch")
+    return stage_file(folder, inspect_file(folder, file, source), source, path.parent / ".scratch")
 
 
 def test_a_plain_file_is_read_where_it_lies(tmp_path: Path) -> None:
@@ -114,8 +121,8 @@ def test_positions_of_cut_records_count_from_the_first_record(tmp_path: Path) ->
 
 def test_records_of_several_lines_get_an_end_of_their_own(tmp_path: Path) -> None:
     found = stage(tmp_path / "a.csv", b'h\n"a\nb"\n', options=CSV)
-    assert found.separator == RECORD
-    assert Path(found.uri).read_text() == f'h{RECORD}"a\nb"{RECORD}'
+    assert found.separator == RECORD_END
+    assert Path(found.uri).read_text() == f'h{RECORD_END}"a\nb"{RECORD_END}'
 
 
 def test_a_name_that_hadoop_cannot_take_gets_another(tmp_path: Path) -> None:

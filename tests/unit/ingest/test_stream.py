@@ -25,7 +25,7 @@ class Away:
     def __init__(self, tries: int) -> None:
         self.looks, self._tries = 0, tries
 
-    def take(self) -> None:
+    def ingest_batch(self) -> None:
         self.looks += 1
         if self.looks != self._tries + 1:
             raise Transient("It does not answer.", "Look whether it runs.")
@@ -40,7 +40,7 @@ def test_a_source_that_is_away_is_tried_for_minutes_and_soon_again_after_it_was_
     monkeypatch.setattr(stream, "FIRST_PAUSE", stream.FIRST_PAUSE / FASTER)
     monkeypatch.setattr(stream, "LONGEST_PAUSE", stream.LONGEST_PAUSE / FASTER)
     stop, pauses = Event(), []
-    for beat in stream.beats(cast("Lake", None), [Away(9)], every=0, stop=stop):
+    for beat in stream.poll_sources(cast("Lake", None), [Away(9)], every=0, stop=stop):
         pauses.append(round(beat.pause * FASTER))
         assert (beat.trouble is None) == (beat.pause == 0)
         if len(pauses) == 12:

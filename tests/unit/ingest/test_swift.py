@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from thermocline.ingest.judge import EVENT_TIME, FILE, PAYLOAD, POSITION
-from thermocline.ingest.swift import REST, Pace, tally_of
+from thermocline.ingest.fast_path import MAX_SKIPPED, FastPathBackoff, count_messages
+from thermocline.ingest.validation import EVENT_TIME, FILE, PAYLOAD, POSITION
 
 
 def test_a_lane_that_is_declined_again_and_again_rests_longer_and_longer() -> None:
-    pace = Pace()
+    pace = FastPathBackoff()
     rests = []
     for _ in range(9):
         skipped = 0
@@ -20,7 +20,7 @@ def test_a_lane_that_is_declined_again_and_again_rests_longer_and_longer() -> No
             skipped += 1
         rests.append(skipped)
         pace.declined()
-    assert rests == [0, 0, 2, 6, 14, 30, 62, REST, REST]
+    assert rests == [0, 0, 2, 6, 14, 30, 62, MAX_SKIPPED, MAX_SKIPPED]
     while not pace.ready():
         pass
     pace.took()
@@ -29,7 +29,7 @@ def test_a_lane_that_is_declined_again_and_again_rests_longer_and_longer() -> No
 
 
 def test_one_bad_batch_in_two_keeps_the_lane_open() -> None:
-    pace = Pace()
+    pace = FastPathBackoff()
     for _ in range(20):
         assert pace.ready()
         pace.declined()
@@ -51,7 +51,7 @@ def records(*places: tuple[int, int]) -> pa.Table:
 
 
 def test_records_are_counted_with_their_bytes_and_times() -> None:
-    found = tally_of(records((0, 5), (0, 7), (1, 0)), ((5, 8), (0, 1)))
+    found = count_messages(records((0, 5), (0, 7), (1, 0)), ((5, 8), (0, 1)))
     assert (found.rows, found.bad, found.outside, found.bytes) == (3, 0, 0, 9)
     assert found.oldest == datetime(1970, 1, 1, tzinfo=UTC)
     assert found.newest == datetime(1970, 1, 1, 0, 0, 0, 2, UTC)
@@ -69,4 +69,4 @@ def test_records_are_counted_with_their_bytes_and_times() -> None:
     ],
 )
 def test_a_record_outside_its_span_or_twice_is_noticed(places: list[tuple[int, int]]) -> None:
-    assert tally_of(records(*places), ((5, 8), (0, 1))).outside
+    assert count_messages(records(*places), ((5, 8), (0, 1))).outside

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from thermocline.ingest.tally import utc
+from thermocline.ingest.batch_stats import to_utc
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from thermocline.ingest.tally import utc
     ],
 )
 def test_a_time_that_no_calendar_has_is_none(micros: int | None, time: datetime | None) -> None:
-    assert utc(micros) == time
+    assert to_utc(micros) == time

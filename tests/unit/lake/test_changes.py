@@ -27,9 +27,14 @@ from pyiceberg.types import (
 )
 
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake.changes import changes, only_appends, rows, touched_bytes
-from thermocline.lake.changeset import Cell
-from thermocline.lake.metadata import read
+from thermocline.lake.changes import (
+    diff_snapshots,
+    estimate_read_bytes,
+    has_only_appends,
+    read_rows,
+)
+from thermocline.lake.changeset import ChangedCell
+from thermocline.lake.metadata import read_state
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=True),
@@ -79,34 +84,34 @@ def test_a_key_turns_delete_and_insert_into_an_update(orders: Table) -> None:
     new = [ROWS[0], {**ROWS[1], "city": "Rome"}, {"id": 4, "city": "", "amount": None}]
     second = commit(orders, lambda: orders.overwrite(arrow(orders, new)))
 
-    found = changes(orders, first, second, key=["id"])
+    found = diff_snapshots(orders, first, second, key=["id"])
     assert found.counts == {"inserts": 1, "updates": 1, "deletes": 1}
     assert found.inserts.to_pylist() == [new[2]]
     assert found.deletes.to_pylist() == [ROWS[2]]
     assert found.before.to_pylist() == [ROWS[1]]
     assert found.after.to_pylist() == [new[1]]
-    assert list(found.changed_cells()) == [Cell((2,), "city", "Oslo", "Rome")]
+    assert list(found.changed_cells()) == [ChangedCell((2,), "city", "Oslo", "Rome")]
 
-    without_key = changes(orders, first, second)
+    without_key = diff_snapshots(orders, first, second)
     assert without_key.counts == {"inserts": 2, "updates": 0, "deletes": 2}
     assert list(without_key.changed_cells()) == []
 
 
 def test_from_empty_is_all_rows_and_back_again(orders: Table) -> None:
     only = put(orders, ROWS)
-    assert changes(orders, None, only).inserts.to_pylist() == ROWS
-    assert rows(orders, only, ["city"]).to_pylist() == [{"city": r["city"]} for r in ROWS]
-    assert changes(orders, only, only, key=["id"]).is_empty
+    assert diff_snapshots(orders, None, only).inserts.to_pylist() == ROWS
+    assert read_rows(orders, only, ["city"]).to_pylist() == [{"city": r["city"]} for r in ROWS]
+    assert diff_snapshots(orders, only, only, key=["id"]).is_empty
     emptied = commit(orders, lambda: orders.delete("id > 0"))
-    assert changes(orders, only, emptied).deletes.to_pylist() == ROWS
-    assert changes(orders, emptied, only).inserts.to_pylist() == ROWS
+    assert diff_snapshots(orders, only, emptied).deletes.to_pylist() == ROWS
+    assert diff_snapshots(orders, emptied, only).inserts.to_pylist() == ROWS
 
 
 def test_a_projection_ignores_what_changed_elsewhere(orders: Table) -> None:
     first = put(orders, ROWS)
     new = [{**ROWS[0], "city": "Rome"}, {**ROWS[1], "amount": Decimal("9.99")}, ROWS[2]]
     second = commit(orders, lambda: orders.overwrite(arrow(orders, new)))
-    found = changes(orders, first, second, key=["id"], columns=["amount"])
+    found = diff_snapshots(orders, first, second, key=["id"], columns=["amount"])
     assert found.columns == ["id", "amount"]
     assert found.after.to_pylist() == [{"id": 2, "amount": Decimal("9.99")}]
     assert found.counts == {"inserts": 0, "updates": 1, "deletes": 0}
@@ -118,11 +123,11 @@ def test_branches_are_compared_with_each_other(orders: Table) -> None:
     orders.refresh()
     on_main = put(orders, ROWS[1:2])
     on_branch = put(orders, ROWS[2:], branch="env-dev")
-    found = changes(orders, on_main, on_branch, key=["id"])
+    found = diff_snapshots(orders, on_main, on_branch, key=["id"])
     assert found.inserts.to_pylist() == [ROWS[2]]
     assert found.deletes.to_pylist() == [ROWS[1]]
-    assert not only_appends(orders, on_main, on_branch)
-    assert only_appends(orders, base, on_branch)
+    assert not has_only_appends(orders, on_main, on_branch)
+    assert has_only_appends(orders, base, on_branch)
 
 
 def test_renamed_added_dropped_and_promoted_columns(catalog: SqlCatalog) -> None:
@@ -144,14 +149,14 @@ def test_renamed_added_dropped_and_promoted_columns(catalog: SqlCatalog) -> None
     big = {"id": 2, "quantity": 2**40, "note": "n", "at": {"lon": 1, "lat": 2}}
     second = put(table, [big])
 
-    forward = changes(table, None, second).inserts.sort_by("id")
+    forward = diff_snapshots(table, None, second).inserts.sort_by("id")
     evolved = {"id": 1, "quantity": 5, "note": None, "at": {"lon": 7, "lat": None}}
     assert forward.to_pylist() == [evolved, big]
-    assert changes(table, first, second, key=["id"]).counts["inserts"] == 1
+    assert diff_snapshots(table, first, second, key=["id"]).counts["inserts"] == 1
 
     # Back to the old schema: its names and columns, but the type that holds both sides, and null
     # where the newer file has no such column although it was required.
-    back = changes(table, second, first)
+    back = diff_snapshots(table, second, first)
     assert back.deletes.to_pylist() == [{"id": 2, "qty": 2**40, "old": None, "at": {"x": 1}}]
     assert back.inserts.num_rows == 0
 
@@ -161,10 +166,10 @@ def test_a_snapshot_has_the_schema_it_was_written_with(orders: Table) -> None:
     with orders.update_schema() as update:
         update.add_column("note", StringType())
     orders.refresh()
-    assert rows(orders, head).column_names == ["id", "city", "amount"]
-    found = changes(orders, None, head, schema=orders.schema())
+    assert read_rows(orders, head).column_names == ["id", "city", "amount"]
+    found = diff_snapshots(orders, None, head, schema=orders.schema())
     assert found.inserts.to_pylist() == [{**row, "note": None} for row in ROWS]
-    only_new = changes(orders, None, head, columns=["note"], schema=orders.schema())
+    only_new = diff_snapshots(orders, None, head, columns=["note"], schema=orders.schema())
     assert only_new.inserts.to_pylist() == [{"note": None}] * 3
 
 
@@ -180,38 +185,38 @@ def test_only_files_that_differ_are_read(catalog: SqlCatalog, tmp_path: Path) ->
         for task in table.scan(snapshot_id=snapshot).plan_files()
     }
     added = sizes.keys() - {t.file.file_path for t in table.scan(snapshot_id=first).plan_files()}
-    assert touched_bytes(table, first, second) == sum(sizes[path] for path in added)
-    assert touched_bytes(table, None, second) == sum(sizes.values())
-    assert touched_bytes(table, second, second) == 0
+    assert estimate_read_bytes(table, first, second) == sum(sizes[path] for path in added)
+    assert estimate_read_bytes(table, None, second) == sum(sizes.values())
+    assert estimate_read_bytes(table, second, second) == 0
     # The proof: everything else may be gone.
     for path in sizes.keys() - added:
         Path(path.removeprefix("file://")).unlink()
-    assert [r["id"] for r in changes(table, first, second).inserts.to_pylist()] == [4]
+    assert [r["id"] for r in diff_snapshots(table, first, second).inserts.to_pylist()] == [4]
     with pytest.raises(FileNotFoundError):
-        changes(table, second, third)
+        diff_snapshots(table, second, third)
 
 
 def test_only_appends_reads_the_light_state_too(orders: Table) -> None:
     first = put(orders, ROWS[:1])
     second = put(orders, ROWS[1:])
     third = commit(orders, lambda: orders.delete("id = 2"))
-    state = read("silver.orders", orders.metadata_location)
+    state = read_state("silver.orders", orders.metadata_location)
     for source in (orders, state):
-        assert only_appends(source, None, second)
-        assert only_appends(source, first, second)
-        assert only_appends(source, third, third)
-        assert not only_appends(source, first, third)
-        assert not only_appends(source, second, first)
+        assert has_only_appends(source, None, second)
+        assert has_only_appends(source, first, second)
+        assert has_only_appends(source, third, third)
+        assert not has_only_appends(source, first, third)
+        assert not has_only_appends(source, second, first)
 
 
 def test_unknown_snapshots_and_columns_are_named(orders: Table) -> None:
     head = put(orders, ROWS)
     with pytest.raises(NotFound, match="no snapshot 42"):
-        changes(orders, 42, head)
+        diff_snapshots(orders, 42, head)
     with pytest.raises(NotFound, match="no snapshot 42"):
-        touched_bytes(orders, head, 42)
+        estimate_read_bytes(orders, head, 42)
     with pytest.raises(BadInput, match="no column colour") as caught:
-        changes(orders, None, head, key=["colour"])
+        diff_snapshots(orders, None, head, key=["colour"])
     assert caught.value.next_step == "Its columns are id, city, amount."
 
 
@@ -219,7 +224,7 @@ def test_a_change_set_shows_itself(orders: Table) -> None:
     first = put(orders, ROWS[:2])
     new = [{**ROWS[0], "city": "<b>Rome</b>"}]
     second = commit(orders, lambda: orders.overwrite(arrow(orders, new)))
-    found = changes(orders, first, second, key=["id"])
+    found = diff_snapshots(orders, first, second, key=["id"])
     assert json.loads(json.dumps(found.as_dict())) == {
         "table": "silver.orders",
         "start": first,
@@ -251,7 +256,7 @@ def test_a_change_set_shows_itself(orders: Table) -> None:
 
 def test_a_column_named_change_stays_beside_the_kind_of_change(catalog: SqlCatalog) -> None:
     table = catalog.create_table("silver.moves", Schema(NestedField(1, "change", StringType())))
-    found = changes(table, None, put(table, [{"change": "left"}]))
+    found = diff_snapshots(table, None, put(table, [{"change": "left"}]))
     assert found.to_arrow().to_pylist() == [{"_change": "insert", "change": "left"}]
 
 
@@ -264,8 +269,8 @@ def test_names_with_dots_and_spaces(catalog: SqlCatalog) -> None:
     table = catalog.create_table("silver.odd", schema)
     given = [{"a": {"b": "1"}, "a b": 2, "größe.x": "3"}]
     head = put(table, given)
-    assert rows(table, head).to_pylist() == given
-    assert rows(table, head, ["größe.x"]).to_pylist() == [{"größe.x": "3"}]
+    assert read_rows(table, head).to_pylist() == given
+    assert read_rows(table, head, ["größe.x"]).to_pylist() == [{"größe.x": "3"}]
 
 
 def test_a_file_with_null_lists_of_structs_keeps_them(catalog: SqlCatalog, tmp_path: Path) -> None:
@@ -284,4 +289,4 @@ def test_a_file_with_null_lists_of_structs_keeps_them(catalog: SqlCatalog, tmp_p
     kind = pa.list_(pa.struct([("sku", pa.string())]))
     pq.write_table(pa.Table.from_pylist(given, pa.schema([("id", "int64"), ("items", kind)])), path)
     head = commit(table, lambda: table.add_files([path.as_uri()]))
-    assert rows(table, head).to_pylist() == given
+    assert read_rows(table, head).to_pylist() == given

@@ -118,7 +118,7 @@ def test_match_pairs_equal_rows_and_uses_each_once(tables: tuple[pa.Table, pa.Ta
 def test_every_two_distinct_values_get_distinct_numbers(name: str) -> None:
     kind, values = VALUES[name]
     values = [None, *values]
-    numbers = rowdiff.number([[pa.array(values, kind)]]).tolist()
+    numbers = rowdiff.number_rows([[pa.array(values, kind)]]).tolist()
     for a, first in enumerate(values):
         for b, second in enumerate(values):
             same = frozen(first, kind) == frozen(second, kind)

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from thermocline.errors import TablesElsewhere
-from thermocline.lake.place import Warehouse, bare, below, home, same_folder
+from thermocline.lake.locations import (
+    Warehouse,
+    is_same_file,
+    normalize_location,
+    relative_path,
+    warehouse_of,
+)
 
 FILE = "silver/orders/metadata/00001-a.metadata.json"
 SPELLINGS = ("{}", "file:{}", "file://{}", "file://{}/", "{}/")
@@ -108,20 +114,20 @@ def test_the_error_names_a_table_the_place_and_the_command(tmp_path: Path, lake:
 
 
 def test_parts_of_locations() -> None:
-    assert below("file:/lake/a/b", "/lake/") == "a/b"
-    assert below("s3a://x/lake/a", "s3://x/lake") == "a"
-    assert below("/lake/a%20b/c d#e", "file:///lake") == "a%20b/c d#e"
-    assert below("/lake/../b", "/lake") is None
-    assert bare("file:///a//b/./c") == "/a/b/c"
-    assert bare("s3n://b//c") == "s3://b//c"
-    assert home("silver.t", "file:/x/silver/t/lake/silver/t/metadata/1.json") == (
+    assert relative_path("file:/lake/a/b", "/lake/") == "a/b"
+    assert relative_path("s3a://x/lake/a", "s3://x/lake") == "a"
+    assert relative_path("/lake/a%20b/c d#e", "file:///lake") == "a%20b/c d#e"
+    assert relative_path("/lake/../b", "/lake") is None
+    assert normalize_location("file:///a//b/./c") == "/a/b/c"
+    assert normalize_location("s3n://b//c") == "s3://b//c"
+    assert warehouse_of("silver.t", "file:/x/silver/t/lake/silver/t/metadata/1.json") == (
         "file:/x/silver/t/lake"
     )
-    assert home("silver.t", "file:/x/elsewhere") == "file:/x/elsewhere"
+    assert warehouse_of("silver.t", "file:/x/elsewhere") == "file:/x/elsewhere"
 
 
 def test_one_folder_by_two_paths_is_one(tmp_path: Path, lake: Path) -> None:
-    assert same_folder(str(lake), f"file:{tmp_path}/straight")
-    assert not same_folder(str(lake), str(tmp_path))
-    assert not same_folder(str(tmp_path / "gone"), str(tmp_path / "gone"))
-    assert not same_folder("s3://b/x", "s3://b/x")
+    assert is_same_file(str(lake), f"file:{tmp_path}/straight")
+    assert not is_same_file(str(lake), str(tmp_path))
+    assert not is_same_file(str(tmp_path / "gone"), str(tmp_path / "gone"))
+    assert not is_same_file("s3://b/x", "s3://b/x")

@@ -31,10 +31,10 @@ def moved(text: str) -> str:
 def test_a_footer_that_names_an_old_place_names_the_new_one() -> None:
     file = made((THETA, b"sketch", {"ndv": "7", "from": "file:/old/x"}), (THETA, b"more", {}),
                 properties={"created-by": "us", "home": "file:/old"})  # fmt: skip
-    found = puffin.again(file, lambda text: "/old" in text, moved)
+    found = puffin.rewrite_footer(file, lambda text: "/old" in text, moved)
     assert found is not None
     assert found.properties == [{"ndv": "7", "from": "file:/a/much/longer/new/x"}, {}]
-    footer = puffin.footer(found.content)
+    footer = puffin.read_footer(found.content)
     assert len(found.content) - footer.start == found.footer
     first, second = footer.said["blobs"]
     for blob, body in ((first, b"sketch"), (second, b"more")):
@@ -45,7 +45,7 @@ def test_a_footer_that_names_an_old_place_names_the_new_one() -> None:
 
 def test_a_footer_without_a_place_is_left_as_it_is() -> None:
     file = made((THETA, b"sketch", {"ndv": "7"}))
-    assert puffin.again(file, lambda text: "/old" in text, moved) is None
+    assert puffin.rewrite_footer(file, lambda text: "/old" in text, moved) is None
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_a_footer_without_a_place_is_left_as_it_is() -> None:
 )
 def test_what_is_not_understood_is_refused(file: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        puffin.again(file, lambda text: False, moved)
+        puffin.rewrite_footer(file, lambda text: False, moved)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thermocline.recover.places import Moving, roots_of
+from thermocline.recover.location_mapping import LocationMapping, source_warehouses
 
 NAMES = ["/data/lake", "file:/data/lake/x", "file:///data/lake", "see /data/lake, please",
          "s3a://b/p/x", "s3://b/p", '{"at":"s3n://b/p/t"}']  # fmt: skip
@@ -14,21 +14,25 @@ OTHERS = ["", "/data/lakehouse", "/other/data/lake", "s3://b/p2", "s3://a/b/p", 
 
 @pytest.mark.parametrize("text", NAMES)
 def test_a_text_that_names_an_old_place(text: str) -> None:
-    assert Moving("file:///new", ["file:///data/lake", "s3://b/p/"], {}).names_old(text)
+    assert LocationMapping("file:///new", ["file:///data/lake", "s3://b/p/"], {}).names_old(text)
 
 
 @pytest.mark.parametrize("text", OTHERS)
 def test_a_text_that_names_none(text: str) -> None:
-    assert not Moving("file:///new", ["file:///data/lake", "s3://b/p/"], {}).names_old(text)
+    assert not LocationMapping("file:///new", ["file:///data/lake", "s3://b/p/"], {}).names_old(
+        text
+    )
 
 
 def test_a_file_keeps_its_place_in_the_warehouse_and_its_name() -> None:
-    moving = Moving("s3://new/lake", ["/old/lake", "/old/lake/inner"], {"a.b": "/old/lake/a/b/m"})
+    moving = LocationMapping(
+        "s3://new/lake", ["/old/lake", "/old/lake/inner"], {"a.b": "/old/lake/a/b/m"}
+    )
     assert moving.moved("file:/old/lake/a/b/x%20y.parquet") == "s3://new/lake/a/b/x%20y.parquet"
     assert moving.moved("/old/lake/inner/a/b/x") == "s3://new/lake/a/b/x"
     assert moving.moved("s3a://new/lake/a/b/x") == "s3a://new/lake/a/b/x"
     once = moving.written("/old/lake/a/b/m.avro")
-    again = Moving("/third", ["s3://new/lake"], {}).written(once)
+    again = LocationMapping("/third", ["s3://new/lake"], {}).written(once)
     assert once.rpartition("/")[2].endswith("-m.avro")
     assert len(again.rpartition("/")[2]) == len(once.rpartition("/")[2])
     assert moving.metadata("/old/lake/a/b/00041-x.metadata.json").startswith(
@@ -42,5 +46,5 @@ def test_a_file_keeps_its_place_in_the_warehouse_and_its_name() -> None:
 def test_warehouses_are_seen_from_where_tables_lie() -> None:
     tables = {"a.b": "file:/w/one/a/b/metadata/1.json", "a.c": "/w/two/a/c/metadata/1.json",
               "a.d": "/w/two/own/place/metadata/1.json"}  # fmt: skip
-    assert roots_of(tables) == ["file:/w/one", "/w/two"]
-    assert roots_of({}, "s3://x") == ["s3://x"]
+    assert source_warehouses(tables) == ["file:/w/one", "/w/two"]
+    assert source_warehouses({}, "s3://x") == ["s3://x"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from thermocline.serve.filesums import FileSums, FileTimes, file_sums
+from thermocline.serve.file_sums import FileTimes, TableFileTotals, sum_files
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -23,6 +23,6 @@ def micros(at: datetime | None) -> int | None:
     return (utc - EPOCH) // timedelta(microseconds=1)
 
 
-def sums(*files: FileTimes) -> FileSums:
+def sums(*files: FileTimes) -> TableFileTotals:
     """The sums of some files."""
-    return file_sums(files)
+    return sum_files(files)

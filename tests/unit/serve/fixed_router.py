@@ -26,26 +26,26 @@ from thermocline.serve.http.metrics import Metrics
 from thermocline.serve.http.server import address, configuration, listen
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.identity.tokens import Tokens
-from thermocline.serve.terms import (
+from thermocline.serve.values import (
     Answer,
-    Ask,
     Caller,
-    Column,
-    Head,
-    Held,
-    Lookout,
-    Rows,
+    EncodedRows,
+    HotCopy,
+    LakeState,
+    QueryRequest,
+    ResultColumn,
+    TableHead,
 )
 from thermocline.sql.guard import guard
 
 SNAPSHOT = 4312345678901234567
 NOW = datetime(2026, 11, 14, 18, 0, tzinfo=UTC)
 ROWS: list[list[Any]] = [[1, "a\nb"], [2, None], [3, 'say "ü"']]
-COLUMNS = (Column("id", "int64", "bigint"), Column("text", "string", "varchar"))
+COLUMNS = (ResultColumn("id", "int64", "bigint"), ResultColumn("text", "string", "varchar"))
 PATH = "/secret/place"
 
 
-def head(table: str = "silver.orders", **changed: Any) -> Head:
+def head(table: str = "silver.orders", **changed: Any) -> TableHead:
     given: dict[str, Any] = {
         "table": table, "uuid": "u", "snapshot": SNAPSHOT,
         "metadata": f"file:///lake/{table}/metadata/00012-abc.metadata.json",
@@ -53,13 +53,13 @@ def head(table: str = "silver.orders", **changed: Any) -> Head:
         "snapshots": (SNAPSHOT,), "files": sums(file(1000, 2), file(64_000_000, 1)),
         "hot": float("inf"),
     }  # fmt: skip
-    return Head(**{**given, **changed})
+    return TableHead(**{**given, **changed})
 
 
-def lookout(*heads: Head, epoch: int = 1, held: int | None = SNAPSHOT) -> Lookout:
-    copies = {"silver.orders": Held(held, None, 3, 900)} if held else {}
+def lake_state(*heads: TableHead, epoch: int = 1, hot_copies: int | None = SNAPSHOT) -> LakeState:
+    copies = {"silver.orders": HotCopy(hot_copies, None, 3, 900)} if hot_copies else {}
     known = {each.table: each for each in heads or (head(),)}
-    return Lookout(epoch, NOW + timedelta(seconds=1), known, {"node-0": copies})
+    return LakeState(epoch, NOW + timedelta(seconds=1), known, {"node-0": copies})
 
 
 @dataclass
@@ -67,11 +67,11 @@ class FixedRouter:
     """Answers every question over silver.orders with the same rows."""
 
     body: bytes | None = None
-    seen: list[tuple[Ask, Caller]] = field(default_factory=list)
+    seen: list[tuple[QueryRequest, Caller]] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
     up: bool = True
 
-    async def answer(self, ask: Ask, caller: Caller) -> Answer:
+    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer:
         self.seen.append((ask, caller))
         question = guard(ask.sql, ask.dialect)
         for table in question.tables:
@@ -87,7 +87,7 @@ class FixedRouter:
             provenance = {"engine": "direct", "fallback": fallback}
         if "test.overdue" in question.tables:
             provenance = {"engine": "cache", "overdue": True}
-        return Answer(Rows(COLUMNS, 3, self.encoded(ask.format)), ask.format, provenance)
+        return Answer(EncodedRows(COLUMNS, 3, self.encoded(ask.format)), ask.format, provenance)
 
     async def _misbehave(self, table: str) -> None:
         name = table.partition(".")[2]
@@ -128,17 +128,17 @@ class FixedRouter:
                 writer.write_table(table)
         return sink.getvalue().to_pybytes()
 
-    async def answer_tree(self, tree: Any, ask: Ask, caller: Caller) -> Answer:
+    async def answer_tree(self, tree: Any, ask: QueryRequest, caller: Caller) -> Answer:
         return await self.answer(ask, caller)
 
-    async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
+    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]:
         for table in guard(ask.sql, ask.dialect).tables:
             await self._misbehave(table)
         self.seen.append((ask, caller))
         return {"ways": [{"engine": "hot", "node": "node-0", "because": ["it is fixed"]}]}
 
-    def lookout(self, caller: Caller | None = None) -> Lookout:
-        return lookout()
+    def lake_state(self, caller: Caller | None = None) -> LakeState:
+        return lake_state()
 
     def nodes(self, caller: Caller | None = None) -> list[dict[str, Any]]:
         return [{"name": "node-0", "up": True, "restarts": 0, "memory_bytes": 1234, "tables": {}}]
@@ -146,7 +146,7 @@ class FixedRouter:
     def node_memory(self) -> dict[str, int]:
         return {"node-0": 1234}
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return self.up
 
     async def start(self) -> None:

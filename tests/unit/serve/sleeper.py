@@ -25,7 +25,7 @@ class Sleeper:
             case "sleep":
                 if stopped.wait(float(amount)):
                     self.cancelled += 1
-                    raise worker.Failed("query", "interrupted")
+                    raise worker.WorkerError("query", "interrupted")
             case "stubborn":
                 time.sleep(float(amount))
             case "bytes":
@@ -35,7 +35,7 @@ class Sleeper:
             case "bug":
                 raise ZeroDivisionError("/a/secret/path")
             case "broken":
-                raise worker.Broken
+                raise worker.EngineBroken
         return {"said": request["sql"]}, b""
 
     def cancel(self, query: str) -> None:
@@ -55,8 +55,8 @@ def main() -> None:
         time.sleep(header["seconds"])
         return {"length": len(body), "cancelled": sleeper.cancelled}
 
-    worker.run(said.address, worker.told_token(), sleeper, threads=said.threads,
-               also={"slow": slow}, waiting=said.waiting, patience=1.5)  # fmt: skip
+    worker.run(said.address, worker.receive_token(), sleeper, threads=said.threads,
+               verbs={"slow": slow}, max_waiting=said.waiting, stuck_seconds=1.5)  # fmt: skip
 
 
 if __name__ == "__main__":

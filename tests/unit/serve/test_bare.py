@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import duckdb
 import pytest
 
-from thermocline.serve.prepare import Preparing
-from thermocline.serve.question.bare import NAMES, refuse_functions
-from thermocline.serve.terms import Ask
+from thermocline.serve.analysis.bare_functions import NAMES, refuse_bare_functions
+from thermocline.serve.query_preparation import QueryPreparer
+from thermocline.serve.values import QueryRequest
 from thermocline.sql.guard import Refused, guard
 
 COLUMNS = {"a.b": {"user": "string", "id": "long"}, "a.c": {"id": "long"}}
@@ -49,13 +49,13 @@ FUNCTION = [
 
 @pytest.mark.parametrize("sql", COLUMN_OF_A_TABLE)
 def test_a_column_is_read(sql: str) -> None:
-    refuse_functions(guard(sql), COLUMNS)
+    refuse_bare_functions(guard(sql), COLUMNS)
 
 
 @pytest.mark.parametrize("sql", FUNCTION)
 def test_a_function_is_refused(sql: str) -> None:
     with pytest.raises(Refused, match=r"no column here|cannot be used"):
-        refuse_functions(guard(sql), COLUMNS)
+        refuse_bare_functions(guard(sql), COLUMNS)
 
 
 @pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
@@ -63,7 +63,7 @@ def test_a_function_is_refused(sql: str) -> None:
 def test_none_gets_through_in_any_dialect(name: str, dialect: str) -> None:
     """Unless it is one that the clock answers."""
     try:
-        prepared = Preparing()(Ask(f"select {name}", dialect), {}, datetime.now(UTC))
+        prepared = QueryPreparer()(QueryRequest(f"select {name}", dialect), {}, datetime.now(UTC))
         prepared.check_names({})
     except Refused:
         return

@@ -11,65 +11,65 @@ from typing import Any
 
 import pytest
 
-from thermocline.serve.fleet.catalog_view import CatalogView
+from thermocline.serve.fleet.catalog_watcher import CatalogWatcher
 from thermocline.serve.fleet.messages import EngineFailed
-from thermocline.serve.keeper.views import Views
-from thermocline.serve.terms import Head, Held, Lookout
-from thermocline.serve.wire.frame import Frame, Lost
+from thermocline.serve.replicator.state_pages import StatePages
+from thermocline.serve.values import HotCopy, LakeState, TableHead
+from thermocline.serve.wire.frame import ConnectionLost, Frame
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 TABLE = "gold.t"
 
 
-class Keeper:
+class Replicator:
     """The sender's side as the router reaches it: every request and reply is text in between."""
 
     def __init__(self) -> None:
-        self.views = Views(page_bytes=1)
-        self.newest = Lookout(1, NOON, {TABLE: head(1)}, {"node-0": {TABLE: Held(1, None)}})
+        self.views = StatePages(page_bytes=1)
+        self.newest = LakeState(1, NOON, {TABLE: head(1)}, {"node-0": {TABLE: HotCopy(1, None)}})
         self.spoil: Callable[[dict[str, Any]], None] = lambda _: None
         self.dies = 0
         self.asked: list[dict[str, Any]] = []
         self.channel = self
 
     def see(self, **changed: Any) -> None:
-        at = self.newest.looked_at + timedelta(seconds=1)
-        self.newest = replace(self.newest, epoch=self.newest.epoch + 1, looked_at=at, **changed)
+        at = self.newest.polled_at + timedelta(seconds=1)
+        self.newest = replace(self.newest, epoch=self.newest.epoch + 1, polled_at=at, **changed)
 
     async def ask(self, request: dict[str, Any], timeout: float) -> Frame:
         await asyncio.sleep(0)
         self.asked.append(request)
         if self.dies:
             self.dies -= 1
-            raise Lost("The connection was lost.")
-        reply = self.views.page(json.loads(json.dumps(request)), self.newest)
+            raise ConnectionLost("The connection was lost.")
+        reply = self.views.build_page(json.loads(json.dumps(request)), self.newest)
         self.spoil(reply)
         return Frame(json.loads(json.dumps({"ok": True, "lookout": reply})))
 
 
-def head(snapshot: int) -> Head:
-    return Head(TABLE, "u", snapshot, "m", NOON, {"c": "long"}, None, (snapshot,))
+def head(snapshot: int) -> TableHead:
+    return TableHead(TABLE, "u", snapshot, "m", NOON, {"c": "long"}, None, (snapshot,))
 
 
-def made() -> tuple[Keeper, CatalogView]:
-    keeper: Any = Keeper()
-    return keeper, CatalogView(keeper)
+def made() -> tuple[Replicator, CatalogWatcher]:
+    keeper: Any = Replicator()
+    return keeper, CatalogWatcher(keeper)
 
 
 def test_a_node_that_is_gone_is_not_read_until_the_keeper_tells_of_something() -> None:
     async def trial() -> None:
         keeper, view = made()
-        await view.look(1)
-        assert view.lookout == keeper.newest
-        view.node_is_gone("node-0")
-        assert view.lookout.held == {}
-        keeper.newest = replace(keeper.newest, looked_at=NOON + timedelta(seconds=9))
-        await view.look(1)
-        assert view.lookout.held == {}, "nothing was told that is newer"
-        assert view.lookout.looked_at == NOON + timedelta(seconds=9)
-        keeper.see(heads={TABLE: head(2)})
-        await view.look(1)
-        assert view.lookout == keeper.newest, "what was left out here is not left out for good"
+        await view.poll(1)
+        assert view.lake_state == keeper.newest
+        view.drop_node("node-0")
+        assert view.lake_state.hot_copies == {}
+        keeper.newest = replace(keeper.newest, polled_at=NOON + timedelta(seconds=9))
+        await view.poll(1)
+        assert view.lake_state.hot_copies == {}, "nothing was told that is newer"
+        assert view.lake_state.polled_at == NOON + timedelta(seconds=9)
+        keeper.see(table_heads={TABLE: head(2)})
+        await view.poll(1)
+        assert view.lake_state == keeper.newest, "what was left out here is not left out for good"
 
     asyncio.run(trial())
 
@@ -77,17 +77,17 @@ def test_a_node_that_is_gone_is_not_read_until_the_keeper_tells_of_something() -
 def test_a_copy_that_is_ahead_is_believed_only_at_the_newest_snapshot() -> None:
     async def trial() -> None:
         keeper, view = made()
-        keeper.see(heads={TABLE: head(2)})
-        await view.look(1)
-        view.copy_is_ahead("node-0", TABLE, "3")
-        assert view.lookout.held["node-0"][TABLE].snapshot == 1
-        view.copy_is_ahead("node-1", TABLE, "2")
-        assert "node-1" not in view.lookout.held
-        view.copy_is_ahead("node-0", TABLE, "2")
-        assert view.lookout.held["node-0"][TABLE].snapshot == 2
-        keeper.see(held={"node-0": {TABLE: Held(2, None, 7, 8)}})
-        await view.look(1)
-        assert view.lookout == keeper.newest
+        keeper.see(table_heads={TABLE: head(2)})
+        await view.poll(1)
+        view.advance_copy("node-0", TABLE, "3")
+        assert view.lake_state.hot_copies["node-0"][TABLE].snapshot == 1
+        view.advance_copy("node-1", TABLE, "2")
+        assert "node-1" not in view.lake_state.hot_copies
+        view.advance_copy("node-0", TABLE, "2")
+        assert view.lake_state.hot_copies["node-0"][TABLE].snapshot == 2
+        keeper.see(hot_copies={"node-0": {TABLE: HotCopy(2, None, 7, 8)}})
+        await view.poll(1)
+        assert view.lake_state == keeper.newest
 
     asyncio.run(trial())
 
@@ -95,11 +95,11 @@ def test_a_copy_that_is_ahead_is_believed_only_at_the_newest_snapshot() -> None:
 def test_a_snapshot_is_left_when_a_commit_is_seen() -> None:
     async def trial() -> None:
         keeper, view = made()
-        await view.look(1)
+        await view.poll(1)
         later = replace(head(2), committed_at=NOON + timedelta(seconds=5))
-        keeper.see(heads={TABLE: later})
-        await view.look(1)
-        assert view.left == {(TABLE, 1): NOON + timedelta(seconds=5)}
+        keeper.see(table_heads={TABLE: later})
+        await view.poll(1)
+        assert view.superseded_at == {(TABLE, 1): NOON + timedelta(seconds=5)}
 
     asyncio.run(trial())
 
@@ -107,16 +107,16 @@ def test_a_snapshot_is_left_when_a_commit_is_seen() -> None:
 def test_a_keeper_that_is_started_again_is_followed_whatever_its_clock_says() -> None:
     async def trial() -> None:
         keeper, view = made()
-        keeper.see(heads={TABLE: head(2), "gold.u": replace(head(9), table="gold.u")})
-        await view.look(1)
-        same = view.lookout.heads["gold.u"]
-        keeper.views, keeper.dies = Views(page_bytes=1), 3
+        keeper.see(table_heads={TABLE: head(2), "gold.u": replace(head(9), table="gold.u")})
+        await view.poll(1)
+        same = view.lake_state.table_heads["gold.u"]
+        keeper.views, keeper.dies = StatePages(page_bytes=1), 3
         keeper.newest = replace(
-            keeper.newest, epoch=1, heads={**keeper.newest.heads, TABLE: head(3)}
+            keeper.newest, epoch=1, table_heads={**keeper.newest.table_heads, TABLE: head(3)}
         )
-        await view.look(1)
-        assert view.lookout == keeper.newest
-        assert view.lookout.heads["gold.u"] is same, "what did not change stays the same"
+        await view.poll(1)
+        assert view.lake_state == keeper.newest
+        assert view.lake_state.table_heads["gold.u"] is same, "what did not change stays the same"
 
     asyncio.run(trial())
 
@@ -139,17 +139,17 @@ def test_nonsense_does_not_stop_the_router_from_following(
 ) -> None:
     async def trial() -> None:
         keeper, view = made()
-        await view.look(1)
-        keeper.see(heads={TABLE: head(2)})
+        await view.poll(1)
+        keeper.see(table_heads={TABLE: head(2)})
         keeper.spoil = spoil
         with pytest.raises(EngineFailed):
-            await view.look(0.1)
-        assert view.lookout.heads[TABLE].snapshot == 1
+            await view.poll(0.1)
+        assert view.lake_state.table_heads[TABLE].snapshot == 1
         keeper.spoil = lambda _: None
         following = asyncio.create_task(view.follow())
-        while view.lookout.heads[TABLE].snapshot != 2:
+        while view.lake_state.table_heads[TABLE].snapshot != 2:
             await asyncio.sleep(0.01)
         following.cancel()
-        assert view.lookout == keeper.newest
+        assert view.lake_state == keeper.newest
 
     asyncio.run(asyncio.wait_for(trial(), 10))

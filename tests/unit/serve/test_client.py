@@ -16,7 +16,7 @@ import pytest
 from tests.unit.serve.fixed_router import ROWS, SNAPSHOT, FixedRouter, opened, serving
 
 import thermocline
-from thermocline.client import Client, Unreachable
+from thermocline.client import Client, ServerUnreachable
 from thermocline.errors import BadInput, EngineUnavailable, NotFound, Transient
 from thermocline.serve.failures import BothFailed, Busy, TooLate, TooMuch, Unauthenticated
 from thermocline.serve.identity.identity import Identity
@@ -119,9 +119,9 @@ def test_a_token_is_sent_and_never_shown(tmp_path: Path) -> None:
 def test_one_connection_is_kept_a_thread_and_made_again(url: str) -> None:
     with thermocline.connect(url) as client:
         client.tables()
-        first = client._own.connection.sock
+        first = client._local.connection.sock
         client.tables()
-        assert client._own.connection.sock is first
+        assert client._local.connection.sock is first
         first.shutdown(socket.SHUT_RDWR)  # as a server does that closes idle connections
         assert client.tables()
         found: list[int] = []
@@ -141,7 +141,7 @@ def test_nobody_there(tmp_path: Path) -> None:
         port = busy.getsockname()[1]
     client = thermocline.connect(f"http://127.0.0.1:{port}")
     assert not client.healthy()
-    with pytest.raises(Unreachable) as caught:
+    with pytest.raises(ServerUnreachable) as caught:
         client.tables()
     assert caught.value.transient
     assert "thermo serve" in caught.value.next_step
@@ -167,7 +167,7 @@ def test_something_else_that_answers(tmp_path: Path) -> None:
             port = other.stdout.readline().split(" port ")[1].split()[0]
             client = thermocline.connect(f"http://127.0.0.1:{port}")
             assert not client.healthy()
-            with pytest.raises(Unreachable, match="no Thermocline server"):
+            with pytest.raises(ServerUnreachable, match="no Thermocline server"):
                 client.query(SQL)
         finally:
             other.terminate()

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 from tests.integration.serve import asking
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
-from thermocline.serve.wire.wire import Frame, Line
+from thermocline.serve.wire.protocol import BlockingChannel, Frame
 
 SCHEMA = pa.schema([("id", pa.int64()), ("big", pa.int64()), ("at_", pa.timestamp("us", "UTC"))])
 
 
 @dataclass
 class World:
-    line: Line
+    line: BlockingChannel
     lake: Lake
     folder: Path
 
@@ -41,7 +41,7 @@ class World:
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("direct")
     (folder / "thermocline.toml").write_text('[lake]\nname = "direct"\n')
-    lake = Lake(load(folder, environ={}))
+    lake = Lake(load_settings(folder, environ={}))
     lake.catalog.create_namespace("silver")
     table = lake.catalog.create_table("silver.t", SCHEMA, properties={"format-version": "2"})
     for first in (0, 10):

@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thermocline.serve.filesums import (
+from thermocline.serve.file_sums import (
     SMALL_FILE,
-    FileSums,
     FileTimes,
-    Sums,
+    FileTotals,
+    TableFileTotals,
     day_after,
     day_of,
-    file_sums,
-    manifest_sums,
+    sum_files,
+    sum_manifest,
 )
 
 DAY = 86_400_000_000
@@ -33,8 +33,8 @@ files = st.builds(
 manifests = st.lists(st.lists(files, max_size=4), max_size=6)
 
 
-def counted(some: Sequence[FileTimes]) -> Sums:
-    return Sums(
+def counted(some: Sequence[FileTimes]) -> FileTotals:
+    return FileTotals(
         len(some),
         sum(each.bytes for each in some),
         sum(each.rows for each in some),
@@ -58,7 +58,7 @@ def test_a_range_of_days_has_the_files_that_meet_it(
 ) -> None:
     if first is not None and last is not None and first > last:
         first, last = last, first
-    found = file_sums(some)
+    found = sum_files(some)
     meeting = []
     for each in some:
         low, high = bounds(each)
@@ -78,10 +78,10 @@ def test_a_range_of_days_has_the_files_that_meet_it(
 def test_folding_in_and_out_is_summing_what_is_left(
     stay: list[list[FileTimes]], come: list[list[FileTimes]], go: list[list[FileTimes]]
 ) -> None:
-    before = file_sums([each for some in (*stay, *go) for each in some])
+    before = sum_files([each for some in (*stay, *go) for each in some])
     kept = before.begins.before(3)
-    after = before.folded(map(manifest_sums, come), map(manifest_sums, go))
-    assert after == file_sums([each for some in (*stay, *come) for each in some])
+    after = before.with_manifests(map(sum_manifest, come), map(sum_manifest, go))
+    assert after == sum_files([each for some in (*stay, *come) for each in some])
     assert before.begins.before(3) == kept, "what is known of before does not change"
 
 
@@ -90,15 +90,18 @@ def test_folding_in_and_out_is_summing_what_is_left(
 def test_the_days_that_changed_make_one_of_another(
     one: list[list[FileTimes]], other: list[list[FileTimes]]
 ) -> None:
-    old, new = (FileSums().folded(map(manifest_sums, some), []).begins for some in (one, other))
+    old, new = (
+        TableFileTotals().with_manifests(map(sum_manifest, some), []).begins
+        for some in (one, other)
+    )
     assert old.with_days(new.changes_since(old)) == new
     assert new.changes_since(new) == {}
     assert dict(new) == {day: new.at(day) for day, _ in new}
 
 
 def test_days_that_did_not_change_are_shared() -> None:
-    old = file_sums(FileTimes(1, 1, d * DAY, d * DAY, d) for d in range(10_000))
-    new = old.folded([manifest_sums([FileTimes(1, 1, 9_999 * DAY, None, 5)])], [])
+    old = sum_files(FileTimes(1, 1, d * DAY, d * DAY, d) for d in range(10_000))
+    new = old.with_manifests([sum_manifest([FileTimes(1, 1, 9_999 * DAY, None, 5)])], [])
     shared = [
         a is b for a, b in zip(dict(old.begins).values(), dict(new.begins).values(), strict=True)
     ]

@@ -16,12 +16,12 @@ import jwt
 import pytest
 from tests.unit.serve.fixed_router import ROWS, FixedRouter, opened, serving
 
-from thermocline.config import ServeSettings, load
+from thermocline.config import ServeSettings, load_settings
 from thermocline.errors import BadInput, ConfigError, NotFound
 from thermocline.serve.failures import Unauthenticated
 from thermocline.serve.identity.identity import Identity, identity
 from thermocline.serve.identity.tokens import PREFIX, Tokens
-from thermocline.serve.terms import Caller
+from thermocline.serve.values import Caller
 
 BODY = {"sql": "select id, text from silver.orders"}
 SHARED = "0123456789abcdef0123456789abcdef"
@@ -145,7 +145,7 @@ def test_a_token_of_a_removed_role_is_refused(tmp_path: Path) -> None:
 
 def by(tmp_path: Path, toml: str, **environ: str) -> Identity:
     (tmp_path / "thermocline.toml").write_text(toml)
-    return identity(load(tmp_path, None, environ))
+    return identity(load_settings(tmp_path, None, environ))
 
 
 def test_loopback_is_open_and_everything_else_needs_a_token(tmp_path: Path) -> None:

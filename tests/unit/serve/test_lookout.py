@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thermocline.serve.filesums import FileSums, FileTimes, file_sums, manifest_sums
-from thermocline.serve.fleet import lookout
-from thermocline.serve.terms import Head, Held, Lookout
+from thermocline.serve.file_sums import FileTimes, TableFileTotals, sum_files, sum_manifest
+from thermocline.serve.fleet import state_delta
+from thermocline.serve.values import HotCopy, LakeState, TableHead
 
 NOON = datetime(2026, 11, 16, 12, tzinfo=UTC)
 DAY = 86_400_000_000
@@ -34,7 +34,7 @@ files = st.builds(
 )
 names = st.sampled_from(["gold.a", "gold.b", 'x."y'])
 heads = st.builds(
-    Head,
+    TableHead,
     table=names,
     uuid=st.sampled_from(["one", "other"]),
     snapshot=numbers,
@@ -43,44 +43,48 @@ heads = st.builds(
     columns=st.dictionaries(st.text(), st.sampled_from(["int", "decimal(9,2)", "list<string>"])),
     time=st.none() | st.text(),
     snapshots=st.lists(st.integers(0, 9), max_size=12).map(tuple),
-    files=st.lists(files, max_size=8).map(file_sums),
+    files=st.lists(files, max_size=8).map(sum_files),
     hot=st.none() | st.just(math.inf) | st.floats(1, 1e9),
-    alike=st.integers(0, 9),
+    same_schema_count=st.integers(0, 9),
     deletes=st.integers(0, 2**128 - 1),
 )
 copies = st.builds(
-    Held, snapshot=numbers, since=st.none() | moments, rows=st.integers(0), bytes=st.integers(0)
+    HotCopy, snapshot=numbers, since=st.none() | moments, rows=st.integers(0), bytes=st.integers(0)
 )
 lookouts = st.builds(
-    Lookout,
+    LakeState,
     epoch=st.integers(0),
-    looked_at=moments,
-    heads=st.lists(heads).map(lambda some: {head.table: head for head in some}),
-    held=st.dictionaries(st.text(), st.dictionaries(names, copies, max_size=3), max_size=3),
+    polled_at=moments,
+    table_heads=st.lists(heads).map(lambda some: {head.table: head for head in some}),
+    hot_copies=st.dictionaries(st.text(), st.dictionaries(names, copies, max_size=3), max_size=3),
 )
 
 
-def sent(old: Lookout, new: Lookout) -> list[dict[str, Any]]:
+def sent(old: LakeState, new: LakeState) -> list[dict[str, Any]]:
     """The pieces between two, as they are on the wire."""
-    pieces = [each for of in lookout.changed(old, new) for each in lookout.pieces(old, new, of)]
+    pieces = [
+        each
+        for of in state_delta.list_changes(old, new)
+        for each in state_delta.encode_changes(old, new, of)
+    ]
     written = json.dumps(pieces, allow_nan=False)
     read: list[dict[str, Any]] = json.loads(written)
     return read
 
 
-def arrived(old: Lookout, new: Lookout, known: Lookout | None = None) -> Lookout:
-    incoming = lookout.Incoming(old, known or old)
+def arrived(old: LakeState, new: LakeState, known: LakeState | None = None) -> LakeState:
+    incoming = state_delta.StateDecoder(old, known or old)
     incoming.add(sent(old, new))
-    return incoming.done(new.epoch, new.looked_at)
+    return incoming.finish(new.epoch, new.polled_at)
 
 
-def columns(of: Lookout) -> dict[str, list[str]]:
-    return {table: list(head.columns) for table, head in of.heads.items()}
+def columns(of: LakeState) -> dict[str, list[str]]:
+    return {table: list(head.columns) for table, head in of.table_heads.items()}
 
 
 @settings(deadline=None)
 @given(lookouts, lookouts)
-def test_what_changed_makes_one_of_another(old: Lookout, new: Lookout) -> None:
+def test_what_changed_makes_one_of_another(old: LakeState, new: LakeState) -> None:
     found = arrived(old, new)
     assert found == new
     assert columns(found) == columns(new)
@@ -88,33 +92,35 @@ def test_what_changed_makes_one_of_another(old: Lookout, new: Lookout) -> None:
 
 @settings(deadline=None)
 @given(lookouts)
-def test_the_whole_is_what_changed_since_nothing(seen: Lookout) -> None:
-    found = arrived(lookout.NOTHING, seen, known=seen)
+def test_the_whole_is_what_changed_since_nothing(seen: LakeState) -> None:
+    found = arrived(state_delta.EMPTY_STATE, seen, known=seen)
     assert found == seen
-    for table, head in found.heads.items():
-        assert head is seen.heads[table], "what is as it was stays the same object"
+    for table, head in found.table_heads.items():
+        assert head is seen.table_heads[table], "what is as it was stays the same object"
 
 
 @settings(deadline=None)
 @given(lookouts, heads)
-def test_a_commit_sends_its_own_table_only(seen: Lookout, changed: Head) -> None:
-    after = replace(seen, epoch=seen.epoch + 1, heads={**seen.heads, changed.table: changed})
+def test_a_commit_sends_its_own_table_only(seen: LakeState, changed: TableHead) -> None:
+    after = replace(
+        seen, epoch=seen.epoch + 1, table_heads={**seen.table_heads, changed.table: changed}
+    )
     assert {piece["table"] for piece in sent(seen, after)} == {changed.table}
     found = arrived(seen, after)
     assert found == after
-    for table, head in seen.heads.items():
-        assert table == changed.table or found.heads[table] is head
-    assert found.held is seen.held
+    for table, head in seen.table_heads.items():
+        assert table == changed.table or found.table_heads[table] is head
+    assert found.hot_copies is seen.hot_copies
 
 
 def test_a_commit_sends_what_it_added_whatever_is_there_before() -> None:
     def size(days: int, snapshots: int) -> int:
-        files = file_sums(FileTimes(10**6, 10**4, d * DAY, d * DAY, d) for d in range(days))
-        new = manifest_sums([FileTimes(10**6, 10**4, days * DAY, days * DAY, 7)])
+        files = sum_files(FileTimes(10**6, 10**4, d * DAY, d * DAY, d) for d in range(days))
+        new = sum_manifest([FileTimes(10**6, 10**4, days * DAY, days * DAY, 7)])
         history = tuple(range(10**18 + snapshots, 10**18, -1))
         before = head(files, history)
-        after = head(files.folded([new], []), (10**18 + snapshots + 1, *history))
-        old, now = (Lookout(1, NOON, {"gold.a": each}, {}) for each in (before, after))
+        after = head(files.with_manifests([new], []), (10**18 + snapshots + 1, *history))
+        old, now = (LakeState(1, NOON, {"gold.a": each}, {}) for each in (before, after))
         assert arrived(old, now) == now
         return len(json.dumps(sent(old, now)))
 
@@ -122,48 +128,48 @@ def test_a_commit_sends_what_it_added_whatever_is_there_before() -> None:
 
 
 def test_columns_in_another_order_are_other_columns() -> None:
-    before = head(FileSums(), (1,))
+    before = head(TableFileTotals(), (1,))
     after = replace(before, columns=dict(reversed(before.columns.items())))
-    old, new = (Lookout(n, NOON, {"gold.a": each}, {}) for n, each in ((1, before), (2, after)))
+    old, new = (LakeState(n, NOON, {"gold.a": each}, {}) for n, each in ((1, before), (2, after)))
     assert columns(arrived(old, new)) == {"gold.a": ["at", "id"]}
-    whole = lookout.Incoming(lookout.NOTHING, old)
-    whole.add(sent(lookout.NOTHING, new))
-    assert columns(whole.done(2, NOON)) == {"gold.a": ["at", "id"]}
+    whole = state_delta.StateDecoder(state_delta.EMPTY_STATE, old)
+    whole.add(sent(state_delta.EMPTY_STATE, new))
+    assert columns(whole.finish(2, NOON)) == {"gold.a": ["at", "id"]}
 
 
 def test_no_piece_is_large_however_large_the_lake() -> None:
-    files = file_sums(FileTimes(1, 1, d * DAY, d * DAY, 2**127 + d) for d in range(20_000))
+    files = sum_files(FileTimes(1, 1, d * DAY, d * DAY, 2**127 + d) for d in range(20_000))
     large = head(files, tuple(range(10**18, 10**18 + 50_000)))
-    held = {"node-0": {f"gold.t{n}": Held(n, NOON, n, n) for n in range(20_000)}}
-    seen = Lookout(1, NOON, {"gold.a": large}, held)
-    pieces = sent(lookout.NOTHING, seen)
+    held = {"node-0": {f"gold.t{n}": HotCopy(n, NOON, n, n) for n in range(20_000)}}
+    seen = LakeState(1, NOON, {"gold.a": large}, held)
+    pieces = sent(state_delta.EMPTY_STATE, seen)
     assert max(len(json.dumps(piece)) for piece in pieces) < 200_000
-    assert arrived(lookout.NOTHING, seen) == seen
+    assert arrived(state_delta.EMPTY_STATE, seen) == seen
 
 
 def test_a_piece_without_its_beginning_is_refused() -> None:
-    incoming = lookout.Incoming(lookout.NOTHING, lookout.NOTHING)
+    incoming = state_delta.StateDecoder(state_delta.EMPTY_STATE, state_delta.EMPTY_STATE)
     with pytest.raises(ValueError, match="without its beginning"):
         incoming.add([{"table": "gold.a", "snapshots": ["1"]}])
 
 
-def head(files: FileSums, snapshots: tuple[int, ...]) -> Head:
+def head(files: TableFileTotals, snapshots: tuple[int, ...]) -> TableHead:
     columns = {"id": "long", "at": "timestamptz"}
-    return Head("gold.a", "u", snapshots[0], "m", NOON, columns, "at", snapshots, files)
+    return TableHead("gold.a", "u", snapshots[0], "m", NOON, columns, "at", snapshots, files)
 
 
 def test_moments_are_utc_whoever_wrote_them() -> None:
     noon = datetime(2026, 11, 16, 12, tzinfo=UTC)
     east = noon.astimezone(timezone(timedelta(hours=5))).isoformat()
     for text in (noon.isoformat(), east, "2026-11-16T12:00:00"):
-        held = lookout.read_held({"snapshot": "7", "since": text})
-        assert held == Held(7, noon)
+        held = state_delta.decode_copy({"snapshot": "7", "since": text})
+        assert held == HotCopy(7, noon)
         assert held.since is not None and held.since.tzinfo is UTC
 
 
 def test_reading_one_loads_nothing_heavy() -> None:
     script = (
-        "import sys, thermocline.serve.fleet.lookout\n"
+        "import sys, thermocline.serve.fleet.state_delta\n"
         "print([m for m in ('pyarrow', 'duckdb', 'pyiceberg', 'numpy') if m in sys.modules])"
     )
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout

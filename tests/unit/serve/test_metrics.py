@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.unit.serve.data_files import file, sums
-from tests.unit.serve.fixed_router import NOW, SNAPSHOT, head, lookout
+from tests.unit.serve.fixed_router import NOW, SNAPSHOT, head, lake_state
 
 from thermocline.serve.http.metrics import ENGINES, OUTCOMES, Lags, Metrics
 
@@ -69,14 +69,14 @@ def test_answers_are_counted_and_timed_by_engine() -> None:
 def test_the_state_of_tables_comes_and_goes_with_them() -> None:
     metrics = Metrics()
     many = sums(*(file(5, 1) for _ in range(30)))
-    metrics.look(lookout(head(), head("gold.daily", files=many, hot=None)))
+    metrics.look(lake_state(head(), head("gold.daily", files=many, hot=None)))
     values = shown(metrics)
     assert values['s3_small_file_count{table="silver.orders"}'] == 1
     assert values['s3_small_file_count{table="gold.daily"}'] == 30
     assert values['iceberg_metadata_version{table="silver.orders"}'] == 12
     assert values['thermocline_queue_depth{queue="compaction"}'] == 1
     assert 'thermocline_refresh_lag_seconds{table="gold.daily"}' not in values
-    metrics.look(lookout(head(), epoch=2))
+    metrics.look(lake_state(head(), epoch=2))
     assert not [name for name in shown(metrics) if "gold.daily" in name]
     metrics.nodes({"a": 7, "b": 8})
     metrics.nodes({"b": 9})
@@ -87,7 +87,7 @@ def test_the_state_of_tables_comes_and_goes_with_them() -> None:
 def test_a_scrape_names_only_tables_that_its_caller_may_know() -> None:
     metrics = Metrics()
     odd = 'hr."pay\\roll'
-    metrics.look(lookout(head(), head("gold.daily"), head(odd)))
+    metrics.look(lake_state(head(), head("gold.daily"), head(odd)))
     assert {"gold.daily", "silver.orders"} <= set(tables_of(metrics.exposition()))
     assert len(set(tables_of(metrics.exposition()))) == 3
     assert set(tables_of(metrics.exposition(["gold.daily"]))) == {"gold.daily"}
@@ -107,7 +107,7 @@ def tables_of(text: bytes) -> list[str]:
 )  # fmt: skip
 def test_the_version_is_in_the_name_of_the_metadata(name: str, version: int) -> None:
     metrics = Metrics()
-    metrics.look(lookout(head(metadata=f"s3://bucket/t/metadata/{name}")))
+    metrics.look(lake_state(head(metadata=f"s3://bucket/t/metadata/{name}")))
     assert shown(metrics)['iceberg_metadata_version{table="silver.orders"}'] == version
 
 
@@ -124,17 +124,17 @@ def test_mismatches_are_counted_once() -> None:
 def test_lag_is_how_long_a_commit_waited_for_a_node() -> None:
     lags = Lags()
     old = head(committed_at=NOW - timedelta(days=10))
-    first = lookout(old)
+    first = lake_state(old)
     # A table that was committed days ago and is held at the first look did not lag for days.
     assert lags.look(first) == {"silver.orders": 0.0}
     new = replace(old, snapshot=SNAPSHOT + 1, committed_at=NOW + timedelta(seconds=5))
-    behind = replace(lookout(new, epoch=2), looked_at=NOW + timedelta(seconds=6))
+    behind = replace(lake_state(new, epoch=2), polled_at=NOW + timedelta(seconds=6))
     assert lags.look(behind)["silver.orders"] >= 1.0
     caught = replace(
-        lookout(new, epoch=3, held=SNAPSHOT + 1), looked_at=NOW + timedelta(seconds=6.5)
+        lake_state(new, epoch=3, hot_copies=SNAPSHOT + 1), polled_at=NOW + timedelta(seconds=6.5)
     )
     assert lags.look(caught) == {"silver.orders": 1.5}
-    later = replace(caught, looked_at=NOW + timedelta(hours=1))
+    later = replace(caught, polled_at=NOW + timedelta(hours=1))
     assert lags.look(later) == {}, "it waits no longer"
 
 

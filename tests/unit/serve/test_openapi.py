@@ -23,7 +23,7 @@ from thermocline.serve.http.metrics import Metrics
 from thermocline.serve.http.replies import STATUS
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.identity.tokens import Tokens
-from thermocline.serve.terms import Ask
+from thermocline.serve.values import QueryRequest
 
 DOCUMENT = openapi.document(ServeSettings(), open=True)
 METHODS = {"get", "post"}
@@ -50,7 +50,7 @@ def test_every_route_is_documented(tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_every_field_and_status_is_documented() -> None:
     ask = DOCUMENT["components"]["schemas"]["Ask"]
-    assert set(ask["properties"]) == {field.name for field in dataclasses.fields(Ask)}
+    assert set(ask["properties"]) == {field.name for field in dataclasses.fields(QueryRequest)}
     parameters = DOCUMENT["paths"]["/explain"]["get"]["parameters"]
     assert {each["name"] for each in parameters} == set(ask["properties"])
     query = DOCUMENT["paths"]["/query"]["post"]["responses"]
@@ -80,7 +80,7 @@ def test_the_documents_for_people_say_the_same() -> None:
     text = (Path(__file__).parents[3] / "docs" / "serving.md").read_text()
     for path, method, _ in operations():
         assert re.search(rf"`{method.upper()} {re.escape(path)}\b", text), path
-    for field in dataclasses.fields(Ask):
+    for field in dataclasses.fields(QueryRequest):
         assert f"| `{field.name}` |" in text
     for status in {500, *STATUS.values()}:
         assert re.search(rf"^\| [0-9, ]*{status}[0-9, ]* \| `", text, re.MULTILINE), status

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.unit.serve.data_files import file, sums
 
-from thermocline.serve.parts import Boundary, boundary
-from thermocline.serve.prepare import Prepared, Preparing
-from thermocline.serve.terms import Ask, Head, Held, Lookout
+from thermocline.serve.incremental_results import Boundary, find_boundary
+from thermocline.serve.query_preparation import PreparedQuery, QueryPreparer
+from thermocline.serve.values import HotCopy, LakeState, QueryRequest, TableHead
 
 NOW = datetime(2026, 11, 16, 12, tzinfo=UTC)
 TODAY = datetime(2026, 11, 16)
@@ -20,27 +20,27 @@ FILES = tuple(
     for n in range(12)
     for at in [datetime(2026, 11, 5 + n, tzinfo=UTC)]
 )
-HEAD = Head(
+HEAD = TableHead(
     "s.t", "u", 3, "m", NOW, {"at": "timestamptz", "n": "long"}, "at", (3, 2, 1), sums(*FILES), 1
 )
 
 
-def prepared(sql: str, dialect: str = "duckdb") -> Prepared:
-    return Preparing()(Ask(sql, dialect), {"s.t": HEAD}, NOW)
+def prepared(sql: str, dialect: str = "duckdb") -> PreparedQuery:
+    return QueryPreparer()(QueryRequest(sql, dialect), {"s.t": HEAD}, NOW)
 
 
 def found(
     sql: str = "select count(*) from s.t where at >= '2026-11-06'",
     *,
     dialect: str = "duckdb",
-    head: Head = HEAD,
-    held: Held | None = None,
+    head: TableHead = HEAD,
+    held: HotCopy | None = None,
     worth: int = 1,
     now: datetime = NOW,
 ) -> Boundary | None:
-    copies = {"n0": {"s.t": held or Held(3, SINCE)}, "n1": {}}
-    lookout = Lookout(1, NOW, {"s.t": head}, copies)
-    return boundary(prepared(sql, dialect), lookout, {"n0": 2, "n1": 0}, now, worth)
+    copies = {"n0": {"s.t": held or HotCopy(3, SINCE)}, "n1": {}}
+    lake_state = LakeState(1, NOW, {"s.t": head}, copies)
+    return find_boundary(prepared(sql, dialect), lake_state, {"n0": 2, "n1": 0}, now, worth)
 
 
 def test_it_is_midnight_where_a_node_holds_the_rest() -> None:
@@ -50,7 +50,7 @@ def test_it_is_midnight_where_a_node_holds_the_rest() -> None:
 
 
 def test_it_is_where_the_copy_begins_when_that_is_later() -> None:
-    where = found(held=Held(3, NOW - timedelta(hours=2)))
+    where = found(held=HotCopy(3, NOW - timedelta(hours=2)))
     assert where is not None
     assert where.at == TODAY + timedelta(hours=10)
 
@@ -75,7 +75,7 @@ def test_there_must_be_something_to_gain() -> None:
 
 
 def test_only_the_newest_copy_will_do() -> None:
-    assert found(held=Held(2, SINCE)) is None
+    assert found(held=HotCopy(2, SINCE)) is None
     assert found(head=replace(HEAD, time=None)) is None
     assert found(dialect="trino") is None
 

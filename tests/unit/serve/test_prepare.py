@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 import duckdb
 import pytest
 
-from thermocline.serve import prepare
-from thermocline.serve.prepare import Prepared, Preparing
-from thermocline.serve.question.clock import Clock
-from thermocline.serve.question.span import EVERYTHING, Span
-from thermocline.serve.terms import Ask, Head
+from thermocline.serve import query_preparation
+from thermocline.serve.analysis.clock import Clock
+from thermocline.serve.analysis.time_range import UNBOUNDED, TimeRange
+from thermocline.serve.query_preparation import PreparedQuery, QueryPreparer
+from thermocline.serve.values import QueryRequest, TableHead
 from thermocline.sql.guard import Refused
 
 NOW = datetime(2026, 11, 16, 12, 30, 15, 123456, tzinfo=UTC)
 HEADS = {
-    name: Head(name, "u", 1, "m", NOW, columns, time, (1,))
+    name: TableHead(name, "u", 1, "m", NOW, columns, time, (1,))
     for name, columns, time in (
         ("s.zoned", {"moment": "timestamptz", "n": "int"}, "moment"),
         ("s.plain", {"moment": "timestamp", "n": "int"}, "moment"),
@@ -30,7 +30,7 @@ HEADS = {
 
 
 def prepared(sql: str, now: datetime = NOW, **more: object):
-    return Preparing()(Ask(sql, **more), HEADS, now)
+    return QueryPreparer()(QueryRequest(sql, **more), HEADS, now)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_clock_elsewhere_or_hidden_is_refused() -> None:
 
 def test_the_pinned_clock_decides_the_span() -> None:
     found = prepared("select * from s.plain where moment >= current_date - 6")
-    assert found.spans(HEADS) == {"s.plain": Span(datetime(2026, 11, 10))}
+    assert found.time_ranges(HEADS) == {"s.plain": TimeRange(datetime(2026, 11, 10))}
 
 
 def test_names_are_the_same_in_any_case_and_joins_do_not_hide_them() -> None:
@@ -68,27 +68,30 @@ def test_names_are_the_same_in_any_case_and_joins_do_not_hide_them() -> None:
         with Recent as (select P.N, "Moment" as At_ from S.PLAIN p)
         select COUNT(*) from recent JOIN s.still USING (n) WHERE AT_ >= date '2026-11-14'
     """
-    assert prepared(sql).spans(HEADS) == {
-        "s.plain": Span(datetime(2026, 11, 14)),
-        "s.still": EVERYTHING,
+    assert prepared(sql).time_ranges(HEADS) == {
+        "s.plain": TimeRange(datetime(2026, 11, 14)),
+        "s.still": UNBOUNDED,
     }
 
 
 def test_mentions_of_one_table_are_taken_together() -> None:
     one = "select n from s.plain where moment >= timestamp '2026-11-14'"
     other = "select n from s.plain where moment between date '2026-11-01' and date '2026-11-02'"
-    both = prepared(f"{one} union all {other}").spans(HEADS)["s.plain"]
+    both = prepared(f"{one} union all {other}").time_ranges(HEADS)["s.plain"]
     assert both.start == datetime(2026, 11, 1)
     assert both.end is None
-    assert prepared(f"{one} union all select n from s.plain").spans(HEADS)["s.plain"] == EVERYTHING
+    assert (
+        prepared(f"{one} union all select n from s.plain").time_ranges(HEADS)["s.plain"]
+        == UNBOUNDED
+    )
 
 
 def test_a_text_is_kept_for_as_long_as_it_means_the_same() -> None:
-    preparing = Preparing()
+    preparing = QueryPreparer()
 
     def again(sql: str, later: timedelta) -> bool:
-        first = preparing(Ask(sql), HEADS, NOW)
-        return preparing(Ask(sql), HEADS, NOW + later) is first
+        first = preparing(QueryRequest(sql), HEADS, NOW)
+        return preparing(QueryRequest(sql), HEADS, NOW + later) is first
 
     assert again("select n from s.still", timedelta(days=900))
     assert again("select n from s.days where moment = current_date", timedelta(hours=11))
@@ -101,8 +104,8 @@ def test_start_time_leaves_out_what_was_before(table: str) -> None:
     start = datetime(2026, 11, 14, 6, tzinfo=UTC)
     found = prepared(f"select o.n from {table} o join s.still using (n)", start_time=start)
     beginning = datetime(2026, 11, 14) if table == "s.days" else datetime(2026, 11, 14, 6)
-    assert found.spans(HEADS)[table] == Span(beginning)
-    assert found.spans(HEADS)["s.still"] == EVERYTHING
+    assert found.time_ranges(HEADS)[table] == TimeRange(beginning)
+    assert found.time_ranges(HEADS)["s.still"] == UNBOUNDED
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'; create schema s; create table s.still (n int)")
         kind = HEADS[table].columns["moment"]
@@ -118,7 +121,7 @@ def test_start_time_leaves_out_what_was_before(table: str) -> None:
 def test_start_time_only_narrows() -> None:
     sql = "select n from s.plain where moment >= timestamp '2026-11-15'"
     found = prepared(sql, start_time=datetime(2020, 1, 1, tzinfo=UTC))
-    assert found.spans(HEADS)["s.plain"] == Span(datetime(2026, 11, 15))
+    assert found.time_ranges(HEADS)["s.plain"] == TimeRange(datetime(2026, 11, 15))
 
 
 @pytest.mark.parametrize(
@@ -135,12 +138,14 @@ def test_table_id_must_be_asked_for() -> None:
 
 
 def test_texts_are_remembered_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "KEPT_BYTES", 500_000)
-    preparing = Preparing()
+    monkeypatch.setattr(query_preparation, "MAX_CACHED_BYTES", 500_000)
+    preparing = QueryPreparer()
 
-    def ask(number: int) -> Prepared:
+    def ask(number: int) -> PreparedQuery:
         terms = " + ".join(["n"] * 30)
-        return preparing(Ask(f"select {terms} as it from s.still where n <> {number}"), HEADS, NOW)
+        return preparing(
+            QueryRequest(f"select {terms} as it from s.still where n <> {number}"), HEADS, NOW
+        )
 
     first = ask(0)
     assert ask(0) is first
@@ -158,14 +163,14 @@ def test_what_a_text_takes_is_about_what_it_is_said_to_take() -> None:
         f" from s.still where n between {number} and 9 group by day order by total desc"
         for number in range(200)
     ]
-    preparing = Preparing()
-    preparing(Ask("select 1"), HEADS, NOW)
+    preparing = QueryPreparer()
+    preparing(QueryRequest("select 1"), HEADS, NOW)
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
         said = preparing.bytes
         for text in texts:
-            preparing(Ask(text), HEADS, NOW)
+            preparing(QueryRequest(text), HEADS, NOW)
         gc.collect()
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
@@ -174,16 +179,16 @@ def test_what_a_text_takes_is_about_what_it_is_said_to_take() -> None:
 
 
 def test_a_text_that_grows_while_it_is_remembered_counts_as_it_is() -> None:
-    preparing = Preparing()
-    found = preparing(Ask("select n from s.still"), HEADS, NOW)
+    preparing = QueryPreparer()
+    found = preparing(QueryRequest("select n from s.still"), HEADS, NOW)
     before = preparing.bytes
     found.sql["duckdb",] = "x" * 1000
-    preparing(Ask("select n from s.still"), HEADS, NOW)
+    preparing(QueryRequest("select n from s.still"), HEADS, NOW)
     assert preparing.bytes == before + 1000
 
 
 def test_another_time_of_a_table_is_another_span() -> None:
     found = prepared("select n from s.zoned where moment >= timestamptz '2026-11-10 00:00:00+00'")
-    assert found.spans(HEADS)["s.zoned"] == Span(datetime(2026, 11, 10))
+    assert found.time_ranges(HEADS)["s.zoned"] == TimeRange(datetime(2026, 11, 10))
     untimed = replace(HEADS["s.zoned"], time=None)
-    assert found.spans({**HEADS, "s.zoned": untimed})["s.zoned"] == EVERYTHING
+    assert found.time_ranges({**HEADS, "s.zoned": untimed})["s.zoned"] == UNBOUNDED

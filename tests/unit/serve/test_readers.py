@@ -8,13 +8,13 @@ import pytest
 from tests.unit.serve.fixed_router import NOW, SNAPSHOT, head
 
 from thermocline.errors import ContractError
-from thermocline.serve import readers
+from thermocline.serve import table_access
 from thermocline.serve.http.metrics import Metrics
-from thermocline.serve.readers import Readers
-from thermocline.serve.terms import Caller, Held, Lookout
+from thermocline.serve.table_access import TableAccess
+from thermocline.serve.values import Caller, HotCopy, LakeState
 
 TABLES = ("silver.orders", "hr.payroll", "quarantine.payroll")
-PAYROLL = Readers({"hr.payroll": ["hr", "audit"], "bronze.payroll": ["hr"]})
+PAYROLL = TableAccess({"hr.payroll": ["hr", "audit"], "bronze.payroll": ["hr"]})
 CONTRACT = """
 apiVersion: v3.1.0
 kind: DataContract
@@ -32,9 +32,9 @@ def caller(*roles: str) -> Caller:
     return Caller("ann", roles)
 
 
-def lookout() -> Lookout:
-    copies = {name: Held(SNAPSHOT, None, 3, 900) for name in TABLES}
-    return Lookout(1, NOW, {name: head(name) for name in TABLES}, {"node-0": copies})
+def lake_state() -> LakeState:
+    copies = {name: HotCopy(SNAPSHOT, None, 3, 900) for name in TABLES}
+    return LakeState(1, NOW, {name: head(name) for name in TABLES}, {"node-0": copies})
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def lookout() -> Lookout:
     ],
 )
 def test_a_caller_sees_what_a_role_of_theirs_may(roles: tuple[str, ...], seen: set[str]) -> None:
-    found = PAYROLL.seen(lookout(), caller(*roles))
-    assert set(found.heads) == seen
-    assert set(found.held["node-0"]) == seen
+    found = PAYROLL.visible_state(lake_state(), caller(*roles))
+    assert set(found.table_heads) == seen
+    assert set(found.hot_copies["node-0"]) == seen
 
 
 def test_measurements_of_hidden_tables_are_left_out() -> None:
     metrics = Metrics()
-    metrics.look(lookout())
+    metrics.look(lake_state())
     assert b"hr.payroll" in metrics.exposition()
     some = metrics.exposition({"silver.orders"})
     assert b"payroll" not in some
@@ -71,7 +71,7 @@ def project(folder: Path, **roles: str) -> Path:
 
 
 def test_contracts_name_the_roles(tmp_path: Path) -> None:
-    found = readers.of_project(
+    found = table_access.load_table_access(
         project(
             tmp_path,
             open="",
@@ -80,7 +80,11 @@ def test_contracts_name_the_roles(tmp_path: Path) -> None:
         )
     )
     allowed = {
-        name: [role for role in ("hr", "etl", "audit") if found.may(caller(role), f"silver.{name}")]
+        name: [
+            role
+            for role in ("hr", "etl", "audit")
+            if found.can_read(caller(role), f"silver.{name}")
+        ]
         for name in ("open", "some", "none")
     }
     assert allowed == {"open": ["hr", "etl", "audit"], "some": ["hr", "audit"], "none": []}
@@ -88,4 +92,4 @@ def test_contracts_name_the_roles(tmp_path: Path) -> None:
 
 def test_nobody_is_let_in_by_a_contract_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ContractError):
-        readers.of_project(project(tmp_path, some="roles: [{access: read}]"))
+        table_access.load_table_access(project(tmp_path, some="roles: [{access: read}]"))

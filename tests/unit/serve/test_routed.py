@@ -16,21 +16,21 @@ import pytest
 from tests.unit.serve.fixed_router import SNAPSHOT, head
 
 from thermocline.errors import NotFound
-from thermocline.serve import results, routing
+from thermocline.serve import result_cache, route_planner
 from thermocline.serve.failures import BothFailed, Unavailable
-from thermocline.serve.fleet.messages import Allowance, EngineFailed, Reading
-from thermocline.serve.route import Engines, Way
-from thermocline.serve.router import Limits, Router
-from thermocline.serve.terms import (
+from thermocline.serve.fleet.messages import EngineFailed, QueryBudget, TableVersion
+from thermocline.serve.route import AccessPath, Engines
+from thermocline.serve.router import QueryLimits, Router
+from thermocline.serve.values import (
     Answer,
-    Ask,
     Caller,
-    Column,
+    EncodedRows,
     EngineName,
     Format,
-    Held,
-    Lookout,
-    Rows,
+    HotCopy,
+    LakeState,
+    QueryRequest,
+    ResultColumn,
 )
 from thermocline.sql.translate import Unfaithful
 
@@ -44,7 +44,7 @@ class FixedFleet:
 
     def __init__(self) -> None:
         self.catalog = "lake"
-        self.left: dict[tuple[str, int], datetime] = {}
+        self.superseded_at: dict[tuple[str, int], datetime] = {}
         self.loads = Counter[str]()
         self.asked_of: list[tuple[str, int]] = []
         self.down: set[str] = set()
@@ -56,7 +56,7 @@ class FixedFleet:
         self.reading = 0
         self.direct = True
         self.cold: tuple[EngineName, ...] = ()
-        self.configured: tuple[EngineName, ...] = ("direct", "spark")
+        self.configured_engines: tuple[EngineName, ...] = ("direct", "spark")
         self.changed = asyncio.Event()
         self.see(SNAPSHOT)
 
@@ -65,46 +65,46 @@ class FixedFleet:
         now = datetime.now(UTC)
         at = now - timedelta(seconds=seconds_ago)
         if newest != SNAPSHOT:
-            self.left[TABLE, SNAPSHOT] = at
+            self.superseded_at[TABLE, SNAPSHOT] = at
         known = head(snapshot=newest, snapshots=(newest, SNAPSHOT)[: 1 + (newest != SNAPSHOT)])
-        held = {name: {TABLE: Held(each, None, 3, 9)} for name, each in self.held.items()}
-        self.lookout = Lookout(newest, now, {TABLE: known}, held)
+        held = {name: {TABLE: HotCopy(each, None, 3, 9)} for name, each in self.held.items()}
+        self.lake_state = LakeState(newest, now, {TABLE: known}, held)
         self.changed.set()
 
     def advance(self, *nodes: str) -> None:
         """These nodes have the newest."""
         self.held.update(dict.fromkeys(nodes, NEXT))
 
-    def engines(self) -> Engines:
+    def available_engines(self) -> Engines:
         up = {name: self.loads[name] for name in self.held if name not in self.down}
         return Engines(up, self.direct, self.cold, 1 << 30)
 
-    def busy(self, name: str) -> int:
+    def count_running(self, name: str) -> int:
         return self.loads[name]
 
-    def asked(self, tables: tuple[str, ...]) -> None:
+    def record_query(self, tables: tuple[str, ...]) -> None:
         pass
 
-    async def look(self, seconds: float) -> Lookout:
-        return self.lookout
+    async def poll(self, seconds: float) -> LakeState:
+        return self.lake_state
 
-    async def change(self, seconds: float) -> None:
+    async def wait_for_change(self, seconds: float) -> None:
         self.changed.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.changed.wait(), seconds)
 
     @property
-    def files_are_read(self) -> bool:
+    def are_direct_workers_busy(self) -> bool:
         return self.reading > 0
 
-    async def ask(
+    async def execute(
         self,
-        way: Way,
+        way: AccessPath,
         sql: str,
-        views: Mapping[str, Reading],
+        views: Mapping[str, TableVersion],
         format: Format,
-        allowed: Allowance,
-    ) -> Rows:
+        allowed: QueryBudget,
+    ) -> EncodedRows:
         (reading,) = views.values()
         self.asked_of.append((way.node or way.engine, reading.snapshot))
         self.reading += way.engine == "direct"
@@ -115,23 +115,23 @@ class FixedFleet:
         if way.node in self.away:
             raise EngineFailed(f"{way.node} died.")
         counted = 0 if self.lies and way.engine == "hot" else reading.snapshot
-        return Rows((Column("n", "int64", "bigint"),), 1, b"[%d]\n" % counted)
+        return EncodedRows((ResultColumn("n", "int64", "bigint"),), 1, b"[%d]\n" % counted)
 
     async def rebuild(self, tables: Sequence[str]) -> int:
-        return self.lookout.epoch + 1
+        return self.lake_state.epoch + 1
 
 
 @pytest.fixture
 def decisions(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often a route was decided."""
     counted = Counter[str]()
-    decide = routing.decide
+    decide_route = route_planner.decide_route
 
     def counting(*given: Any, **more: Any) -> Any:
         counted["route"] += 1
-        return decide(*given, **more)
+        return decide_route(*given, **more)
 
-    monkeypatch.setattr(routing, "decide", counting)
+    monkeypatch.setattr(route_planner, "decide_route", counting)
     return counted
 
 
@@ -139,10 +139,12 @@ class World:
     def __init__(self, verify_share: float = 0.0) -> None:
         self.fleet = FixedFleet()
         fleet: Any = self.fleet
-        self.router = Router(fleet, Limits(verify_share=verify_share))
+        self.router = Router(fleet, QueryLimits(verify_share=verify_share))
 
-    async def ask(self, sql: str = "select count(*) as n from silver.orders", **more: Any) -> str:
-        return said(await self.router.answer(Ask(sql, **more), Caller("tests")))
+    async def execute(
+        self, sql: str = "select count(*) as n from silver.orders", **more: Any
+    ) -> str:
+        return said(await self.router.answer(QueryRequest(sql, **more), Caller("tests")))
 
     async def made(self) -> None:
         """Let what is being made be made."""
@@ -167,14 +169,14 @@ def test_a_route_is_decided_once_as_long_as_nothing_changes(decisions: Counter[s
     async def trial() -> None:
         world = World()
         for _ in range(5):
-            await world.ask()
+            await world.execute()
         assert decisions["route"] == 1
         world.fleet.down.add("node-0")
-        await world.ask()
+        await world.execute()
         assert decisions["route"] == 2, "somebody is gone"
         world.fleet.advance("node-1")
         world.fleet.see(NEXT)
-        await world.ask()
+        await world.execute()
         assert decisions["route"] == 3, "there was a commit"
 
     run(trial())
@@ -183,24 +185,26 @@ def test_a_route_is_decided_once_as_long_as_nothing_changes(decisions: Counter[s
 def test_a_route_is_of_its_own_tables_only(decisions: Counter[str]) -> None:
     async def trial() -> None:
         world = World()
-        await world.ask()
+        await world.execute()
         for number in range(5):
-            seen = world.fleet.lookout
+            seen = world.fleet.lake_state
             other = head("gold.daily", snapshot=number, snapshots=(number,))
-            copies = {node: {**held, "gold.daily": Held(number, None)} for node, held in
-                      seen.held.items()}  # fmt: skip
-            heads = {**seen.heads, "gold.daily": other}
-            world.fleet.lookout = replace(seen, epoch=seen.epoch + 1, heads=heads, held=copies)
-            await world.ask()
+            copies = {node: {**held, "gold.daily": HotCopy(number, None)} for node, held in
+                      seen.hot_copies.items()}  # fmt: skip
+            heads = {**seen.table_heads, "gold.daily": other}
+            world.fleet.lake_state = replace(
+                seen, epoch=seen.epoch + 1, table_heads=heads, hot_copies=copies
+            )
+            await world.execute()
         assert decisions["route"] == 1, "others' commits are none of its own"
-        seen = world.fleet.lookout
-        less = {"node-0": {}, "node-1": seen.held["node-1"]}
-        world.fleet.lookout = replace(seen, epoch=seen.epoch + 1, held=less)
-        await world.ask()
+        seen = world.fleet.lake_state
+        less = {"node-0": {}, "node-1": seen.hot_copies["node-1"]}
+        world.fleet.lake_state = replace(seen, epoch=seen.epoch + 1, hot_copies=less)
+        await world.execute()
         assert decisions["route"] == 2, "a copy is gone"
-        swapped = {"node-0": seen.held["node-0"], "node-1": {}}
-        world.fleet.lookout = replace(seen, epoch=seen.epoch + 2, held=swapped)
-        await world.ask()
+        swapped = {"node-0": seen.hot_copies["node-0"], "node-1": {}}
+        world.fleet.lake_state = replace(seen, epoch=seen.epoch + 2, hot_copies=swapped)
+        await world.execute()
         assert decisions["route"] == 3, "another node holds the same"
 
     run(trial())
@@ -209,9 +213,9 @@ def test_a_route_is_of_its_own_tables_only(decisions: Counter[str]) -> None:
 def test_a_text_that_is_remembered_holds_no_head_that_is_no_longer_the_newest() -> None:
     async def trial() -> None:
         world = World()
-        gone = weakref.ref(world.fleet.lookout.heads[TABLE])
+        gone = weakref.ref(world.fleet.lake_state.table_heads[TABLE])
         for sql in counted(1, 2, 3):
-            await world.ask(sql)
+            await world.execute(sql)
         assert gone() is not None
         world.fleet.advance("node-0", "node-1")
         world.fleet.see(NEXT)
@@ -225,9 +229,9 @@ def test_a_route_over_a_copy_that_is_behind_is_not_remembered() -> None:
     async def trial() -> list[str]:
         world = World()
         world.fleet.see(NEXT, seconds_ago=1.9)
-        first = await world.ask()
-        world.fleet.left[TABLE, SNAPSHOT] -= timedelta(seconds=0.2)
-        return [first, await world.ask(), *(name for name, _ in world.fleet.asked_of)]
+        first = await world.execute()
+        world.fleet.superseded_at[TABLE, SNAPSHOT] -= timedelta(seconds=0.2)
+        return [first, await world.execute(), *(name for name, _ in world.fleet.asked_of)]
 
     # Nobody told of anything new in between: the copy is too old by the clock alone.
     assert run(trial()) == ["hot old", "direct new", "node-0", "direct"]
@@ -236,14 +240,14 @@ def test_a_route_over_a_copy_that_is_behind_is_not_remembered() -> None:
 def test_after_a_commit_nobody_waits_for_the_new_answer_while_the_old_is_tolerated() -> None:
     async def trial() -> list[str]:
         world = World()
-        seen = [await world.ask()]
+        seen = [await world.execute()]
         world.fleet.advance("node-0", "node-1")
         world.fleet.see(NEXT, seconds_ago=0.5)
         world.fleet.answering.clear()
-        seen += [await world.ask(), await world.ask()]
+        seen += [await world.execute(), await world.execute()]
         world.fleet.answering.set()
         await world.made()
-        seen.append(await world.ask())
+        seen.append(await world.execute())
         assert [snapshot for _, snapshot in world.fleet.asked_of] == [SNAPSHOT, NEXT]
         return seen
 
@@ -259,10 +263,10 @@ def test_an_answer_of_before_is_not_given_to_who_asks_for_newer(
 ) -> None:
     async def trial() -> str:
         world = World()
-        await world.ask()
+        await world.execute()
         world.fleet.advance("node-0", "node-1")
         world.fleet.see(NEXT, seconds_ago)
-        return await world.ask(**more)
+        return await world.execute(**more)
 
     assert run(trial()) == "hot new"
 
@@ -271,14 +275,14 @@ def test_the_node_that_is_newer_is_asked_first_and_then_the_one_less_busy() -> N
     async def trial() -> list[str]:
         world = World()
         world.fleet.loads.update({"node-0": 3})
-        await world.ask()
+        await world.execute()
         world.fleet.loads.update({"node-1": 4})
-        await world.ask(format="arrow")
+        await world.execute(format="arrow")
         world.fleet.loads.clear()
         world.fleet.loads.update({"node-0": 3})
         world.fleet.advance("node-0")
         world.fleet.see(NEXT)
-        await world.ask(max_staleness=1.0, format="csv")
+        await world.execute(max_staleness=1.0, format="csv")
         return [name for name, _ in world.fleet.asked_of]
 
     assert run(trial()) == ["node-1", "node-0", "node-0"]
@@ -288,7 +292,9 @@ def test_when_a_node_dies_the_other_answers() -> None:
     async def trial() -> Answer:
         world = World()
         world.fleet.away.add("node-0")
-        return await world.router.answer(Ask("select count(*) as n from silver.orders"), Caller())
+        return await world.router.answer(
+            QueryRequest("select count(*) as n from silver.orders"), Caller()
+        )
 
     answer = run(trial())
     assert said(answer) == "hot old" and answer.provenance["node"] == "node-1"
@@ -300,9 +306,9 @@ def test_what_a_wrong_copy_answered_is_not_given_again() -> None:
         world = World(verify_share=1.0)
         world.fleet.lies = True
         sql = "select count(*) as n from silver.orders"
-        wrong = await world.router.answer(Ask(sql), Caller("tests"))
-        await world.router.verifier.settled()
-        return wrong.rows.body, await world.ask(sql)
+        wrong = await world.router.answer(QueryRequest(sql), Caller("tests"))
+        await world.router.verifier.wait()
+        return wrong.rows.body, await world.execute(sql)
 
     assert run(trial()) == (b"[0]\n", "direct old")
 
@@ -317,7 +323,7 @@ def test_while_one_reads_files_the_others_wait_for_a_node_that_is_about_to_catch
         world = World()
         world.fleet.see(NEXT, seconds_ago=5)
         world.fleet.answering.clear()
-        asked = [asyncio.create_task(world.ask(sql)) for sql in counted(1, 2, 3, 4)]
+        asked = [asyncio.create_task(world.execute(sql)) for sql in counted(1, 2, 3, 4)]
         await world.made()
         assert world.fleet.asked_of == [("direct", NEXT)]
         world.fleet.advance("node-1")
@@ -335,7 +341,7 @@ def test_a_node_that_does_not_catch_up_is_not_waited_for() -> None:
         world = World()
         world.fleet.see(NEXT, seconds_ago=11)
         world.fleet.answering.clear()
-        asked = [asyncio.create_task(world.ask(sql)) for sql in counted(1, 2, 3)]
+        asked = [asyncio.create_task(world.execute(sql)) for sql in counted(1, 2, 3)]
         await world.made()
         world.fleet.answering.set()
         await asyncio.gather(*asked)
@@ -350,7 +356,7 @@ def test_nobody_waits_for_a_node_longer_than_half_the_time_there_is() -> None:
         world.fleet.see(NEXT, seconds_ago=5)
         world.fleet.reading = 1  # for somebody who takes long
         began = asyncio.get_running_loop().time()
-        found = [await world.ask(timeout=1.0)]
+        found = [await world.execute(timeout=1.0)]
         assert 0.45 < asyncio.get_running_loop().time() - began < 1.0
         return found
 
@@ -364,7 +370,7 @@ def test_when_a_node_dies_the_other_is_waited_for_rather_than_files_read_by_many
         world.fleet.see(NEXT, seconds_ago=5)
         world.fleet.away.add("node-0")
         world.fleet.reading = 1
-        asking = asyncio.create_task(world.ask())
+        asking = asyncio.create_task(world.execute())
         await world.made()
         assert world.fleet.asked_of == [("node-0", NEXT)]
         world.fleet.down.add("node-0")
@@ -388,16 +394,18 @@ def test_when_a_node_dies_the_other_is_waited_for_rather_than_files_read_by_many
 def test_when_the_newest_is_not_to_be_had_an_older_answer_is_given_and_says_so(
     more: dict[str, Any], seconds_ago: float, given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(results, "PATIENCE", 0.05)
+    monkeypatch.setattr(result_cache, "NEW_RESULT_SECONDS", 0.05)
 
     async def trial() -> None:
         world = World()
         sql = "select count(*) as n from silver.orders"
-        assert await world.ask(sql) == "hot old"
+        assert await world.execute(sql) == "hot old"
         world.fleet.advance("node-0", "node-1")
         world.fleet.see(NEXT, seconds_ago)
         world.fleet.answering.clear()
-        asking = asyncio.create_task(world.router.answer(Ask(sql, **more), Caller("tests")))
+        asking = asyncio.create_task(
+            world.router.answer(QueryRequest(sql, **more), Caller("tests"))
+        )
         await asyncio.wait({asking}, timeout=0.2)
         assert asking.done() is (given == "cache old")
         world.fleet.answering.set()
@@ -405,7 +413,7 @@ def test_when_the_newest_is_not_to_be_had_an_older_answer_is_given_and_says_so(
         assert said(answer) == given
         late = [why for why in answer.provenance["because"] if "newer" in why]
         assert bool(late) is (given == "cache old")
-        assert await world.ask(sql) == "cache new"
+        assert await world.execute(sql) == "cache new"
 
     run(trial())
 
@@ -415,9 +423,9 @@ def test_a_table_that_is_dropped_while_a_node_is_waited_for_is_not_found() -> No
         world = World()
         world.fleet.see(NEXT, seconds_ago=5)
         world.fleet.reading = 1
-        asking = asyncio.create_task(world.ask())
+        asking = asyncio.create_task(world.execute())
         await world.made()
-        world.fleet.lookout = replace(world.fleet.lookout, heads={}, held={})
+        world.fleet.lake_state = replace(world.fleet.lake_state, table_heads={}, hot_copies={})
         world.fleet.changed.set()
         with pytest.raises(NotFound, match="There is no table"):
             await asking
@@ -430,7 +438,7 @@ def test_who_is_just_being_started_is_waited_for() -> None:
         world = World()
         world.fleet.down.update(world.fleet.held)
         world.fleet.direct = False
-        asking = asyncio.create_task(world.ask())
+        asking = asyncio.create_task(world.execute())
         await world.made()
         world.fleet.direct = True
         return await asking
@@ -447,11 +455,11 @@ def test_what_only_an_engine_that_is_away_can_answer_is_not_the_callers_mistake(
         world.fleet.down.update(world.fleet.held)
         world.fleet.direct, world.fleet.cold = False, ("spark",)
         with pytest.raises(Unavailable) as away:
-            await world.ask(ONLY_DUCKDB, timeout=2)
+            await world.execute(ONLY_DUCKDB, timeout=2)
         assert away.value.details["retry_after"] >= 1
-        world.fleet.configured = ("spark",)
+        world.fleet.configured_engines = ("spark",)
         with pytest.raises(Unfaithful):  # where there is nobody else, it stays a mistake
-            await world.ask(ONLY_DUCKDB, timeout=2)
+            await world.execute(ONLY_DUCKDB, timeout=2)
 
     run(trial())
 
@@ -462,6 +470,6 @@ def test_when_nobody_comes_that_is_said_in_time() -> None:
         world.fleet.down.update(world.fleet.held)
         world.fleet.direct = False
         with pytest.raises(BothFailed, match="No engine can be asked"):
-            await world.ask(timeout=0.5)
+            await world.execute(timeout=0.5)
 
     run(trial())

@@ -21,7 +21,7 @@ from thermocline.serve.failures import Unauthenticated
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.identity.signed import Signed
 from thermocline.serve.identity.tokens import Tokens
-from thermocline.serve.terms import Caller
+from thermocline.serve.values import Caller
 
 SHARED = "0123456789abcdef0123456789abcdef"
 ISSUER, AUDIENCE = "https://issuer.example", "thermocline"

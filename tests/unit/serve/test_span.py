@@ -11,15 +11,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thermocline.serve.question.span import Span, Timed, spans
+from thermocline.serve.analysis.time_range import TimedTable, TimeRange, find_time_ranges
 from thermocline.sql.guard import guard
 
 NOW = datetime(2026, 3, 10, 15, 30)
 DAY = timedelta(days=1)
 TICK = timedelta(microseconds=1)
 TABLES = {
-    "s.a": Timed("m", frozenset({"id", "m", "k", "v"})),
-    "s.b": Timed("ts", frozenset({"id", "ts", "k", "w"})),
+    "s.a": TimedTable("m", frozenset({"id", "m", "k", "v"})),
+    "s.b": TimedTable("ts", frozenset({"id", "ts", "k", "w"})),
 }
 
 
@@ -29,7 +29,7 @@ def day(number: int) -> datetime:
 
 def seen(sql: str, dialect: str = "duckdb") -> list[tuple[str, datetime | None, datetime | None]]:
     question = guard(sql, dialect)
-    found = spans(question.tree, TABLES, NOW)
+    found = find_time_ranges(question.tree, TABLES, NOW)
     named = {id(node): name for name, nodes in question.tables.items() for node in nodes}
     assert found.keys() == named.keys()
     return sorted(
@@ -190,7 +190,7 @@ def test_rows_outside_of_a_span_never_change_the_answer(
     connection: duckdb.DuckDBPyConnection, sql: str
 ) -> None:
     question = guard(sql)
-    found = spans(question.tree, TABLES, NOW)
+    found = find_time_ranges(question.tree, TABLES, NOW)
     whole = sorted(map(str, connection.execute(sql).fetchall()))
     for name, nodes in question.tables.items():
         for node in nodes:
@@ -200,7 +200,7 @@ def test_rows_outside_of_a_span_never_change_the_answer(
     assert sorted(map(str, connection.execute(narrowed).fetchall())) == whole, narrowed
 
 
-def _only(node, column: str, span: Span):  # type: ignore[no-untyped-def]
+def _only(node, column: str, span: TimeRange):  # type: ignore[no-untyped-def]
     from sqlglot import exp
 
     query = exp.select("*").from_(exp.table_(node.name, db=node.db))

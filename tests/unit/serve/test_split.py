@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from thermocline.engine.arrow import normalise
-from thermocline.serve.question.split import Split, split
-from thermocline.serve.rows.bounded import narrowed
+from thermocline.serve.analysis.split import QuerySplit, split_query
 from thermocline.serve.rows.encode import encode
-from thermocline.serve.terms import Column, Rows
+from thermocline.serve.rows.fetch import downcast_integers
+from thermocline.serve.values import EncodedRows, ResultColumn
 from thermocline.sql.guard import guard
 from thermocline.sql.translate import translate
 
@@ -60,13 +60,13 @@ class Database:
     def ask(self, question: Any) -> pa.Table:
         ran = self._connection.execute(translate(question, "duckdb", {TABLE: TABLE}))
         described = ran.description or []
-        return normalise(narrowed(ran.to_arrow_table(), described))
+        return normalise(downcast_integers(ran.to_arrow_table(), described))
 
-    def in_parts(self, found: Split) -> pa.Table:
+    def in_parts(self, found: QuerySplit) -> pa.Table:
         older = self.ask(found.older)
         columns, body = encode(older, "json")
-        rows = Rows(tuple(Column(*each) for each in columns), older.num_rows, body)
-        together = found.together(rows)
+        rows = EncodedRows(tuple(ResultColumn(*each) for each in columns), older.num_rows, body)
+        together = found.combine(rows)
         assert together is not None
         return self.ask(together)
 
@@ -78,7 +78,7 @@ def database() -> Database:
 
 def compared(database: Database, sql: str, time: str, *, ordered: bool = False) -> None:
     question = guard(sql)
-    found = split(question, time, EDGE, COLUMNS)
+    found = split_query(question, time, EDGE, COLUMNS)
     assert found is not None, sql
     whole, parts = database.ask(question), database.in_parts(found)
     assert parts.schema == whole.schema, sql
@@ -202,18 +202,18 @@ def test_random_questions(database: Database, sql: str) -> None:
     ],
 )
 def test_what_is_not_split(sql: str) -> None:
-    assert split(guard(sql), "at", EDGE, COLUMNS) is None
+    assert split_query(guard(sql), "at", EDGE, COLUMNS) is None
 
 
 def test_a_day_is_no_boundary_between_hours() -> None:
     question = guard("select count(*) from silver.facts")
     noon = EDGE + timedelta(hours=12)
-    assert split(question, "day", noon, COLUMNS) is None
-    assert split(question, "local", noon, COLUMNS) is not None
+    assert split_query(question, "day", noon, COLUMNS) is None
+    assert split_query(question, "local", noon, COLUMNS) is not None
 
 
 def test_values_that_are_no_constants_are_not_sent_along() -> None:
-    found = split(guard("select count(*) from silver.facts"), "at", EDGE, COLUMNS)
+    found = split_query(guard("select count(*) from silver.facts"), "at", EDGE, COLUMNS)
     assert found is not None
-    rows = Rows((Column("a0", "list<item: int64>", "array(bigint)"),), 1, b"[[1]]\n")
-    assert found.together(rows) is None
+    rows = EncodedRows((ResultColumn("a0", "list<item: int64>", "array(bigint)"),), 1, b"[[1]]\n")
+    assert found.combine(rows) is None

@@ -183,11 +183,11 @@ def test_errors_have_trinos_shape_and_no_insides(client: Client) -> None:
 
 
 def test_an_engine_that_is_away_is_no_fault_of_ours(router: SmallRouter) -> None:
-    class Away(SmallRouter):
+    class QueryNotStarted(SmallRouter):
         async def answer(self, ask: Any, caller: Any) -> Any:
             raise BothFailed("node-0: it died; direct: it died", "Ask again.")
 
-    with TestClient(application(Away())) as http:
+    with TestClient(application(QueryNotStarted())) as http:
         error = Client(http).fault("SELECT 1")
     assert (error["errorName"], error["errorCode"]) == ("NO_NODES_AVAILABLE", 65541)
     assert error["message"].startswith("node-0: it died")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from thermocline.serve.fleet.messages import Away
-from thermocline.serve.fleet.turns import Turns
+from thermocline.serve.fleet.fair_scheduler import FairScheduler
+from thermocline.serve.fleet.messages import QueryNotStarted
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -19,7 +19,7 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 class Crowd:
     """Callers whose queries end when they are told to."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: FairScheduler) -> None:
         self.turns = turns
         self.begun: list[str] = []
         self._ends: list[tuple[str, asyncio.Event]] = []
@@ -27,7 +27,7 @@ class Crowd:
 
     def ask(self, caller: str, seconds: float = 10) -> asyncio.Task[None]:
         async def query() -> None:
-            async with self.turns.turn(caller, seconds):
+            async with self.turns.slot(caller, seconds):
                 self.begun.append(caller)
                 end = asyncio.Event()
                 self._ends.append((caller, end))
@@ -56,7 +56,7 @@ async def settled() -> None:
 
 def test_one_caller_never_has_all_of_an_engine() -> None:
     async def trial() -> None:
-        crowd = Crowd(Turns(4, 2))
+        crowd = Crowd(FairScheduler(4, 2))
         for _ in range(10):
             crowd.ask("many")
         await settled()
@@ -74,7 +74,7 @@ def test_one_caller_never_has_all_of_an_engine() -> None:
 
 def test_who_has_the_fewest_running_is_next() -> None:
     async def trial() -> None:
-        crowd = Crowd(Turns(2, 2))
+        crowd = Crowd(FairScheduler(2, 2))
         for caller in ("a", "a", "a", "a", "b"):
             crowd.ask(caller)
         await settled()
@@ -90,10 +90,10 @@ def test_who_has_the_fewest_running_is_next() -> None:
 
 def test_a_turn_that_does_not_come_is_said_and_one_that_is_given_up_is_anothers() -> None:
     async def trial() -> None:
-        crowd = Crowd(Turns(1, 1, most_waiting=2))
+        crowd = Crowd(FairScheduler(1, 1, max_waiting=2))
         crowd.ask("a")
         late = crowd.ask("b", seconds=0.05)
-        with pytest.raises(Away, match="No turn"):
+        with pytest.raises(QueryNotStarted, match="No turn"):
             await late
         leaving, staying = crowd.ask("b"), crowd.ask("c")
         await settled()
@@ -105,7 +105,7 @@ def test_a_turn_that_does_not_come_is_said_and_one_that_is_given_up_is_anothers(
         for _ in range(2):
             crowd.ask("c")
         await settled()
-        with pytest.raises(Away, match="Too many"):
+        with pytest.raises(QueryNotStarted, match="Too many"):
             await crowd.ask("c")
         await crowd.end("c")
         assert crowd.turns.running == 1

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from tests.integration.serve.nodes.running import TOKEN, Running, code, ok
 
 from thermocline.errors import ConfigError
-from thermocline.serve.wire import wire
-from thermocline.serve.wire.wire import Channel, Lost, Malformed
+from thermocline.serve.wire import protocol
+from thermocline.serve.wire.protocol import Channel, ConnectionLost, MalformedFrame
 
 WORKER = ("-m", "tests.unit.serve.sleeper", "--threads", "4")
 
@@ -46,20 +46,20 @@ def sleeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_a_frame_arrives_as_it_was_sent(header: dict[str, object], body: bytes) -> None:
     near, far = socket.socketpair()
     with near, far:
-        wire.send(near, header, body)
-        wire.send(near, {"second": True})
-        assert wire.receive(far) == wire.Frame(header, body)
-        assert wire.receive(far) == wire.Frame({"second": True})
+        protocol.send(near, header, body)
+        protocol.send(near, {"second": True})
+        assert protocol.receive(far) == protocol.Frame(header, body)
+        assert protocol.receive(far) == protocol.Frame({"second": True})
         near.close()
-        assert wire.receive(far) is None
+        assert protocol.receive(far) is None
 
 
 def test_a_body_larger_than_any_buffer_arrives_whole(pair: tuple[socket.socket, ...]) -> None:
     near, far = pair
     body = os.urandom(9 << 20)
-    sender = threading.Thread(target=wire.send, args=(near, {"a": 1}, body))
+    sender = threading.Thread(target=protocol.send, args=(near, {"a": 1}, body))
     sender.start()
-    found = wire.receive(far)
+    found = protocol.receive(far)
     sender.join()
     assert found is not None and found.body == body
 
@@ -73,8 +73,8 @@ def test_a_connection_that_ends_within_a_frame_is_lost(
     whole = struct.pack(">I", len(header)) + header + struct.pack(">Q", 5) + b"12345"
     near.sendall(whole[:cut])
     near.close()
-    with pytest.raises(Lost):
-        wire.receive(far)
+    with pytest.raises(ConnectionLost):
+        protocol.receive(far)
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_what_is_no_frame_is_refused(pair: tuple[socket.socket, ...], said: byte
     near, far = pair
     sender = threading.Thread(target=near.sendall, args=(said,))
     sender.start()
-    with pytest.raises(Malformed):
-        wire.receive(far)
+    with pytest.raises(MalformedFrame):
+        protocol.receive(far)
     sender.join()
 
 
@@ -103,7 +103,7 @@ def test_what_is_no_frame_is_refused(pair: tuple[socket.socket, ...], said: byte
 )  # fmt: skip
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(ConfigError):
-        wire.endpoint(address)
+        protocol.parse_address(address)
 
 
 def test_a_socket_in_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -> None:
@@ -111,25 +111,25 @@ def test_a_socket_in_a_folder_that_others_can_enter_is_refused(tmp_path: Path) -
     folder.mkdir()
     folder.chmod(0o755)
     with pytest.raises(ConfigError, match="Others can enter"):
-        wire.listen(f"unix:{folder}/w.sock")
+        protocol.listen(f"unix:{folder}/w.sock")
     assert not (folder / "w.sock").exists()
 
 
 def test_tcp_and_ipv6_work_like_a_unix_socket() -> None:
-    listener = wire.listen("tcp:[::1]:0")
+    listener = protocol.listen("tcp:[::1]:0")
     port = listener.getsockname()[1]
 
     def serve() -> None:
         sock, _ = listener.accept()
         with sock:
-            assert wire.greeted(sock, TOKEN)
-            frame = wire.receive(sock)
+            assert protocol.authenticate(sock, TOKEN)
+            frame = protocol.receive(sock)
             assert frame is not None
-            wire.send(sock, {"id": frame.header["id"], "ok": True}, frame.body)
+            protocol.send(sock, {"id": frame.header["id"], "ok": True}, frame.body)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    line = wire.Line.open(f"tcp:[::1]:{port}", TOKEN, 5)
+    line = protocol.BlockingChannel.open(f"tcp:[::1]:{port}", TOKEN, 5)
     assert line.ask({"do": "x"}, b"abc").body == b"abc"
     line.close()
     thread.join()
@@ -184,11 +184,11 @@ def test_a_lost_connection_fails_all_in_flight(tmp_path: Path) -> None:
         await asyncio.sleep(0.1)
         running.process.kill()
         found = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [type(each) for each in found] == [Lost] * 5
+        assert [type(each) for each in found] == [ConnectionLost] * 5
         assert not channel.alive
-        with pytest.raises(Lost):
+        with pytest.raises(ConnectionLost):
             await channel.ask({"do": "ping"})
-        channel.tell({"do": "ping"})  # to nobody: no error
+        channel.notify({"do": "ping"})  # to nobody: no error
         await channel.close()
 
     with Running(tmp_path / "w", *WORKER) as running:
@@ -197,14 +197,14 @@ def test_a_lost_connection_fails_all_in_flight(tmp_path: Path) -> None:
 
 def test_nobody_there_and_a_wrong_token_are_both_lost(sleeper: Running, tmp_path: Path) -> None:
     async def go(address: str, token: str) -> None:
-        with pytest.raises(Lost):
+        with pytest.raises(ConnectionLost):
             await Channel.open(address, token)
 
     nobody = f"unix:{tmp_path}/nobody.sock"
     for address, token in ((nobody, TOKEN), (sleeper.address, "x"), (sleeper.address, "")):
         asyncio.run(go(address, token))
-        with pytest.raises(Lost):
-            wire.connect(address, token, 5)
+        with pytest.raises(ConnectionLost):
+            protocol.connect(address, token, 5)
 
 
 def test_a_line_gives_errors_as_they_were_said(sleeper: Running) -> None:
@@ -220,7 +220,7 @@ def test_a_line_gives_errors_as_they_were_said(sleeper: Running) -> None:
 
 def test_the_wire_imports_nothing_heavy() -> None:
     script = (
-        "import sys, thermocline.serve.wire.wire\n"
+        "import sys, thermocline.serve.wire.protocol\n"
         "print([n for n in ('pyarrow', 'duckdb', 'pyiceberg', 'numpy') if n in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

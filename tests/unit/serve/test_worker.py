@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tests.integration.serve.nodes.running import TOKEN, Running, code, ok
 
-from thermocline.serve.wire import wire
-from thermocline.serve.wire.wire import Channel, Lost
+from thermocline.serve.wire import protocol
+from thermocline.serve.wire.protocol import Channel, ConnectionLost
 
 WORKER = ("-m", "tests.unit.serve.sleeper")
 
@@ -80,7 +80,7 @@ def test_a_stubborn_query_is_answered_in_time_and_then_ends_the_process(sleeper:
     assert time.monotonic() - began < 1.5
     assert ok(line.ask(query("sleep 0")))["said"] == "sleep 0", "the other thread goes on"
     assert sleeper.process.wait(10) == 70
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         line.ask({"do": "ping"})
 
 
@@ -96,12 +96,12 @@ def test_nobody_cancels_the_query_of_another(sleeper: Running) -> None:
         mine, other = [await Channel.open(sleeper.address, TOKEN) for _ in range(2)]
         task = asyncio.create_task(mine.ask(query("sleep 0.6")))  # its id is 1 on this connection
         await asyncio.sleep(0.1)
-        other.tell({"do": "cancel", "query": 1})
-        other.tell({"do": "cancel", "query": {"not": "an id"}})
+        other.notify({"do": "cancel", "query": 1})
+        other.notify({"do": "cancel", "query": {"not": "an id"}})
         assert ok(await task)["said"] == "sleep 0.6"
         task = asyncio.create_task(mine.ask(query("sleep 60")))
         await asyncio.sleep(0.1)
-        mine.tell({"do": "cancel", "query": 2})
+        mine.notify({"do": "cancel", "query": 2})
         assert code(await task) == "cancelled"
         await mine.close()
         await other.close()
@@ -110,9 +110,9 @@ def test_nobody_cancels_the_query_of_another(sleeper: Running) -> None:
 
 
 def test_queries_whose_asker_is_gone_are_cancelled(sleeper: Running) -> None:
-    lost = wire.connect(sleeper.address, TOKEN, 5)
+    lost = protocol.connect(sleeper.address, TOKEN, 5)
     for number in range(2):
-        wire.send(lost, query("sleep 60", id=number))
+        protocol.send(lost, query("sleep 60", id=number))
     line = sleeper.line()
     while ok(line.ask({"do": "ping"}))["running"] < 2:
         time.sleep(0.01)
@@ -121,9 +121,9 @@ def test_queries_whose_asker_is_gone_are_cancelled(sleeper: Running) -> None:
 
 
 def test_a_peer_that_does_not_read_blocks_nobody(sleeper: Running) -> None:
-    deaf = wire.connect(sleeper.address, TOKEN, 5)
+    deaf = protocol.connect(sleeper.address, TOKEN, 5)
     for number in range(6):
-        wire.send(deaf, query(f"bytes {20 << 20}", id=number))
+        protocol.send(deaf, query(f"bytes {20 << 20}", id=number))
     line = sleeper.line(10)
     time.sleep(0.5)
     began = time.monotonic()
@@ -131,17 +131,17 @@ def test_a_peer_that_does_not_read_blocks_nobody(sleeper: Running) -> None:
         assert ok(line.ask(query("sleep 0")))["said"] == "sleep 0"
     assert time.monotonic() - began < 5
     # What waited for it is all there once it reads.
-    found = [wire.receive(deaf) for _ in range(6)]
+    found = [protocol.receive(deaf) for _ in range(6)]
     assert sorted(each.header["id"] for each in found if each) == [0, 1, 2, 3, 4, 5]
     assert {len(each.body) for each in found if each} == {20 << 20}
 
 
 def test_one_that_lets_too_much_wait_is_cut_off(sleeper: Running) -> None:
-    deaf = wire.connect(sleeper.address, TOKEN, 20)
+    deaf = protocol.connect(sleeper.address, TOKEN, 20)
     line = sleeper.line(20)
-    with pytest.raises(Lost):
+    with pytest.raises(ConnectionLost):
         for number in range(50):
-            wire.send(deaf, query(f"bytes {60 << 20}", id=number))
+            protocol.send(deaf, query(f"bytes {60 << 20}", id=number))
             time.sleep(0.1)
     assert number >= 4, "256 MB may wait"
     assert ok(line.ask(query("sleep 0")))["said"] == "sleep 0"
@@ -185,7 +185,7 @@ def test_a_broken_engine_is_answered_and_ends_the_process(sleeper: Running) -> N
     ],
 )
 def test_strangers_are_cut_off_without_a_word(sleeper: Running, said: bytes) -> None:
-    _, place = wire.endpoint(sleeper.address)
+    _, place = protocol.parse_address(sleeper.address)
     with socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(8)
         sock.connect(place)
@@ -200,16 +200,16 @@ def test_strangers_are_cut_off_without_a_word(sleeper: Running, said: bytes) -> 
 def test_garbage_after_the_greeting_ends_that_connection_only(sleeper: Running) -> None:
     line = sleeper.line()
     for said in (b"\xff" * 64, struct.pack(">I", 2) + b"{}" + struct.pack(">Q", 1 << 40)):
-        sock = wire.connect(sleeper.address, TOKEN, 5)
+        sock = protocol.connect(sleeper.address, TOKEN, 5)
         sock.sendall(said)
-        with contextlib.suppress(Lost):
-            assert wire.receive(sock) is None
+        with contextlib.suppress(ConnectionLost):
+            assert protocol.receive(sock) is None
         sock.close()
     assert ok(line.ask({"do": "ping"}))["running"] == 0
 
 
 def test_idle_strangers_do_not_keep_others_out(sleeper: Running) -> None:
-    _, place = wire.endpoint(sleeper.address)
+    _, place = protocol.parse_address(sleeper.address)
     idle = []
     for _ in range(80):
         sock = socket.socket(socket.AF_UNIX)
@@ -221,7 +221,7 @@ def test_idle_strangers_do_not_keep_others_out(sleeper: Running) -> None:
         try:
             line = sleeper.line(5)
             break
-        except Lost:
+        except ConnectionLost:
             assert time.monotonic() - began < 12
             time.sleep(0.2)
     assert ok(line.ask({"do": "ping"}))["running"] == 0
@@ -230,8 +230,8 @@ def test_idle_strangers_do_not_keep_others_out(sleeper: Running) -> None:
 
 
 def test_it_ends_when_whoever_started_it_is_gone(sleeper: Running) -> None:
-    sock = wire.connect(sleeper.address, TOKEN, 5)
-    wire.send(sock, query("stubborn 60", id=1))
+    sock = protocol.connect(sleeper.address, TOKEN, 5)
+    protocol.send(sock, query("stubborn 60", id=1))
     assert sleeper.process.stdin
     sleeper.process.stdin.close()
     assert sleeper.process.wait(5) == 0

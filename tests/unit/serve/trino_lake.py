@@ -18,8 +18,16 @@ from thermocline.errors import BadInput, NotFound
 from thermocline.serve import trino
 from thermocline.serve.failures import Unauthenticated
 from thermocline.serve.rows.encode import encode
-from thermocline.serve.terms import Answer, Ask, Caller, Column, Head, Lookout, Rows
 from thermocline.serve.trino.queries import Limits
+from thermocline.serve.values import (
+    Answer,
+    Caller,
+    EncodedRows,
+    LakeState,
+    QueryRequest,
+    ResultColumn,
+    TableHead,
+)
 from thermocline.sql.guard import guard
 
 TABLES = {
@@ -50,14 +58,14 @@ class SmallRouter:
     """Answers like the router does. A query on silver.slow waits until it is cancelled."""
 
     def __init__(self) -> None:
-        self.asked: list[Ask] = []
+        self.asked: list[QueryRequest] = []
         self.callers: list[Caller] = []
         self.running = 0
         self.cancelled = 0
         self._database = duckdb.connect()
         self._database.execute(ROWS)
 
-    async def answer(self, ask: Ask, caller: Caller) -> Answer:
+    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer:
         """Guard, run, encode."""
         self.asked.append(ask)
         self.callers.append(caller)
@@ -69,17 +77,17 @@ class SmallRouter:
             await self._wait()
         return self._run(question.tree.transform(_without_catalog), ask)
 
-    async def answer_tree(self, tree: exp.Query, ask: Ask, caller: Caller) -> Answer:
+    async def answer_tree(self, tree: exp.Query, ask: QueryRequest, caller: Caller) -> Answer:
         """Run, encode."""
         return self._run(tree, ask)
 
-    def _run(self, tree: exp.Expr, ask: Ask) -> Answer:
+    def _run(self, tree: exp.Expr, ask: QueryRequest) -> Answer:
         try:
             table = self._database.cursor().execute(tree.sql("duckdb")).to_arrow_table()
         except duckdb.Error as error:
             raise BadInput(str(error).splitlines()[0], "Mend the SQL.") from error
         columns, body = encode(table, ask.format)
-        rows = Rows(tuple(Column(*each) for each in columns), table.num_rows, body)
+        rows = EncodedRows(tuple(ResultColumn(*each) for each in columns), table.num_rows, body)
         return Answer(rows, ask.format, {"engine": "hot"})
 
     async def _wait(self) -> None:
@@ -92,19 +100,19 @@ class SmallRouter:
         finally:
             self.running -= 1
 
-    async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
+    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]:
         """Where it would go."""
         tables = list(guard(ask.sql, ask.dialect).tables)
         return {"ways": [{"engine": "hot", "because": ["it is held"]}], "tables": tables}
 
-    def lookout(self, caller: Caller | None = None) -> Lookout:
+    def lake_state(self, caller: Caller | None = None) -> LakeState:
         """The tables."""
         now = datetime(2026, 11, 15, tzinfo=UTC)
         heads = {
-            table: Head(table, "uuid", 1, "metadata", now, columns, None, (1,))
+            table: TableHead(table, "uuid", 1, "metadata", now, columns, None, (1,))
             for table, columns in TABLES.items()
         }
-        return Lookout(1, now, heads, {})
+        return LakeState(1, now, heads, {})
 
 
 def _without_catalog(node: exp.Expr) -> exp.Expr:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.contract import load_contracts
-from thermocline.contract.definition import Contract, Drift
+from thermocline.contract.definition import Contract, DriftMode
 from thermocline.ingest.source import load_sources
 from thermocline.transform.models import Model, load_models
-from thermocline.transform.parts import not_incremental
+from thermocline.transform.target_parts import not_incremental
 
 SECRETS = {
     "THERMOCLINE_LAKE__CATALOG__PASSWORD": "canary-1",
@@ -51,7 +51,7 @@ def test_the_contracts_show_what_contracts_can_do(contracts):
         "accepted", "duplicates", "pattern", "range", "reference", "row_count", "sql",
     }  # fmt: skip
     bronze = [c.drift for c in contracts.values() if c.layer == "bronze"]
-    assert set(bronze) == set(Drift)
+    assert set(bronze) == set(DriftMode)
     assert all(contract.description for contract in contracts.values())
 
 
@@ -83,10 +83,10 @@ def test_every_model_can_be_computed_from_what_changed(models):
 
 
 def test_settings_of_both_profiles(plain):
-    here = load(plain.shop, environ={})
+    here = load_settings(plain.shop, environ={})
     assert (here.name, here.catalog.type) == ("shop", "sqlite")
     assert here.warehouse == str(plain.shop / "lake")
-    team = load(plain.shop, "team", SECRETS)
+    team = load_settings(plain.shop, "team", SECRETS)
     assert (team.catalog.type, team.warehouse) == ("postgres", "s3://shop-lake/warehouse")
     assert team.catalog.password is not None
     assert team.catalog.password.reveal() == "canary-1"

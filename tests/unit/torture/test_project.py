@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import SETTINGS, clean_environment
 
-from thermocline.config import load
-from thermocline.lake.place import Warehouse
+from thermocline.config import load_settings
+from thermocline.lake.locations import Warehouse
 from thermocline.torture import project as projects
 
 OWN = {"a catalog in the lake": "", "one in the project": 'catalog.uri = "catalog.db"\n'}
@@ -26,9 +26,9 @@ def test_tables_of_one_catalog_lie_in_one_warehouse(
     project.mkdir()
     more = {**OWN, **SHARED}[catalog].format(folder=tmp_path)
     (project / "thermocline.toml").write_text(SETTINGS.replace("[lake]\n", f"[lake]\n{more}"))
-    settings = load(project, environ=clean_environment())
+    settings = load_settings(project, environ=clean_environment())
     projects.write(settings, folder, "t1", ())
-    trial = load(folder, environ=clean_environment())
+    trial = load_settings(folder, environ=clean_environment())
     table = f"file:{trial.warehouse}/bronze/t/metadata/1.json"
     assert Warehouse(trial.warehouse).holds(table)
     assert Warehouse(settings.warehouse).holds(table) == (catalog in SHARED)

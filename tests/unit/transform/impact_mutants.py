@@ -11,17 +11,24 @@ import pytest
 from sqlglot import exp
 from tests.random_chains import DAY, NUMBER, Chain
 
-from thermocline.transform.impact import allowed, carry, images, joins, pruning, touch
+from thermocline.transform.impact import (
+    allow_list,
+    joins,
+    lineage,
+    pruning,
+    row_images,
+    touch_queries,
+)
 
 Patch = pytest.MonkeyPatch
 
 
 def _arguments(patch: Patch, kind: str, *more: str) -> None:
-    patch.setitem(allowed._ARGUMENTS, kind, allowed._ARGUMENTS[kind] | set(more))
+    patch.setitem(allow_list._ARGUMENTS, kind, allow_list._ARGUMENTS[kind] | set(more))
 
 
 def _listed(patch: Patch, *kinds: str) -> None:
-    patch.setattr(allowed, "_LISTED", allowed._LISTED | set(kinds))
+    patch.setattr(allow_list, "_LISTED", allow_list._LISTED | set(kinds))
 
 
 def _limit(patch: Patch) -> None:
@@ -30,7 +37,7 @@ def _limit(patch: Patch) -> None:
 
 
 def _distinct_on(patch: Patch) -> None:
-    patch.setitem(allowed._RULES, "Distinct", lambda node: None)
+    patch.setitem(allow_list._RULES, "Distinct", lambda node: None)
     _arguments(patch, "Distinct", "on")
     _arguments(patch, "Select", "order")
 
@@ -38,8 +45,8 @@ def _distinct_on(patch: Patch) -> None:
 def _subqueries(patch: Patch) -> None:
     _listed(patch, "Exists")
     _arguments(patch, "In", "query")
-    patch.setitem(allowed._RULES, "Select", lambda node: None)
-    patch.setitem(allowed._RULES, "Column", lambda node: None)
+    patch.setitem(allow_list._RULES, "Select", lambda node: None)
+    patch.setitem(allow_list._RULES, "Column", lambda node: None)
 
 
 def _rollup(patch: Patch) -> None:
@@ -74,8 +81,8 @@ def _kept(patch: Patch) -> None:
             found.set("group", exp.Group(expressions=[value.copy() for value in given[4]]))
         return found
 
-    original = touch.differing
-    patch.setattr(carry, "differing", differing)
+    original = touch_queries.differing
+    patch.setattr(lineage, "differing", differing)
 
 
 def _read_whole(patch: Patch) -> None:
@@ -88,27 +95,27 @@ def _ways(patch: Patch) -> None:
 
 
 def _no_aggregates(patch: Patch) -> None:
-    patch.setattr(carry, "aggregates", lambda node: False)
+    patch.setattr(lineage, "aggregates", lambda node: False)
 
 
 def _windows_inside(patch: Patch) -> None:
-    patch.setattr(carry, "_windows_across", lambda select, values: [])
+    patch.setattr(lineage, "_windows_across", lambda select, values: [])
 
 
 def _new_rows_only(patch: Patch) -> None:
     def now(source: exp.Expr, bound: Any) -> exp.Expr:
         return source.copy()
 
-    patch.setattr(carry, "either", now)
+    patch.setattr(lineage, "either", now)
 
 
 def _first_source_only(patch: Patch) -> None:
-    patch.setattr(carry.Carry, "_found", lambda *given: [])
+    patch.setattr(lineage.Carry, "_found", lambda *given: [])
 
 
 def _grouped_images(patch: Patch) -> None:
-    patch.setattr(images, "_ROW_BY_ROW", ())
-    patch.setattr(images, "aggregates", lambda node: False)
+    patch.setattr(row_images, "_ROW_BY_ROW", ())
+    patch.setattr(row_images, "aggregates", lambda node: False)
 
 
 IN_KEYS = Chain(

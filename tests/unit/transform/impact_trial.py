@@ -19,7 +19,7 @@ from tests.random_chains import DAY, MOMENT, MONEY, NUMBER, TEXT, Chain, Relatio
 
 from thermocline.transform import impact
 from thermocline.transform.models import parse_query
-from thermocline.transform.parts import CHANGED, EITHER, OLD
+from thermocline.transform.target_parts import CHANGED, EITHER, OLD
 
 EVENTS = Relation(
     "s.events",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.odcs.durations import parse_duration
-from thermocline.contract.problems import Report, Where, shown
+from thermocline.contract.problems import DocumentPath, ProblemReport, quote
 
 if TYPE_CHECKING:
     from open_data_contract_standard.model import DataQuality
@@ -19,12 +19,12 @@ OPERATORS = (
     "mustBe", "mustNotBe", "mustBeGreaterThan", "mustBeGreaterOrEqualTo", "mustBeLessThan",
     "mustBeLessOrEqualTo", "mustBeBetween", "mustNotBeBetween",
 )  # fmt: skip
-_UPPER = ("mustBeLessThan", "mustBeLessOrEqualTo")
+_UPPER_BOUNDS = ("mustBeLessThan", "mustBeLessOrEqualTo")
 _UNITS = {"rows": "rows", "row": "rows", "percent": "percent", "%": "percent"}
 
 
 def read_bounds(
-    entry: DataQuality, at: Where, where: str, default: int | None, report: Report
+    entry: DataQuality, at: DocumentPath, where: str, default: int | None, report: ProblemReport
 ) -> tuple[Bounds, str]:
     """The operators of a rule and the unit they count in.
 
@@ -33,49 +33,55 @@ def read_bounds(
     """
     unit = _UNITS.get((entry.unit or "rows").lower())
     if unit is None:
-        report.add((*at, "unit"), where, f"unit {shown(entry.unit)} is neither rows nor percent")
+        report.add((*at, "unit"), where, f"unit {quote(entry.unit)} is neither rows nor percent")
         unit = "rows"
     bounds: list[tuple[str, Any]] = []
     for operator in OPERATORS:
         value = getattr(entry, operator)
         if value is None:
             continue
-        flaw = _flaw(operator, value, unit)
+        flaw = _check_operator_value(operator, value, unit)
         if flaw:
             report.add((*at, operator), where, flaw)
         bounds.append((operator, tuple(value) if isinstance(value, list) else value))
     if bounds:
         return tuple(bounds), unit
     if default is None:
-        report.lacks(at, where, "the rule does not say what the number must be", "add mustBe…")
+        report.add_missing(
+            at, where, "the rule does not say what the number must be", "add mustBe…"
+        )
         return (), unit
     return (("mustBe", default),), unit
 
 
 def read_within(
-    entry: DataQuality, arguments: Mapping[str, Any], at: Where, where: str, report: Report
+    entry: DataQuality,
+    arguments: Mapping[str, Any],
+    at: DocumentPath,
+    where: str,
+    report: ProblemReport,
 ) -> timedelta | None:
     """How old the newest row may be: `arguments.within`, or an upper bound with a unit of time."""
     place, value, unit = (*at, "arguments", "within"), arguments.get("within"), None
     if value is None:
-        operator = next((o for o in _UPPER if getattr(entry, o) is not None), None)
+        operator = next((o for o in _UPPER_BOUNDS if getattr(entry, o) is not None), None)
         if operator is None:
             hint = "add arguments: {within: 2h}"
-            report.lacks(at, where, "freshness does not say how old is too old", hint)
+            report.add_missing(at, where, "freshness does not say how old is too old", hint)
             return None
         place, value, unit = (*at, operator), getattr(entry, operator), entry.unit
     try:
         return parse_duration(value, unit)
     except ValueError as error:
-        report.add(place, where, f"within {shown(value)}", str(error))
+        report.add(place, where, f"within {quote(value)}", str(error))
         return None
 
 
-def _flaw(operator: str, value: Any, unit: str) -> str | None:
+def _check_operator_value(operator: str, value: Any, unit: str) -> str | None:
     numbers = value if isinstance(value, list) else [value]
     for number in numbers:
         if isinstance(number, bool) or not isinstance(number, int | float):
-            return f"{operator} needs a number, not {shown(number)}"
+            return f"{operator} needs a number, not {quote(number)}"
         if not math.isfinite(number):
             return f"{operator} needs a finite number"
         if unit == "percent" and not 0 <= number <= 100:

@@ -7,71 +7,73 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from thermocline.contract.definition import INGEST_COLUMNS, SCD2_COLUMNS, Column, Partition
-from thermocline.contract.names import flaw_of_column
-from thermocline.contract.odcs.custom import Setting, read_settings
+from thermocline.contract.definition import INGEST_COLUMNS, SCD2_COLUMNS, Column, PartitionField
+from thermocline.contract.identifiers import check_column_name
+from thermocline.contract.odcs.custom_properties import CustomSetting, read_settings
 from thermocline.contract.odcs.property_types import UNKNOWN, read_type
-from thermocline.contract.problems import Report, Where, did_you_mean, shown
+from thermocline.contract.problems import DocumentPath, ProblemReport, did_you_mean, quote
 
 if TYPE_CHECKING:
     from open_data_contract_standard.model import SchemaObject, SchemaProperty
 
-_SYSTEM = {column.name: column for column in (*INGEST_COLUMNS, *SCD2_COLUMNS)}
+_SYSTEM_COLUMNS = {column.name: column for column in (*INGEST_COLUMNS, *SCD2_COLUMNS)}
 _TRANSFORM = re.compile(r"([a-z]+)(?:[\[(]([0-9]{1,10})[\])])?")
 TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
 
 
 @dataclass
-class Layout:
+class ColumnLayout:
     """What the schema part of a contract says. `places` tells where each column was written."""
 
     columns: list[Column] = field(default_factory=list)
     key: tuple[str, ...] = ()
-    partition: tuple[Partition, ...] = ()
-    places: dict[str, Where] = field(default_factory=dict)
+    partition: tuple[PartitionField, ...] = ()
+    places: dict[str, DocumentPath] = field(default_factory=dict)
 
 
-def read_layout(schema: SchemaObject, at: Where, report: Report) -> Layout:
+def read_layout(schema: SchemaObject, at: DocumentPath, report: ProblemReport) -> ColumnLayout:
     """The columns, the key and the partitioning."""
-    layout = Layout()
+    layout = ColumnLayout()
     keys: list[tuple[int, str]] = []
-    partitions: list[tuple[int, Partition]] = []
+    partitions: list[tuple[int, PartitionField]] = []
     for index, entry in enumerate(schema.properties or ()):
         place = (*at, "properties", index)
         settings = read_settings(entry.customProperties, place, entry.name or "", "column", report)
-        column = _column(entry, settings, place, layout, report)
+        column = _read_column(entry, settings, place, layout, report)
         if column is None:
             continue
-        partition = _partition(entry, settings.get("transform"), column, place, report)
+        partition = _read_partition(entry, settings.get("transform"), column, place, report)
         if partition is not None:
-            position = _position(entry.partitionKeyPosition, index)
+            position = _sort_position(entry.partitionKeyPosition, index)
             partitions.append((position, partition))
         if entry.primaryKey:
-            keys.append((_position(entry.primaryKeyPosition, index), column.name))
+            keys.append((_sort_position(entry.primaryKeyPosition, index), column.name))
         elif (entry.primaryKeyPosition or 0) > 0:
             where = (*place, "primaryKeyPosition")
             report.add(where, column.name, "primaryKeyPosition without primaryKey: true")
     if not schema.properties:
-        report.lacks(at, schema.name or "schema", "has no columns", "list them under properties")
+        report.add_missing(
+            at, schema.name or "schema", "has no columns", "list them under properties"
+        )
     _refuse_same_position(keys, "primaryKeyPosition", layout, report)
     names = [(position, partition.column) for position, partition in partitions]
     _refuse_same_position(names, "partitionKeyPosition", layout, report)
-    layout.key = tuple(name for _, name in sorted(keys, key=_first))
-    layout.partition = tuple(partition for _, partition in sorted(partitions, key=_first))
+    layout.key = tuple(name for _, name in sorted(keys, key=_position_of))
+    layout.partition = tuple(partition for _, partition in sorted(partitions, key=_position_of))
     return layout
 
 
-def _first(pair: tuple[int, object]) -> int:
+def _position_of(pair: tuple[int, object]) -> int:
     return pair[0]
 
 
-def _position(written: int | None, index: int) -> int:
+def _sort_position(written: int | None, index: int) -> int:
     # Those with a position come first, then the others as they are written.
     return written if written is not None and written > 0 else 1_000_000 + index
 
 
 def _refuse_same_position(
-    positions: Iterable[tuple[int, str]], key: str, layout: Layout, report: Report
+    positions: Iterable[tuple[int, str]], key: str, layout: ColumnLayout, report: ProblemReport
 ) -> None:
     seen: dict[int, str] = {}
     for position, name in positions:
@@ -81,20 +83,20 @@ def _refuse_same_position(
         seen.setdefault(position, name)
 
 
-def _column(
+def _read_column(
     entry: SchemaProperty,
-    settings: Mapping[str, Setting],
-    at: Where,
-    layout: Layout,
-    report: Report,
+    settings: Mapping[str, CustomSetting],
+    at: DocumentPath,
+    layout: ColumnLayout,
+    report: ProblemReport,
 ) -> Column | None:
     name, renamed = entry.name, settings.get("renamedFrom")
     if name is None:
-        report.lacks(at, "schema", "a column without a name")
+        report.add_missing(at, "schema", "a column without a name")
         return None
-    flaw = flaw_of_column(name)
+    flaw = check_column_name(name)
     if flaw:
-        report.broken((*at, "name"), name, *flaw)
+        report.add_broken((*at, "name"), name, *flaw)
         return None
     twin = next((c.name for c in layout.columns if c.name.lower() == name.lower()), None)
     if twin is not None:
@@ -110,32 +112,34 @@ def _column(
         doc=(entry.description or "").strip() or None,
         classification=entry.classification,
         renamed_from=renamed.value if renamed and isinstance(renamed.value, str) else None,
-        load_time=_load_time(settings.get("loadTime"), name, report),
+        load_time=_read_load_time(settings.get("loadTime"), name, report),
         line=report.line_of(at),
     )
-    _check_system(column, at, report)
+    _check_system_column(column, at, report)
     layout.columns.append(column)
     layout.places[name] = at
     return column
 
 
-def _load_time(setting: Setting | None, name: str, report: Report) -> bool:
+def _read_load_time(setting: CustomSetting | None, name: str, report: ProblemReport) -> bool:
     if setting is not None and not isinstance(setting.value, bool):
         report.add(setting.at, name, "loadTime is true or false")
     return setting is not None and setting.value is True
 
 
-def _refuse_unsupported(entry: SchemaProperty, at: Where, name: str, report: Report) -> None:
+def _refuse_unsupported(
+    entry: SchemaProperty, at: DocumentPath, name: str, report: ProblemReport
+) -> None:
     if entry.physicalName not in (None, name):
-        hint = f"name the column {shown(entry.physicalName)} itself"
+        hint = f"name the column {quote(entry.physicalName)} itself"
         report.add((*at, "physicalName"), name, "physicalName differs from name", hint)
     if entry.semanticType not in (None, "column", "dimension"):
-        what = f"semanticType {shown(entry.semanticType)} is not a column of a table"
+        what = f"semanticType {quote(entry.semanticType)} is not a column of a table"
         report.add((*at, "semanticType"), name, what)
 
 
-def _check_system(column: Column, at: Where, report: Report) -> None:
-    system = _SYSTEM.get(column.name)
+def _check_system_column(column: Column, at: DocumentPath, report: ProblemReport) -> None:
+    system = _SYSTEM_COLUMNS.get(column.name)
     if system is None or column.type == UNKNOWN:
         return
     if column.type != system.type:
@@ -145,9 +149,13 @@ def _check_system(column: Column, at: Where, report: Report) -> None:
         report.add(at, column.name, "Thermocline fills this column always", "add required: true")
 
 
-def _partition(
-    entry: SchemaProperty, setting: Setting | None, column: Column, at: Where, report: Report
-) -> Partition | None:
+def _read_partition(
+    entry: SchemaProperty,
+    setting: CustomSetting | None,
+    column: Column,
+    at: DocumentPath,
+    report: ProblemReport,
+) -> PartitionField | None:
     if not entry.partitioned:
         if setting:
             report.add(setting.at, column.name, "transform without partitioned: true")
@@ -156,20 +164,20 @@ def _partition(
             report.add((*at, "partitionKeyPosition"), column.name, what)
         return None
     if setting is None:
-        return Partition(column.name, line=column.line)
+        return PartitionField(column.name, line=column.line)
     match = _TRANSFORM.fullmatch(str(setting.value).strip().lower())
     name, param = (match[1], match[2]) if match else ("", None)
     if name not in TRANSFORMS:
         hint = did_you_mean(name, TRANSFORMS) or f"one of {', '.join(TRANSFORMS)}"
-        report.add(setting.at, column.name, f"unknown transform {shown(setting.value)}", hint)
+        report.add(setting.at, column.name, f"unknown transform {quote(setting.value)}", hint)
         return None
     if name in ("bucket", "truncate"):
         if param is None or not 1 <= int(param) < 2**31:
             what = f"{name} needs a number of at least 1"
             report.add(setting.at, column.name, what, f"write {name}[16]")
             return None
-        return Partition(column.name, name, int(param), report.line_of(setting.at))
+        return PartitionField(column.name, name, int(param), report.line_of(setting.at))
     if param is not None:
         report.add(setting.at, column.name, f"{name} takes no number")
         return None
-    return Partition(column.name, name, line=report.line_of(setting.at))
+    return PartitionField(column.name, name, line=report.line_of(setting.at))

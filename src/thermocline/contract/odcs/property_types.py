@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.names import flaw_of_column
-from thermocline.contract.odcs.custom import read_settings
-from thermocline.contract.problems import Report, Where, did_you_mean, shown
+from thermocline.contract.identifiers import check_column_name
+from thermocline.contract.odcs.custom_properties import read_settings
+from thermocline.contract.problems import DocumentPath, ProblemReport, did_you_mean, quote
 from thermocline.contract.type_syntax import parse_type
 from thermocline.contract.types import Field, List, Map, Primitive, Struct, Type
 from thermocline.errors import BadInput
@@ -21,58 +21,62 @@ _LOGICAL = {
     "string": "string", "boolean": "boolean", "date": "date", "time": "time",
 }  # fmt: skip
 _LOGICAL_NAMES = (*_LOGICAL, "integer", "number", "timestamp", "array", "object", "map")
-_NARROW = {"integer": {"i8", "i16", "i32", "int32"}, "number": {"f32", "float", "float32"}}
-_BARE = {"struct": "object", "object": "object", "row": "object", "record": "object",
+_NARROW_FORMATS = {"integer": {"i8", "i16", "i32", "int32"}, "number": {"f32", "float", "float32"}}
+_BARE_NESTED = {"struct": "object", "object": "object", "row": "object", "record": "object",
          "list": "array", "array": "array", "map": "map"}  # fmt: skip
-_RULES = (
+_RULE_OPTIONS = (
     "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum",
     "exclusiveMaximum",
 )  # fmt: skip
-_OPTIONS = (*_RULES, "format", "timezone", "defaultTimezone")
-_UNCHECKED = (
+_OPTIONS = (*_RULE_OPTIONS, "format", "timezone", "defaultTimezone")
+_UNSUPPORTED_OPTIONS = (
     "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties",
     "required",
 )  # fmt: skip
 
 
-def read_type(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type:
+def read_type(entry: SchemaProperty, at: DocumentPath, where: str, report: ProblemReport) -> Type:
     """The type of a property; UNKNOWN after reporting when it cannot be told."""
     _check_options(entry.logicalTypeOptions or {}, at, where, report)
-    nested = _nested(entry, at, where, report)
+    nested = _read_nested_type(entry, at, where, report)
     if entry.physicalType is None:
-        return nested or _logical(entry, at, where, report)
-    if nested is not None and entry.physicalType.strip().lower() in _BARE:
+        return nested or _read_logical_type(entry, at, where, report)
+    if nested is not None and entry.physicalType.strip().lower() in _BARE_NESTED:
         return nested
     try:
         physical = parse_type(entry.physicalType)
     except BadInput as error:
-        report.broken((*at, "physicalType"), where, error.cause, error.next_step)
+        report.add_broken((*at, "physicalType"), where, error.cause, error.next_step)
         return UNKNOWN
     if nested is None:
         return physical
-    if _unadorned(nested) != _unadorned(physical):
+    if _strip_nullability(nested) != _strip_nullability(physical):
         what = f"physicalType says {physical} but the nested properties say {nested}"
         report.add((*at, "physicalType"), where, what, "leave physicalType out")
     return nested
 
 
-def _check_options(options: dict[str, Any], at: Where, where: str, report: Report) -> None:
+def _check_options(
+    options: dict[str, Any], at: DocumentPath, where: str, report: ProblemReport
+) -> None:
     for key in options:
         place = (*at, "logicalTypeOptions", key)
-        if key in _UNCHECKED:
+        if key in _UNSUPPORTED_OPTIONS:
             report.add(place, where, f"{key} is not checked", "state it as a rule of type: sql")
         elif key not in _OPTIONS:
-            report.add(place, where, f"unknown option {shown(key)}", did_you_mean(key, _OPTIONS))
+            report.add(place, where, f"unknown option {quote(key)}", did_you_mean(key, _OPTIONS))
 
 
-def _logical(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type:
+def _read_logical_type(
+    entry: SchemaProperty, at: DocumentPath, where: str, report: ProblemReport
+) -> Type:
     logical, options = entry.logicalType, entry.logicalTypeOptions or {}
     if logical is None:
-        report.lacks(at, where, "has no type", "state physicalType or logicalType")
+        report.add_missing(at, where, "has no type", "state physicalType or logicalType")
     elif logical in _LOGICAL:
         return Primitive(_LOGICAL[logical])
     elif logical in ("integer", "number"):
-        narrow = str(options.get("format", "")).lower() in _NARROW[logical]
+        narrow = str(options.get("format", "")).lower() in _NARROW_FORMATS[logical]
         wide = {"integer": ("long", "int"), "number": ("double", "float")}[logical]
         return Primitive(wide[narrow])
     elif logical == "timestamp":
@@ -82,11 +86,13 @@ def _logical(entry: SchemaProperty, at: Where, where: str, report: Report) -> Ty
         report.add((*at, "logicalType"), where, f"{logical} needs {needs}")
     else:
         hint = did_you_mean(logical, _LOGICAL_NAMES) or f"one of {', '.join(_LOGICAL_NAMES)}"
-        report.add((*at, "logicalType"), where, f"unknown logicalType {shown(logical)}", hint)
+        report.add((*at, "logicalType"), where, f"unknown logicalType {quote(logical)}", hint)
     return UNKNOWN
 
 
-def _nested(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type | None:
+def _read_nested_type(
+    entry: SchemaProperty, at: DocumentPath, where: str, report: ProblemReport
+) -> Type | None:
     given = [key for key in ("properties", "items", "map") if getattr(entry, key) is not None]
     if not given:
         return None
@@ -95,19 +101,19 @@ def _nested(entry: SchemaProperty, at: Where, where: str, report: Report) -> Typ
         return UNKNOWN
     wanted = {"properties": "object", "items": "array", "map": "map"}[given[0]]
     if entry.logicalType not in (None, wanted):
-        what = f"{given[0]} belong to logicalType {wanted}, not {shown(entry.logicalType)}"
+        what = f"{given[0]} belong to logicalType {wanted}, not {quote(entry.logicalType)}"
         report.add((*at, "logicalType"), where, what)
     if entry.properties is not None:
-        return _struct(entry.properties, (*at, "properties"), where, report)
+        return _read_struct(entry.properties, (*at, "properties"), where, report)
     if entry.items is not None:
         path = f"{where}.element"
         _refuse_column_only(entry.items, (*at, "items"), path, report)
         element = read_type(entry.items, (*at, "items"), path, report)
         return UNKNOWN if element == UNKNOWN else List(element, bool(entry.items.required))
-    return _map(entry, (*at, "map"), where, report)
+    return _read_map(entry, (*at, "map"), where, report)
 
 
-def _map(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type:
+def _read_map(entry: SchemaProperty, at: DocumentPath, where: str, report: ProblemReport) -> Type:
     assert entry.map is not None
     if entry.map.key is None or entry.map.value is None:
         report.add(at, where, "a map needs key and value")
@@ -122,7 +128,9 @@ def _map(entry: SchemaProperty, at: Where, where: str, report: Report) -> Type:
     return Map(key, value, bool(entry.map.value.required))
 
 
-def _struct(entries: list[SchemaProperty], at: Where, where: str, report: Report) -> Type:
+def _read_struct(
+    entries: list[SchemaProperty], at: DocumentPath, where: str, report: ProblemReport
+) -> Type:
     fields: list[Field] = []
     broken = not entries
     if not entries:
@@ -130,15 +138,15 @@ def _struct(entries: list[SchemaProperty], at: Where, where: str, report: Report
     for index, entry in enumerate(entries):
         place, name = (*at, index), entry.name or ""
         if not name:
-            report.lacks(place, where, "a property without a name")
+            report.add_missing(place, where, "a property without a name")
             broken = True
             continue
-        flaw = flaw_of_column(name)
+        flaw = check_column_name(name)
         twin = next((f.name for f in fields if f.name.lower() == name.lower()), None)
         if flaw is None and twin is not None:
-            flaw = (f"property {shown(name)} is there twice", "")
+            flaw = (f"property {quote(name)} is there twice", "")
         if flaw is not None:
-            report.broken((*place, "name"), where, *flaw)
+            report.add_broken((*place, "name"), where, *flaw)
             broken = True
             continue
         path = f"{where}.{name}"
@@ -158,25 +166,27 @@ def _struct(entries: list[SchemaProperty], at: Where, where: str, report: Report
     return UNKNOWN if broken else Struct(tuple(fields))
 
 
-def _refuse_column_only(entry: SchemaProperty, at: Where, where: str, report: Report) -> None:
+def _refuse_column_only(
+    entry: SchemaProperty, at: DocumentPath, where: str, report: ProblemReport
+) -> None:
     for key in ("primaryKey", "partitioned", "unique", "quality", "relationships", "enum"):
         if getattr(entry, key):
             hint = "state the rule as type: sql" if key != "partitioned" else ""
             report.add((*at, key), where, f"{key} works on columns, not inside them", hint)
     for key in entry.logicalTypeOptions or {}:
-        if key in _RULES:
+        if key in _RULE_OPTIONS:
             place = (*at, "logicalTypeOptions", key)
             hint = "state the rule as type: sql"
             report.add(place, where, f"{key} works on columns, not inside them", hint)
 
 
-def _unadorned(type_: Type) -> Type:
+def _strip_nullability(type_: Type) -> Type:
     """The type without what its text may leave out: docs and whether nulls are allowed."""
     match type_:
         case Struct(fields):
-            return Struct(tuple(Field(f.name, _unadorned(f.type)) for f in fields))
+            return Struct(tuple(Field(f.name, _strip_nullability(f.type)) for f in fields))
         case List(element, _):
-            return List(_unadorned(element))
+            return List(_strip_nullability(element))
         case Map(key, value, _):
-            return Map(key, _unadorned(value))
+            return Map(key, _strip_nullability(value))
     return type_

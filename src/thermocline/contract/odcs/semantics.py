@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from thermocline.contract.definition import Column, Contract, Partition, Write
-from thermocline.contract.names import flaw_of_column
+from thermocline.contract.definition import Column, Contract, PartitionField, WriteMode
+from thermocline.contract.identifiers import check_column_name
 from thermocline.contract.odcs.property_types import UNKNOWN
-from thermocline.contract.problems import Report, Where, did_you_mean, shown
+from thermocline.contract.problems import DocumentPath, ProblemReport, did_you_mean, quote
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
 
 _DATES = {"date", "timestamp", "timestamptz"}
 _TIMESTAMPS = {"timestamp", "timestamptz"}
-_FITS = {
+_TRANSFORM_TYPES = {
     "year": _DATES,
     "month": _DATES,
     "day": _DATES,
@@ -26,23 +26,30 @@ _FITS = {
 
 
 def check_semantics(
-    contract: Contract, columns: dict[str, Where], terms: dict[str, Where], report: Report
+    contract: Contract,
+    columns: dict[str, DocumentPath],
+    terms: dict[str, DocumentPath],
+    report: ProblemReport,
 ) -> None:
     """Report what no single part of the contract is wrong about, but the whole is.
 
     `columns` and `terms` say where each column and each setting was written.
     """
-    check = _Check(contract, columns, terms, report)
-    check.key()
-    check.partition()
-    check.order()
-    check.write()
-    check.evolution()
+    check = _SemanticCheck(contract, columns, terms, report)
+    check.check_key()
+    check.check_partition()
+    check.check_order()
+    check.check_write()
+    check.check_evolution()
 
 
-class _Check:
+class _SemanticCheck:
     def __init__(
-        self, contract: Contract, columns: dict[str, Where], terms: dict[str, Where], report: Report
+        self,
+        contract: Contract,
+        columns: dict[str, DocumentPath],
+        terms: dict[str, DocumentPath],
+        report: ProblemReport,
     ) -> None:
         self.contract = contract
         self.columns = columns
@@ -50,7 +57,7 @@ class _Check:
         self.report = report
         self.known = {column.name: column for column in contract.table_columns}
 
-    def key(self) -> None:
+    def check_key(self) -> None:
         for name in self.contract.key:
             column = self.known[name]
             if not column.required:
@@ -60,50 +67,53 @@ class _Check:
                 place = self.columns[name]
                 self.report.add(place, name, f"{column.type} cannot be a key", "use another type")
 
-    def partition(self) -> None:
+    def check_partition(self) -> None:
         names = {column.name.lower() for column in self.contract.table_columns}
         for partition in self.contract.partition:
             column = self.known[partition.column]
             place = (*self.columns[partition.column], "customProperties")
             if partition.transform == "identity":
                 place = (*self.columns[partition.column], "partitioned")
-            if column.type != UNKNOWN and _type_name(column.type) not in _FITS[partition.transform]:
+            if (
+                column.type != UNKNOWN
+                and _type_name(column.type) not in _TRANSFORM_TYPES[partition.transform]
+            ):
                 what = f"{partition.transform} does not fit {column.type}"
-                self.report.add(place, column.name, what, _fitting(partition))
+                self.report.add(place, column.name, what, _list_fitting_types(partition))
             elif partition.transform != "identity" and partition.name.lower() in names:
                 what = f"its partition is called {partition.name}, as a column is"
                 self.report.add(place, column.name, what, "rename that column")
 
-    def order(self) -> None:
+    def check_order(self) -> None:
         for name in self.contract.order_by:
-            self._sortable(name, "orderBy")
+            self._check_sortable(name, "orderBy")
         for sort in self.contract.sort:
-            self._sortable(sort.column, "sortBy")
+            self._check_sortable(sort.column, "sortBy")
         name = self.contract.freshness_column or ""
-        column = self._find(name, "freshness") if name else None
+        column = self._find_column(name, "freshness") if name else None
         if column and column.type != UNKNOWN and _type_name(column.type) not in _DATES:
             what = f"freshness needs a date or timestamp, and {name} is {column.type}"
             self.report.add(self.terms["freshness"], "freshness", what)
 
-    def write(self) -> None:
+    def check_write(self) -> None:
         contract = self.contract
         if self.report.is_broken(self.terms.get("write", ())):
             return
-        if contract.write in (Write.MERGE, Write.SCD2) and not contract.key:
+        if contract.write in (WriteMode.MERGE, WriteMode.SCD2) and not contract.key:
             hint = "mark its columns with primaryKey: true"
-            self._term("write", f"{contract.write} needs a key", hint)
-        if contract.write is Write.PARTITIONS and not contract.partition:
+            self._report_setting("write", f"{contract.write} needs a key", hint)
+        if contract.write is WriteMode.PARTITIONS and not contract.partition:
             hint = "mark a column with partitioned: true"
-            self._term("write", "partitions needs a partitioned table", hint)
-        if contract.write is Write.SCD2:
-            self._history()
-        if contract.delete_when and contract.write not in (Write.MERGE, Write.SCD2):
-            self._term("deleteWhen", f"has no meaning with write: {contract.write}")
+            self._report_setting("write", "partitions needs a partitioned table", hint)
+        if contract.write is WriteMode.SCD2:
+            self._check_scd2()
+        if contract.delete_when and contract.write not in (WriteMode.MERGE, WriteMode.SCD2):
+            self._report_setting("deleteWhen", f"has no meaning with write: {contract.write}")
 
-    def _history(self) -> None:
+    def _check_scd2(self) -> None:
         hint = "name the timestamp from which a version is true"
         if not self.contract.order_by:
-            self._term("write", "scd2 needs orderBy", hint)
+            self._report_setting("write", "scd2 needs orderBy", hint)
             return
         name = self.contract.order_by[0]
         column = self.known.get(name)
@@ -111,55 +121,62 @@ class _Check:
             return
         if _type_name(column.type) not in _TIMESTAMPS:
             what = f"scd2 needs a timestamp first, and {name} is {column.type}"
-            self._term("orderBy", what, hint)
+            self._report_setting("orderBy", what, hint)
         elif name.startswith("_valid_"):
-            self._term("orderBy", f"{name} is what scd2 computes", hint)
+            self._report_setting("orderBy", f"{name} is what scd2 computes", hint)
 
-    def evolution(self) -> None:
+    def check_evolution(self) -> None:
         names = {column.name for column in self.contract.columns}
         origins: dict[str, str] = {}
         for path in self.contract.dropped:
-            flaw = next((f for part in path.split(".") if (f := flaw_of_column(part))), None)
+            flaw = next((f for part in path.split(".") if (f := check_column_name(part))), None)
             if flaw:
-                self._term("dropped", *flaw)
+                self._report_setting("dropped", *flaw)
             elif path in names:
-                self._term("dropped", f"{path} is still among the columns", "take it out of one")
+                self._report_setting(
+                    "dropped", f"{path} is still among the columns", "take it out of one"
+                )
         for column in self.contract.columns:
             old = column.renamed_from
             if old is None:
                 continue
             what = ""
             if old in names:
-                what = f"renamedFrom {shown(old)} is still among the columns"
+                what = f"renamedFrom {quote(old)} is still among the columns"
             elif old in self.contract.dropped:
-                what = f"renamedFrom {shown(old)} is also dropped"
+                what = f"renamedFrom {quote(old)} is also dropped"
             elif old in origins:
-                what = f"renamedFrom {shown(old)} is also that of {origins[old]}"
-            elif flaw_of_column(old):
-                what = f"renamedFrom {shown(old)} cannot be a column's name"
+                what = f"renamedFrom {quote(old)} is also that of {origins[old]}"
+            elif check_column_name(old):
+                what = f"renamedFrom {quote(old)} cannot be a column's name"
             if what:
                 hint = "remove renamedFrom once the rename has been applied"
                 place = (*self.columns[column.name], "customProperties")
                 self.report.add(place, column.name, what, hint)
             origins[old] = column.name
 
-    def _sortable(self, name: str, term: str) -> None:
-        column = self._find(name, term)
+    def _check_sortable(self, name: str, term: str) -> None:
+        column = self._find_column(name, term)
         if column is not None and _is_nested(column.type):
-            self._term(term, f"{name} is {column.type}, which has no order")
+            self._report_setting(term, f"{name} is {column.type}, which has no order")
 
-    def _find(self, name: str, term: str) -> Column | None:
+    def _find_column(self, name: str, term: str) -> Column | None:
         column = self.known.get(name)
         if column is None:
-            self._term(term, f"there is no column {shown(name)}", did_you_mean(name, [*self.known]))
+            self._report_setting(
+                term, f"there is no column {quote(name)}", did_you_mean(name, [*self.known])
+            )
         return column
 
-    def _term(self, term: str, what: str, hint: str = "") -> None:
+    def _report_setting(self, term: str, what: str, hint: str = "") -> None:
         self.report.add(self.terms.get(term, ("customProperties",)), term, what, hint)
 
 
 def check_references(
-    contract: Contract, contracts: Iterable[Contract], unsound: Collection[str], report: Report
+    contract: Contract,
+    contracts: Iterable[Contract],
+    unsound: Collection[str],
+    report: ProblemReport,
 ) -> None:
     """Report the rules that refer to tables or columns that no contract has.
 
@@ -169,7 +186,7 @@ def check_references(
     for rule in contract.rules:
         if rule.kind != "reference" or rule.argument("table") in unsound:
             continue
-        at: Where = ("line", rule.line)
+        at: DocumentPath = ("line", rule.line)
         other = tables.get(rule.argument("table"))
         if other is None:
             name = rule.argument("table")
@@ -179,7 +196,7 @@ def check_references(
         for name in rule.argument("columns"):
             if other.column(name) is None:
                 hint = did_you_mean(name, [column.name for column in other.table_columns])
-                what = f"{other.table} has no column {shown(name)}"
+                what = f"{other.table} has no column {quote(name)}"
                 report.add(at, ", ".join(rule.columns), what, hint)
 
 
@@ -198,6 +215,6 @@ def _type_name(type_: Type) -> str:
     return "nested"
 
 
-def _fitting(partition: Partition) -> str:
-    types = sorted(_FITS[partition.transform])
+def _list_fitting_types(partition: PartitionField) -> str:
+    types = sorted(_TRANSFORM_TYPES[partition.transform])
     return f"it fits {', '.join(types)}"

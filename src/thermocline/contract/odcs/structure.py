@@ -9,7 +9,7 @@ from __future__ import annotations
 import typing
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.problems import Report, Where, did_you_mean, shown
+from thermocline.contract.problems import DocumentPath, ProblemReport, did_you_mean, quote
 
 if TYPE_CHECKING:
     from open_data_contract_standard.model import OpenDataContractStandard
@@ -20,10 +20,10 @@ _EXPECTED = {
     "float": "a number", "list": "a list", "dict": "a mapping", "model": "a mapping",
     "too": "exactly two numbers",
 }  # fmt: skip
-_NEEDED = ("apiVersion", "kind", "id", "version", "schema")
+_REQUIRED_KEYS = ("apiVersion", "kind", "id", "version", "schema")
 
 
-def read_structure(data: Any, report: Report) -> OpenDataContractStandard | None:
+def read_structure(data: Any, report: ProblemReport) -> OpenDataContractStandard | None:
     """The document as the standard's model, without the parts that were reported as broken.
 
     None when there is nothing to go on with.
@@ -31,27 +31,31 @@ def read_structure(data: Any, report: Report) -> OpenDataContractStandard | None
     from open_data_contract_standard.model import OpenDataContractStandard
 
     if not isinstance(data, dict):
-        report.broken((), "", "a contract is a mapping of apiVersion, kind, id, version, schema")
+        report.add_broken(
+            (), "", "a contract is a mapping of apiVersion, kind, id, version, schema"
+        )
         return None
     _refuse_unknown_keys(OpenDataContractStandard, data, (), report)
-    _check_head(data, report)
-    return _validated(OpenDataContractStandard, data, report)
+    _check_header(data, report)
+    return _validate_model(OpenDataContractStandard, data, report)
 
 
-def _check_head(data: dict[str, Any], report: Report) -> None:
-    for key in _NEEDED:
+def _check_header(data: dict[str, Any], report: ProblemReport) -> None:
+    for key in _REQUIRED_KEYS:
         if data.get(key) is None:
-            report.broken((key,), key, "is missing", "the standard asks for it")
+            report.add_broken((key,), key, "is missing", "the standard asks for it")
     api, kind = data.get("apiVersion"), data.get("kind")
     if api is not None and not str(api).startswith("v3."):
         hint = "write apiVersion: v3.1.0"
-        report.broken(("apiVersion",), "apiVersion", f"{shown(api)} is not version 3", hint)
+        report.add_broken(("apiVersion",), "apiVersion", f"{quote(api)} is not version 3", hint)
     if kind is not None and kind != "DataContract":
-        report.broken(("kind",), "kind", f"{shown(kind)} is not a contract", "write DataContract")
+        report.add_broken(
+            ("kind",), "kind", f"{quote(kind)} is not a contract", "write DataContract"
+        )
 
 
-def _validated(
-    model: type[OpenDataContractStandard], data: dict[str, Any], report: Report
+def _validate_model(
+    model: type[OpenDataContractStandard], data: dict[str, Any], report: ProblemReport
 ) -> OpenDataContractStandard | None:
     from pydantic import ValidationError
 
@@ -61,9 +65,9 @@ def _validated(
         try:
             return model.model_validate(data)
         except ValidationError as error:
-            seen: set[Where] = set()
+            seen: set[DocumentPath] = set()
             for flaw in error.errors(include_url=False):
-                at = _existing(data, flaw["loc"])
+                at = _existing_path(data, flaw["loc"])
                 if at in seen:
                     continue
                 seen.add(at)
@@ -72,21 +76,23 @@ def _validated(
             if () in seen:
                 return None
             for at in sorted(seen, key=len, reverse=True):
-                if _existing(data, at) == at:
-                    _cut(data, at)
+                if _existing_path(data, at) == at:
+                    _remove_value(data, at)
     return None
 
 
-def _report_value(data: Any, at: Where, kind: str, report: Report) -> None:
-    value = _value(data, at)
+def _report_value(data: Any, at: DocumentPath, kind: str, report: ProblemReport) -> None:
+    value = _value_at(data, at)
     expected = _EXPECTED.get(kind.split("_")[0], "of another kind")
     hint = ""
     if expected == "text" and isinstance(value, int | float):
         hint = f'put it in quotes: "{value}"'
-    report.broken(at, _place(data, at), f"must be {expected}, not {_described(value)}", hint)
+    report.add_broken(
+        at, _describe_place(data, at), f"must be {expected}, not {_describe_value(value)}", hint
+    )
 
 
-def _described(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     match value:
         case list():
             return "a list"
@@ -96,10 +102,10 @@ def _described(value: Any) -> str:
             return str(value).lower()
         case int() | float():
             return f"the number {value}"
-    return shown(value)
+    return quote(value)
 
 
-def _existing(data: Any, where: tuple[str | int, ...]) -> Where:
+def _existing_path(data: Any, where: tuple[str | int, ...]) -> DocumentPath:
     """The part of a pydantic location that is in the document: it also names union members."""
     at: list[str | int] = []
     for step in where:
@@ -115,14 +121,14 @@ def _is_list(data: Any) -> bool:
     return isinstance(data, list)
 
 
-def _value(data: Any, at: Where) -> Any:
+def _value_at(data: Any, at: DocumentPath) -> Any:
     for step in at:
         data = data[step]
     return data
 
 
-def _cut(data: Any, at: Where) -> None:
-    parent = _value(data, at[:-1])
+def _remove_value(data: Any, at: DocumentPath) -> None:
+    parent = _value_at(data, at[:-1])
     step = at[-1]
     if isinstance(parent, dict):
         del parent[step]
@@ -130,16 +136,16 @@ def _cut(data: Any, at: Where) -> None:
         # Positions must go on matching the document's lines, so an item leaves a hole that
         # holds nothing; where that is refused too, the whole list goes in the next round.
         if parent[step] == {}:
-            _cut(data, at[:-1])
+            _remove_value(data, at[:-1])
         else:
             parent[step] = {}
 
 
-def _place(data: Any, at: Where) -> str:
+def _describe_place(data: Any, at: DocumentPath) -> str:
     """What a person calls a place: the nearest column above it, and the key."""
     names = []
     for depth in range(3, len(at)):
-        value = _value(data, at[:depth])
+        value = _value_at(data, at[:depth])
         if isinstance(value, dict) and isinstance(value.get("name"), str):
             names.append(value["name"])
     steps = [step for step in at if isinstance(step, str)]
@@ -148,13 +154,15 @@ def _place(data: Any, at: Where) -> str:
 
 
 def _refuse_unknown_keys(
-    model: type[BaseModel], root: dict[str, Any], at: Where, report: Report
+    model: type[BaseModel], root: dict[str, Any], at: DocumentPath, report: ProblemReport
 ) -> None:
     fields = {field.alias or name: field for name, field in model.model_fields.items()}
-    for key, value in _value(root, at).items():
+    for key, value in _value_at(root, at).items():
         below = (*at, key)
         if key not in fields:
-            report.broken(below, _place(root, below), "unknown key", did_you_mean(key, [*fields]))
+            report.add_broken(
+                below, _describe_place(root, below), "unknown key", did_you_mean(key, [*fields])
+            )
         elif isinstance(value, dict):
             inner = _inner_model(fields[key].annotation, in_list=False)
             if inner is not None:

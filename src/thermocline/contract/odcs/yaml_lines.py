@@ -23,7 +23,7 @@ from yaml.events import (
     ScalarEvent,
 )
 
-from thermocline.contract.problems import Where, shown
+from thermocline.contract.problems import DocumentPath, quote
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 60
@@ -32,13 +32,13 @@ MAX_NODES = 100_000
 _LOADER = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 _INT = re.compile(r"[-+]?[0-9]{1,30}")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]{1,30}|[0-9]{1,30}(\.[0-9]{0,30})?)([eE][-+]?[0-9]{1,3})?")
-_WORDS: dict[str, bool | None] = {
+_KEYWORDS: dict[str, bool | None] = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
 }  # fmt: skip
 
 
-class Flaw(NamedTuple):
+class YamlProblem(NamedTuple):
     """Something in the text that is not allowed."""
 
     line: int
@@ -47,36 +47,36 @@ class Flaw(NamedTuple):
 
 
 @dataclass
-class Node:
+class YamlNode:
     """A value of the document with the line it begins on. `size` counts what it expands to."""
 
     line: int
     scalar: Any = None
-    items: list[Node] | None = None
-    entries: dict[str, tuple[int, Node]] | None = None
+    items: list[YamlNode] | None = None
+    entries: dict[str, tuple[int, YamlNode]] | None = None
     size: int = 1
 
-    def plain(self) -> Any:
+    def to_python(self) -> Any:
         """The value as dicts, lists and scalars."""
         if self.entries is not None:
-            return {key: node.plain() for key, (_, node) in self.entries.items()}
+            return {key: node.to_python() for key, (_, node) in self.entries.items()}
         if self.items is not None:
-            return [node.plain() for node in self.items]
+            return [node.to_python() for node in self.items]
         return self.scalar
 
 
 @dataclass
-class Document:
+class YamlDocument:
     """What a text holds. `data` is None when the text could not be read."""
 
-    root: Node | None = None
-    flaws: list[Flaw] = field(default_factory=list)
+    root: YamlNode | None = None
+    problems: list[YamlProblem] = field(default_factory=list)
 
     @property
     def data(self) -> Any:
-        return self.root.plain() if self.root else None
+        return self.root.to_python() if self.root else None
 
-    def line(self, where: Where) -> int:
+    def line(self, where: DocumentPath) -> int:
         """The line of a place, or of the deepest part of it that exists."""
         line, node = 1, self.root
         for step in where:
@@ -95,122 +95,126 @@ class Document:
 class _UnreadableError(Exception):
     """The text cannot be read any further."""
 
-    def __init__(self, flaw: Flaw) -> None:
-        super().__init__(flaw.what)
-        self.flaw = flaw
+    def __init__(self, problem: YamlProblem) -> None:
+        super().__init__(problem.what)
+        self.problem = problem
 
 
-def read_document(raw: bytes) -> Document:
+def read_document(raw: bytes) -> YamlDocument:
     """The text as a document. Whatever is wrong with it stands in `flaws`; nothing is raised."""
     if len(raw) > MAX_BYTES:
-        return _unreadable(1, f"the file is larger than {MAX_BYTES:,} bytes", "split it")
+        return _unreadable_document(1, f"the file is larger than {MAX_BYTES:,} bytes", "split it")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return _unreadable(raw.count(b"\n", 0, error.start) + 1, "not UTF-8", "save it as UTF-8")
+        return _unreadable_document(
+            raw.count(b"\n", 0, error.start) + 1, "not UTF-8", "save it as UTF-8"
+        )
     composer = _Composer()
     try:
-        root = composer.document(yaml.parse(text, Loader=_LOADER))
+        root = composer.compose(yaml.parse(text, Loader=_LOADER))
     except _UnreadableError as stop:
-        return Document(None, [*composer.flaws, stop.flaw])
+        return YamlDocument(None, [*composer.problems, stop.problem])
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        return _unreadable(line, "a control character", "remove it")
+        return _unreadable_document(line, "a control character", "remove it")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        return _unreadable(line, f"not YAML: {error.problem or error.context}")
-    return Document(root, composer.flaws)
+        return _unreadable_document(line, f"not YAML: {error.problem or error.context}")
+    return YamlDocument(root, composer.problems)
 
 
-def _unreadable(line: int, what: str, hint: str = "") -> Document:
-    return Document(None, [Flaw(line, what, hint)])
+def _unreadable_document(line: int, what: str, hint: str = "") -> YamlDocument:
+    return YamlDocument(None, [YamlProblem(line, what, hint)])
 
 
 class _Composer:
     """Builds nodes from parser events while keeping the limits."""
 
     def __init__(self) -> None:
-        self.flaws: list[Flaw] = []
-        self._anchors: dict[str, Node | None] = {}
+        self.problems: list[YamlProblem] = []
+        self._anchors: dict[str, YamlNode | None] = {}
 
-    def document(self, events: Iterator[Event]) -> Node:
-        root: Node | None = None
+    def compose(self, events: Iterator[Event]) -> YamlNode:
+        root: YamlNode | None = None
         for event in events:
             if isinstance(event, DocumentStartEvent):
                 if root is not None:
                     raise _UnreadableError(
-                        Flaw(_line(event), "a second document", "one contract a file")
+                        YamlProblem(_line(event), "a second document", "one contract a file")
                     )
-                root = self._node(next(events), events, 1)
+                root = self._compose_node(next(events), events, 1)
         if root is None:
-            raise _UnreadableError(Flaw(1, "the file is empty"))
+            raise _UnreadableError(YamlProblem(1, "the file is empty"))
         return root
 
-    def _node(self, event: Event, events: Iterator[Event], depth: int) -> Node:
+    def _compose_node(self, event: Event, events: Iterator[Event], depth: int) -> YamlNode:
         line = _line(event)
         if depth > MAX_DEPTH:
-            raise _UnreadableError(Flaw(line, f"nested more than {MAX_DEPTH} levels deep"))
+            raise _UnreadableError(YamlProblem(line, f"nested more than {MAX_DEPTH} levels deep"))
         if isinstance(event, AliasEvent):
-            return self._alias(str(event.anchor), line)
+            return self._resolve_alias(str(event.anchor), line)
         self._refuse_tag(event)
         anchor = getattr(event, "anchor", None)
         if anchor is not None:
             self._anchors[anchor] = None
         if isinstance(event, ScalarEvent):
-            node = Node(line, _scalar(event))
+            node = YamlNode(line, _scalar(event))
         elif isinstance(event, MappingStartEvent):
-            node = self._mapping(line, events, depth)
+            node = self._compose_mapping(line, events, depth)
         else:
-            node = self._sequence(line, events, depth)
+            node = self._compose_sequence(line, events, depth)
         if node.size > MAX_NODES:
             raise _UnreadableError(
-                Flaw(line, f"more than {MAX_NODES:,} values once aliases are written out")
+                YamlProblem(line, f"more than {MAX_NODES:,} values once aliases are written out")
             )
         if anchor is not None:
             self._anchors[anchor] = node
         return node
 
-    def _alias(self, anchor: str, line: int) -> Node:
+    def _resolve_alias(self, anchor: str, line: int) -> YamlNode:
         target = self._anchors.get(anchor)
         if target is None:
             raise _UnreadableError(
-                Flaw(line, f"alias *{anchor} stands for nothing finished before it")
+                YamlProblem(line, f"alias *{anchor} stands for nothing finished before it")
             )
         return target
 
     def _refuse_tag(self, event: Event) -> None:
         tag = getattr(event, "tag", None)
         if tag is not None:
-            self.flaws.append(Flaw(_line(event), f"YAML tag {shown(tag)} is not allowed"))
+            self.problems.append(YamlProblem(_line(event), f"YAML tag {quote(tag)} is not allowed"))
 
-    def _sequence(self, line: int, events: Iterator[Event], depth: int) -> Node:
-        node = Node(line, items=[])
+    def _compose_sequence(self, line: int, events: Iterator[Event], depth: int) -> YamlNode:
+        node = YamlNode(line, items=[])
         assert node.items is not None
         for event in events:
             if isinstance(event, CollectionEndEvent):
                 break
-            item = self._node(event, events, depth + 1)
+            item = self._compose_node(event, events, depth + 1)
             node.items.append(item)
             node.size += item.size
         return node
 
-    def _mapping(self, line: int, events: Iterator[Event], depth: int) -> Node:
-        node = Node(line, entries={})
+    def _compose_mapping(self, line: int, events: Iterator[Event], depth: int) -> YamlNode:
+        node = YamlNode(line, entries={})
         assert node.entries is not None
         for event in events:
             if isinstance(event, CollectionEndEvent):
                 break
             key_line = _line(event)
             if not isinstance(event, ScalarEvent):
-                raise _UnreadableError(Flaw(key_line, "a key that is not plain text"))
+                raise _UnreadableError(YamlProblem(key_line, "a key that is not plain text"))
             self._refuse_tag(event)
             key = str(event.value)
-            value = self._node(next(events), events, depth + 1)
+            value = self._compose_node(next(events), events, depth + 1)
             if key in node.entries:
                 first = node.entries[key][0]
-                self.flaws.append(
-                    Flaw(key_line, f"key {shown(key)} is there twice", f"first on line {first}")
+                self.problems.append(
+                    YamlProblem(
+                        key_line, f"key {quote(key)} is there twice", f"first on line {first}"
+                    )
                 )
                 continue
             node.entries[key] = (key_line, value)
@@ -227,8 +231,8 @@ def _scalar(event: ScalarEvent) -> Any:
     value = str(event.value)
     if event.style not in (None, ""):
         return value
-    if value in _WORDS:
-        return _WORDS[value]
+    if value in _KEYWORDS:
+        return _KEYWORDS[value]
     if _INT.fullmatch(value):
         return int(value)
     if _FLOAT.fullmatch(value):

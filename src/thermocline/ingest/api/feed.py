@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from thermocline.ingest.api.source import ApiSource
     from thermocline.ingest.marks import Position as Marked
-    from thermocline.ingest.source import Limits, Source
+    from thermocline.ingest.source import BatchLimits, Source
     from thermocline.lake import Lake
 
 CHUNK = 10_000
@@ -34,7 +34,7 @@ class ApiFeed:
     def __init__(self, lake: Lake, source: Source) -> None:
         self._lake = lake
         self._source = source
-        self._api: ApiSource = source.reach
+        self._api: ApiSource = source.connection
         self._rest_until = 0.0
 
     def begin(self, position: Marked | None, *, accept_loss: bool = False) -> Marked | None:
@@ -42,7 +42,7 @@ class ApiFeed:
         del accept_loss
         return position
 
-    def pull(self, position: Marked | None, limits: Limits) -> feeds.Pull | None:
+    def pull(self, position: Marked | None, limits: BatchLimits) -> feeds.Pull | None:
         """The records that have not landed; None when there is none, or when it is too soon.
 
         An API that says `row_order: asc` is read as far as the limits go. Of another one no part
@@ -69,13 +69,13 @@ class ApiFeed:
             behind=0 if ended else None,
         )
 
-    def landed(self, position: Marked) -> None:
+    def acknowledge(self, position: Marked) -> None:
         """An API keeps what it has, whether we have it or not."""
 
     def close(self) -> None:
         """Every pull closes its own connections."""
 
-    def _fill(self, batch: _Rows, records: Iterator[Record], limits: Limits) -> bool:
+    def _fill(self, batch: _Rows, records: Iterator[Record], limits: BatchLimits) -> bool:
         """Take records until the API or the limits end; says whether it was the API."""
         for record in records:
             batch.add(record)
@@ -103,7 +103,7 @@ class ApiFeed:
 
     def _lines(self, rows: pa.Table, only: frozenset[int] | None) -> DataFrame:
         del only  # there is but one provenance
-        return self._lake.spark.frame(rows, feeds.LINES)
+        return self._lake.spark.frame(rows, feeds.LINES_SCHEMA)
 
 
 def _new(found: Iterator[Any], sieve: Sieve) -> Iterator[Record]:
@@ -162,5 +162,5 @@ def _schema() -> pa.Schema:
         pa.int32(), pa.int64(), pa.string(), pa.string(), pa.binary(), headers,
         pa.timestamp("us", "UTC"), pa.binary(),
     )  # fmt: skip
-    names = [column.split()[0] for column in feeds.LINES.split(", ")]
+    names = [column.split()[0] for column in feeds.LINES_SCHEMA.split(", ")]
     return pa.schema(list(zip(names, types, strict=True)))

@@ -12,10 +12,10 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, ConfigError, Permanent, ThermoclineError, Transient
-from thermocline.ingest.address import Reach, origin_of
 from thermocline.ingest.api.position import Position
 from thermocline.ingest.api.session import open_session
 from thermocline.ingest.api.source import ApiSource
+from thermocline.ingest.egress_policy import EgressPolicy, parse_origin
 from thermocline.ingest.secret import reveal
 from thermocline.telemetry import one_line, redact
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 
-def items(api: ApiSource, start: Position, reach: Reach) -> Generator[Any, None, None]:
+def items(api: ApiSource, start: Position, reach: EgressPolicy) -> Generator[Any, None, None]:
     """Every item of the resource that lands, from the start position on, as parsed JSON."""
     rest_api_resources = _quiet_dlt()
     with open_session(reach, api.origins, api.bounds) as session:
@@ -135,7 +135,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _of(api: ApiSource) -> str:
-    return f"{one_line(api.resource)} at {origin_of(api.base_url)}"
+    return f"{one_line(api.resource)} at {parse_origin(api.base_url)}"
 
 
 def _said(error: BaseException) -> str:
@@ -143,6 +143,6 @@ def _said(error: BaseException) -> str:
     return redact(one_line(first))[:300]
 
 
-def reach_of(settings: Settings) -> Reach:
+def reach_of(settings: Settings) -> EgressPolicy:
     """What the project's settings allow a pull to reach."""
-    return Reach.of(settings.api.allow_private, settings.api.allow_networks)
+    return EgressPolicy.from_settings(settings.api.allow_private, settings.api.allow_networks)

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, Permanent, Transient
-from thermocline.ingest.address import Origin, Reach, Unreachable, origin_of
+from thermocline.ingest.egress_policy import AddressRefused, EgressPolicy, UrlOrigin, parse_origin
 from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Bounds:
     bytes: int = 64 << 20
 
 
-def open_session(reach: Reach, origins: tuple[Origin, ...], bounds: Bounds) -> Session:
+def open_session(reach: EgressPolicy, origins: tuple[UrlOrigin, ...], bounds: Bounds) -> Session:
     """A session that only speaks to these origins, at addresses within reach.
 
     Requests that fail for a reason that may pass (no connection, 429, 5xx) are sent again with
@@ -69,7 +69,7 @@ def open_session(reach: Reach, origins: tuple[Origin, ...], bounds: Bounds) -> S
     return session
 
 
-def _adapter(reach: Reach, origins: tuple[Origin, ...], bounds: Bounds) -> HTTPAdapter:
+def _adapter(reach: EgressPolicy, origins: tuple[UrlOrigin, ...], bounds: Bounds) -> HTTPAdapter:
     from requests.adapters import HTTPAdapter
 
     class Guarded(HTTPAdapter):
@@ -90,17 +90,17 @@ def _adapter(reach: Reach, origins: tuple[Origin, ...], bounds: Bounds) -> HTTPA
     return Guarded()
 
 
-def _expect(origins: tuple[Origin, ...], request: PreparedRequest) -> None:
+def _expect(origins: tuple[UrlOrigin, ...], request: PreparedRequest) -> None:
     """Stop a request to anybody that the source does not name: it may carry its secrets."""
-    wanted = origin_of(request.url or "")
+    wanted = parse_origin(request.url or "")
     if not any(origin.covers(wanted) for origin in origins):
-        raise Unreachable(
+        raise AddressRefused(
             f"{origins[0]} leads to {wanted}, which the source does not name.",
             "If that is meant, add it to hosts in the source.",
         )
 
 
-def _pools(reach: Reach, bounds: Bounds) -> dict[str, Any]:
+def _pools(reach: EgressPolicy, bounds: Bounds) -> dict[str, Any]:
     """urllib3's connection pools, with connections that resolve names within reach."""
     from urllib3.connection import HTTPConnection, HTTPSConnection
     from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
@@ -170,18 +170,18 @@ def _read(response: Response, began: float, bounds: Bounds) -> None:
             parts.append(chunk)
             if size > bounds.bytes:
                 raise BadInput(
-                    f"An answer of {origin_of(response.url)} has more than {bounds.bytes:,} bytes.",
+                    f"A response of {parse_origin(response.url)} exceeds {bounds.bytes:,} bytes.",
                     "Ask for smaller pages, or raise maxResponseBytes in the source.",
                 )
             if time.monotonic() - began > bounds.seconds:
                 raise Transient(
-                    f"An answer of {origin_of(response.url)} took more than {bounds.seconds:g} s.",
+                    f"A response of {parse_origin(response.url)} took over {bounds.seconds:g} s.",
                     "Ask for smaller pages, or raise timeout in the source.",
                 )
         response.raw.release_conn()
     except HTTPError as error:
         raise Transient(
-            f"An answer of {origin_of(response.url)} broke off: {one_line(str(error))[:200]}.",
+            f"A response of {parse_origin(response.url)} broke off: {one_line(str(error))[:200]}.",
             "Run again.",
         ) from error
     finally:
@@ -196,7 +196,8 @@ def _exact_json(response: Response, **_: Any) -> Any:
         return json.loads(response.content, parse_float=Decimal, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
         raise Permanent(
-            f"An answer of {origin_of(response.url)} is not JSON: {error or 'too deeply nested'}.",
+            f"A response of {parse_origin(response.url)} is not JSON: "
+            f"{error or 'too deeply nested'}.",
             "Check the path and the parameters of the endpoint.",
         ) from error
 

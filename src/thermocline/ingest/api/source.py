@@ -11,15 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.problems import Where, did_you_mean, shown
-from thermocline.ingest.address import Origin, Unreachable, origin_of
+from thermocline.contract.problems import DocumentPath, did_you_mean, quote
 from thermocline.ingest.api.session import Bounds
-from thermocline.ingest.secret import literal_secret
+from thermocline.ingest.egress_policy import AddressRefused, UrlOrigin, parse_origin
+from thermocline.ingest.secret import find_literal_secret
 
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
     from thermocline.ingest.feed import Feed
-    from thermocline.ingest.source import Fields, Source
+    from thermocline.ingest.source import SettingsReader, Source
     from thermocline.lake import Lake
 
 KEYS = (
@@ -60,12 +60,12 @@ class ApiSource:
     every: float = EVERY_SECONDS
 
     @property
-    def origins(self) -> tuple[Origin, ...]:
+    def origins(self) -> tuple[UrlOrigin, ...]:
         """Everybody a pull may speak to."""
-        return tuple(dict.fromkeys(origin_of(url) for url in (self.base_url, *self.hosts)))
+        return tuple(dict.fromkeys(parse_origin(url) for url in (self.base_url, *self.hosts)))
 
 
-def read(fields: Fields) -> ApiSource | None:
+def read(fields: SettingsReader) -> ApiSource | None:
     """The API that a source's settings describe; None when something is wrong with them."""
     before = len(fields.report.problems)
     found = _Reader(fields).api()
@@ -83,7 +83,7 @@ def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
 class _Reader:
     """Reads one API's settings and reports what is wrong with each."""
 
-    def __init__(self, fields: Fields) -> None:
+    def __init__(self, fields: SettingsReader) -> None:
         self._fields = fields
         self._data = fields.data
         self._report = fields.report
@@ -117,18 +117,18 @@ class _Reader:
 
     def _no_secret_in_the_clear(self) -> None:
         given = {key: self._data[key] for key in KEYS if key in self._data}
-        place = literal_secret(given)
+        place = find_literal_secret(given)
         if place is not None:
             hint = "write {secret: NAME} and set the environment variable NAME"
             self._report.add(place, ".".join(map(str, place)), "a secret in the clear", hint)
 
-    def _url(self, at: Where, value: Any, name: str) -> str | None:
+    def _url(self, at: DocumentPath, value: Any, name: str) -> str | None:
         if not isinstance(value, str) or not value:
-            self._report.lacks(at, name, "is missing or no text", "write https://host/path/")
+            self._report.add_missing(at, name, "is missing or no text", "write https://host/path/")
             return None
         try:
-            origin_of(value)
-        except Unreachable as error:
+            parse_origin(value)
+        except AddressRefused as error:
             self._report.add(at, name, error.cause.rstrip("."), error.next_step.rstrip("."))
             return None
         return value
@@ -160,7 +160,7 @@ class _Reader:
         given = self._data.get("resources")
         if not isinstance(given, list) or not given:
             hint = "list at least one: {name: issues, endpoint: {path: issues}}"
-            self._report.lacks(("resources",), "resources", "is missing or empty", hint)
+            self._report.add_missing(("resources",), "resources", "is missing or empty", hint)
             return []
         found = []
         for index, each in enumerate(given):
@@ -171,7 +171,9 @@ class _Reader:
                 found.append(resource)
         return found
 
-    def _landing(self, resources: list[dict[str, Any]]) -> tuple[Where, dict[str, Any]] | None:
+    def _landing(
+        self, resources: list[dict[str, Any]]
+    ) -> tuple[DocumentPath, dict[str, Any]] | None:
         """The resource that lands: the one that `resource` names, or the only one."""
         names = [str(resource["name"]) for resource in resources]
         wanted = self._data.get("resource", names[0] if len(names) == 1 else None)
@@ -179,16 +181,16 @@ class _Reader:
             return None
         if wanted is None:
             hint = f"say which of them lands: {', '.join(names)}"
-            self._report.lacks((), "resource", "is missing", hint)
+            self._report.add_missing((), "resource", "is missing", hint)
             return None
         if wanted not in names:
             hint = did_you_mean(str(wanted), names) or f"there are {', '.join(names)}"
-            self._report.add(("resource",), "resource", f"there is no {shown(wanted)}", hint)
+            self._report.add(("resource",), "resource", f"there is no {quote(wanted)}", hint)
             return None
         index = names.index(wanted)
         return ("resources", index), resources[index]
 
-    def _key(self, at: Where, resource: Mapping[str, Any]) -> tuple[str, ...]:
+    def _key(self, at: DocumentPath, resource: Mapping[str, Any]) -> tuple[str, ...]:
         defaults = self._fields.mapping("resource_defaults")
         key = resource.get("primary_key", defaults.get("primary_key", ()))
         names = [key] if isinstance(key, str) else key
@@ -197,7 +199,7 @@ class _Reader:
             return ()
         return tuple(names)
 
-    def _cursor(self, at: Where, resource: Mapping[str, Any]) -> Cursor | None:
+    def _cursor(self, at: DocumentPath, resource: Mapping[str, Any]) -> Cursor | None:
         endpoint = _endpoint(resource)
         params = endpoint.get("params")
         for name, value in (params if isinstance(params, dict) else {}).items():
@@ -215,14 +217,14 @@ class _Reader:
         for key in given:
             if key not in INCREMENTAL_KEYS:
                 hint = did_you_mean(key, INCREMENTAL_KEYS) or f"use {', '.join(INCREMENTAL_KEYS)}"
-                what = f"{shown(key)} is not in this version"
+                what = f"{quote(key)} is not in this version"
                 self._report.add((*place, key), "incremental", what, hint)
         path, initial = given.get("cursor_path"), given.get("initial_value")
         if not isinstance(path, str) or not path:
-            self._report.lacks(place, "incremental", "needs a cursor_path", "as updated_at")
+            self._report.add_missing(place, "incremental", "needs a cursor_path", "as updated_at")
         if isinstance(initial, bool) or not isinstance(initial, str | int | float):
             hint = "write the value to begin from, a date in quotes"
-            self._report.lacks(place, "incremental", "needs an initial_value", hint)
+            self._report.add_missing(place, "incremental", "needs an initial_value", hint)
             return None
         order = given.get("row_order")
         if order not in (None, *ORDERS):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract
 from thermocline.contract.types import Decimal, Primitive, Type
-from thermocline.ingest.arrow.rescue import refuse_strays, rescued
-from thermocline.ingest.arrow.text import Block
-from thermocline.ingest.judge import RESCUED
+from thermocline.ingest.arrow.rescue import refuse_unknown_fields, rescue_fields
+from thermocline.ingest.arrow.text_blocks import TextBlock
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.plain import Declined, moments, written_plainly
+from thermocline.ingest.unambiguous_json import NeedsSpark, match_unambiguous_time, parse_times
+from thermocline.ingest.validation import RESCUED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,10 +30,10 @@ _NUMBERS = {
     "long": "-?[0-9]{1,18}",
     "double": "-?[0-9]{1,15}([.][0-9]{1,15})?([eE][+-]?[0-9]{1,2})?",
 }
-_MOMENTS = ("date", "timestamp", "timestamptz")
+_TIME_TYPES = ("date", "timestamp", "timestamptz")
 
 
-class Parting:
+class CellSplitter:
     """How lines of one layout fall into cells. Raises Declined for a layout that is in doubt."""
 
     def __init__(self, layout: Layout) -> None:
@@ -42,11 +42,11 @@ class Parting:
             char.isascii() and char.isprintable() and not char.isalnum() and char not in " -+."
             for char in ends
         ):
-            raise Declined("an unusual delimiter or quote")
+            raise NeedsSpark("an unusual delimiter or quote")
         if layout.delimiter in ends or layout.null:
-            raise Declined("an unusual way to write a missing value")
+            raise NeedsSpark("an unusual way to write a missing value")
         if not layout.fields:
-            raise Declined("no columns")
+            raise NeedsSpark("no columns")
         self.quote, self.delimiter = layout.quote.encode(), layout.delimiter.encode()
         self.doubled = layout.escape == layout.quote
         self._escape = b"" if self.doubled else layout.escape.encode()
@@ -76,19 +76,19 @@ class Parting:
         return line.count(self.delimiter) + 1
 
 
-class Csv:
+class CsvReader:
     """How CSV lines of one layout are read. Raises Declined for one that never can be."""
 
     def __init__(self, layout: Layout, contract: Contract) -> None:
-        self._layout, self._parting = layout, Parting(layout)
+        self._layout, self._parting = layout, CellSplitter(layout)
         self._types = {column.name: column.type for column in contract.columns}
         for name, type_ in self._types.items():
             if name in layout.fields:
-                _pattern(name, type_)
+                _value_pattern(name, type_)
         self._stray = [name for name in layout.fields if name not in self._types]
-        refuse_strays(self._stray, contract)
+        refuse_unknown_fields(self._stray, contract)
 
-    def read(self, block: Block) -> tuple[pa.Table | None, list[int], list[int]]:
+    def read(self, block: TextBlock) -> tuple[pa.Table | None, list[int], list[int]]:
         """The plain records, their positions, and the positions of the others."""
         import numpy as np
         import pyarrow as pa
@@ -138,9 +138,9 @@ class Csv:
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise Declined(str(error).splitlines()[0][:120]) from error
+            raise NeedsSpark(str(error).splitlines()[0][:120]) from error
         if table.num_rows != len(lines):
-            raise Declined("more or fewer records than lines")
+            raise NeedsSpark("more or fewer records than lines")
         return table
 
     def _typed(self, cells: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
@@ -148,24 +148,24 @@ class Csv:
         import numpy as np
         import pyarrow as pa
 
-        from thermocline.ingest.arrow.kinds import arrow_type
+        from thermocline.ingest.arrow.column_types import arrow_type
 
         good = np.ones(cells.num_rows, dtype=bool)
         columns: dict[str, Any] = {}
         for name, type_ in self._types.items():
             if name in self._layout.fields:
                 column = cells.column(name).combine_chunks()
-                columns[name], plain = _values(name, type_, column)
+                columns[name], plain = _convert_cells(name, type_, column)
                 good &= plain
             else:
                 columns[name] = pa.nulls(cells.num_rows, arrow_type(type_))
         if self._stray:
             texts = {name: cells.column(name).combine_chunks() for name in self._stray}
-            columns[RESCUED] = rescued(texts, cells.num_rows)
+            columns[RESCUED] = rescue_fields(texts, cells.num_rows)
         return pa.table(columns), good
 
 
-def _pattern(name: str, type_: Type) -> str:
+def _value_pattern(name: str, type_: Type) -> str:
     """What a plain cell of a number's or a flag's type looks like; "" for other plain types."""
     match type_:
         case Primitive(kind) if kind in _NUMBERS:
@@ -173,18 +173,20 @@ def _pattern(name: str, type_: Type) -> str:
         case Decimal(precision, scale):
             whole = f"[0-9]{{1,{precision - scale}}}" if precision > scale else "0"
             return f"-?{whole}([.][0-9]{{1,{scale}}})?" if scale else f"-?{whole}"
-        case Primitive(kind) if kind in _MOMENTS or kind == "string":
+        case Primitive(kind) if kind in _TIME_TYPES or kind == "string":
             return ""
-    raise Declined(f"{name} is of type {type_}")
+    raise NeedsSpark(f"{name} is of type {type_}")
 
 
-def _values(name: str, type_: Type, cells: pa.Array) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+def _convert_cells(
+    name: str, type_: Type, cells: pa.Array
+) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """A column's values, and in which rows the cell is plain or missing."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from thermocline.ingest.arrow.kinds import arrow_type
+    from thermocline.ingest.arrow.column_types import arrow_type
 
     if type_ == Primitive("string"):
         return cells, np.ones(len(cells), dtype=bool)
@@ -192,13 +194,13 @@ def _values(name: str, type_: Type, cells: pa.Array) -> tuple[pa.Array, npt.NDAr
     texts = pc.utf8_trim(cells, " ")
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     kind = str(type_)
-    if kind in _MOMENTS:
-        plain = _real_moments(kind, texts)
+    if kind in _TIME_TYPES:
+        plain = _match_real_times(kind, texts)
     else:
-        plain = pc.match_substring_regex(texts, f"^({_pattern(name, type_)})$")
+        plain = pc.match_substring_regex(texts, f"^({_value_pattern(name, type_)})$")
     texts = pc.if_else(plain, texts, pa.scalar(None, pa.string()))
-    if kind in _MOMENTS:
-        values = moments(name, kind, texts)
+    if kind in _TIME_TYPES:
+        values = parse_times(name, kind, texts)
     else:
         values = texts.cast(arrow_type(type_))
     if kind == "double":  # where the sign of a zero is kept
@@ -208,21 +210,23 @@ def _values(name: str, type_: Type, cells: pa.Array) -> tuple[pa.Array, npt.NDAr
     return values, pc.fill_null(plain, True).to_numpy(zero_copy_only=False)
 
 
-def _real_moments(kind: str, texts: pa.Array) -> pa.Array:
+def _match_real_times(kind: str, texts: pa.Array) -> pa.Array:
     """Which texts are plain and name a day and time that there is; null where there is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    plain = written_plainly(kind, texts)
+    plain = match_unambiguous_time(kind, texts)
     try:
-        moments("", kind, pc.if_else(plain, texts, pa.scalar(None, pa.string())))
-    except Declined:
+        parse_times("", kind, pc.if_else(plain, texts, pa.scalar(None, pa.string())))
+    except NeedsSpark:
         pairs = zip(texts.to_pylist(), plain.to_pylist(), strict=True)
-        return pa.array([None if text is None else good and _is_real(text) for text, good in pairs])
+        return pa.array(
+            [None if text is None else good and _is_real_time(text) for text, good in pairs]
+        )
     return plain
 
 
-def _is_real(text: str) -> bool:
+def _is_real_time(text: str) -> bool:
     try:
         datetime.fromisoformat(text)
     except ValueError:

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from thermocline.ingest.arrow.text import Block
-from thermocline.ingest.plain import Declined, Plain
+from thermocline.ingest.arrow.text_blocks import TextBlock
+from thermocline.ingest.unambiguous_json import NeedsSpark, UnambiguousJsonReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from thermocline.contract.definition import Contract
 
-TOGETHER = 256
+MAX_GROUP = 256
 """So many lines are looked at together where a block has some that are not plain."""
 
 
-class JsonLines:
+class JsonLinesReader:
     """How JSON lines of one contract are read. Raises Declined for one that never can be."""
 
     def __init__(self, contract: Contract) -> None:
-        self._plain = Plain(contract)
+        self._plain = UnambiguousJsonReader(contract)
 
-    def read(self, block: Block) -> tuple[pa.Table | None, list[int], list[int]]:
+    def read(self, block: TextBlock) -> tuple[pa.Table | None, list[int], list[int]]:
         """The plain records, their positions, and the positions of the others."""
         import pyarrow as pa
 
         try:
             table = self._plain.lines(block.text, block.count)
-        except Declined:
+        except NeedsSpark:
             pass
         else:
             return table, list(range(block.first, block.first + block.count)), []
@@ -42,8 +42,8 @@ class JsonLines:
             else:
                 odd.append(position)
         tables, positions = [], []
-        for start in range(0, len(candidates), TOGETHER):
-            for part, table in self._sifted(candidates[start : start + TOGETHER]):
+        for start in range(0, len(candidates), MAX_GROUP):
+            for part, table in self._sifted(candidates[start : start + MAX_GROUP]):
                 found = [position for position, _ in part]
                 if table is None:
                     odd += found
@@ -59,7 +59,7 @@ class JsonLines:
         """Lines with their rows, or one by one without, where they are not plain."""
         try:
             yield lines, self._plain.lines(b"\n".join(line for _, line in lines), len(lines))
-        except Declined:
+        except NeedsSpark:
             if len(lines) == 1:
                 yield lines, None
                 return

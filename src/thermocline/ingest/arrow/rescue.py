@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from thermocline.contract.definition import Contract, Drift
-from thermocline.ingest.plain import Declined
+from thermocline.contract.definition import Contract, DriftMode
+from thermocline.ingest.unambiguous_json import NeedsSpark
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def refuse_strays(names: list[str], contract: Contract) -> None:
+def refuse_unknown_fields(names: list[str], contract: Contract) -> None:
     """Decline a file with such fields, unless the contract wants them rescued."""
-    if names and contract.drift is not Drift.RESCUE:
-        raise Declined(f"fields that the contract does not name: {', '.join(names)[:80]}")
+    if names and contract.drift is not DriftMode.RESCUE:
+        raise NeedsSpark(f"fields that the contract does not name: {', '.join(names)[:80]}")
 
 
-def rescued(texts: Mapping[str, pa.Array], rows: int) -> pa.Array:
+def rescue_fields(texts: Mapping[str, pa.Array], rows: int) -> pa.Array:
     """A map of every field's text, whether it is there or null, for each row."""
     import numpy as np
     import pyarrow as pa

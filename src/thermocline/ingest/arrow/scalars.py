@@ -14,8 +14,8 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from thermocline.contract.types import Decimal, Primitive, Type
-from thermocline.ingest.plain import Declined
-from thermocline.ingest.values import PATTERNS
+from thermocline.ingest.unambiguous_json import NeedsSpark
+from thermocline.ingest.value_expressions import PATTERNS
 
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _BOUNDS = {"int": 2**31, "long": 2**63}
@@ -28,97 +28,101 @@ _MOMENT = re.compile(rf"({_DAY.pattern})[T ]([0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}})([
 _EXACT = decimal.Context(prec=80)
 
 
-class _Nothing:
+class _NoValue:
     """That a text is there and no value of its type."""
 
 
-NOTHING = _Nothing()
+NO_VALUE = _NoValue()
 
 
-def scalar(type_: Type, text: str) -> Any:
+def parse_scalar(type_: Type, text: str) -> Any:
     """The value of a text that is there, or NOTHING; Declined where Spark may see it otherwise."""
     match type_:
         case Primitive("string"):
             return text
         case Primitive("float" | "double" | "date" | "timestamp" | "timestamptz" as name):
             if not re.fullmatch(PATTERNS[name], text):
-                return NOTHING if not text.endswith("\n") else _doubt(text, type_)
+                return NO_VALUE if not text.endswith("\n") else _decline(text, type_)
             return _READERS[name](text)
         case Primitive("boolean" | "int" | "long") | Decimal():
             if not (text.isascii() and text.isprintable()):
-                return _doubt(text, type_)
+                return _decline(text, type_)
             plain = text.strip(" ")
             if isinstance(type_, Decimal):
-                return _decimal(plain, type_)
-            return _boolean(plain) if type_.name == "boolean" else _whole(plain, type_.name)
-    return _doubt(text, type_)
+                return _parse_decimal(plain, type_)
+            return (
+                _parse_boolean(plain)
+                if type_.name == "boolean"
+                else _parse_integer(plain, type_.name)
+            )
+    return _decline(text, type_)
 
 
-def _doubt(text: str, type_: Type) -> Any:
-    raise Declined(f"{text[:20]!r} as {type_}")
+def _decline(text: str, type_: Type) -> Any:
+    raise NeedsSpark(f"{text[:20]!r} as {type_}")
 
 
-def _boolean(text: str) -> Any:
+def _parse_boolean(text: str) -> Any:
     low = text.lower()
-    return low in _TRUE if low in _TRUE | _FALSE else NOTHING
+    return low in _TRUE if low in _TRUE | _FALSE else NO_VALUE
 
 
-def _whole(text: str, name: str) -> Any:
+def _parse_integer(text: str, name: str) -> Any:
     if not _WHOLE.fullmatch(text) or len(text) > 40:
-        return NOTHING
+        return NO_VALUE
     found = int(text)
-    return found if -_BOUNDS[name] <= found < _BOUNDS[name] else NOTHING
+    return found if -_BOUNDS[name] <= found < _BOUNDS[name] else NO_VALUE
 
 
-def _decimal(text: str, type_: Decimal) -> Any:
+def _parse_decimal(text: str, type_: Decimal) -> Any:
     if not _NUMBER.fullmatch(text):
-        return NOTHING if not _POWER.fullmatch(text) else _doubt(text, type_)
+        return NO_VALUE if not _POWER.fullmatch(text) else _decline(text, type_)
     if len(text) > 38:
-        return _doubt(text, type_)
+        return _decline(text, type_)
     found = decimal.Decimal(text)
     scaled = found.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_EXACT)
     if scaled != found or abs(scaled) >= 10 ** (type_.precision - type_.scale):
-        return NOTHING
+        return NO_VALUE
     return scaled if scaled else abs(scaled)
 
 
-def _double(text: str) -> Any:
+def _parse_double(text: str) -> Any:
     found = float(text)
     if math.isinf(found) or math.isnan(found) or (found == 0.0 and text.startswith("-")):
-        return _doubt(text, Primitive("double"))
+        return _decline(text, Primitive("double"))
     if found == 0.0 and re.search("[1-9]", re.split("[eE]", text)[0]):
-        return NOTHING
+        return NO_VALUE
     return found
 
 
-def _date(text: str) -> Any:
+def _parse_date(text: str) -> Any:
     if not _DAY.fullmatch(text.removesuffix("Z")):
-        return _doubt(text, Primitive("date"))
+        return _decline(text, Primitive("date"))
     try:
         return date.fromisoformat(text.removesuffix("Z"))
     except ValueError:
-        return NOTHING
+        return NO_VALUE
 
 
-def _moment(text: str, *, zone: bool) -> Any:
+def _parse_timestamp(text: str, *, zone: bool) -> Any:
     if zone and not text.endswith("Z"):
-        return _doubt(text, Primitive("timestamptz"))
+        return _decline(text, Primitive("timestamptz"))
     found = _MOMENT.fullmatch(text.removesuffix("Z"))
     if found is None:
-        return _doubt(text, Primitive("timestamp"))
+        return _decline(text, Primitive("timestamp"))
     day, time, fraction = found[1], found[3], found[5] or ""
     try:
         whole = datetime.fromisoformat(f"{day}T{time}")
     except ValueError:
-        return NOTHING
+        return NO_VALUE
     return whole + timedelta(microseconds=int(fraction.ljust(6, "0")))
 
 
 _READERS: dict[str, Any] = {
     # What is rounded to a float is rounded once by Spark, and would be twice here.
-    "float": lambda text: _doubt(text, Primitive("float")),
-    "double": _double,
-    "date": _date,
-    "timestamp": lambda text: _moment(text, zone=False),
-    "timestamptz": lambda text: _moment(text, zone=True),
+    "float": lambda text: _decline(text, Primitive("float")),
+    "double": _parse_double,
+    "date": _parse_date,
+    "timestamp": lambda text: _parse_timestamp(text, zone=False),
+    "timestamptz": lambda text: _parse_timestamp(text, zone=True),
 }

@@ -15,9 +15,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from thermocline.ingest.judge import PAYLOAD, RAW
 from thermocline.ingest.kafka.registry import Registry, Schema, Unknown, file_schema
 from thermocline.ingest.lines import FLAW
+from thermocline.ingest.validation import PAYLOAD, RAW
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from thermocline.ingest.batch import Provenance, Swift
-from thermocline.ingest.feed import LINES, LostData, Pull
-from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION
+from thermocline.ingest.batch import OpenFastRead, Provenance
+from thermocline.ingest.fast_path import SingleTableRead
+from thermocline.ingest.feed import LINES_SCHEMA, LostData, Pull
 from thermocline.ingest.kafka import ranges
 from thermocline.ingest.kafka.broker import Broker, MissingTopic, explained_read
 from thermocline.ingest.kafka.ranges import Span, Topic
@@ -19,9 +19,9 @@ from thermocline.ingest.kafka.swift import SwiftLane
 from thermocline.ingest.kafka.values import with_text
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.marks import Position
-from thermocline.ingest.source import Limits, Source
-from thermocline.ingest.swift import Whole
-from thermocline.ingest.values import literal
+from thermocline.ingest.source import BatchLimits, Source
+from thermocline.ingest.validation import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION
+from thermocline.ingest.value_expressions import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +47,7 @@ class KafkaFeed:
         self._lake = lake
         self._source = source
         self._contract = contract
-        self._reach: KafkaReach = source.reach
+        self._reach: KafkaReach = source.connection
         self._options: dict[str, str] = {}
         self._broker: Broker | None = None
         self._registry = Registry(self._reach) if self._reach.registry else None
@@ -68,7 +68,7 @@ class KafkaFeed:
             raise LostData(self._source.name, "; ".join(lost))
         return ranges.resumed(position, topics)
 
-    def pull(self, position: Position | None, limits: Limits) -> Pull | None:
+    def pull(self, position: Position | None, limits: BatchLimits) -> Pull | None:
         """See Feed.pull."""
         assert position is not None, "begin gives a position"
         topics = self._topics(position)
@@ -84,24 +84,24 @@ class KafkaFeed:
             tuple(self._provenance(span, topics[span.topic]) for span in spans),
             lambda only: self._lines(spans, only),
             following,
-            spans=tuple((span.start, span.end) for span in spans),
+            position_ranges=tuple((span.start, span.end) for span in spans),
             behind=ranges.waiting(following, topics),
             explain=lambda failure: explained_read(failure, self._reach.servers),
-            swift=self._swift(spans, limits),
+            fast_path=self._swift(spans, limits),
         )
 
-    def _swift(self, spans: Sequence[Span], limits: Limits) -> Swift | None:
+    def _swift(self, spans: Sequence[Span], limits: BatchLimits) -> OpenFastRead | None:
         lane = self._lane
         if lane is None or not spans or not lane.ready():
             return None
 
-        def read(contract: Contract) -> Whole | None:
+        def read(contract: Contract) -> SingleTableRead | None:
             records = lane.read(spans, contract, limits.bytes)
-            return None if records is None else Whole(records)
+            return None if records is None else SingleTableRead(records)
 
         return read
 
-    def landed(self, position: Position) -> None:
+    def acknowledge(self, position: Position) -> None:
         """Nothing to tell: the broker keeps records by its own rules, not by who read them."""
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class KafkaFeed:
             number: span for number, span in enumerate(spans) if only is None or number in only
         }
         if not numbered:
-            return self._lake.spark.session.createDataFrame([], LINES)
+            return self._lake.spark.session.createDataFrame([], LINES_SCHEMA)
         messages = self._messages(list(numbered.values())).selectExpr(
             f"{_number_of(numbered)} as {FILE}",
             f"offset as {POSITION}",

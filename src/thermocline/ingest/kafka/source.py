@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.problems import shown
+from thermocline.contract.problems import quote
 from thermocline.ingest import secret
-from thermocline.ingest.source import LANES
+from thermocline.ingest.source import ENGINES
 
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
     from thermocline.ingest.feed import Feed
-    from thermocline.ingest.source import Fields, Source
+    from thermocline.ingest.source import SettingsReader, Source
     from thermocline.lake import Lake
 
 KEYS = (
@@ -60,17 +60,17 @@ class KafkaReach:
         return {"bootstrap.servers": self.servers, **{k: str(v) for k, v in revealed.items()}}
 
 
-def read(fields: Fields) -> KafkaReach:
+def read(fields: SettingsReader) -> KafkaReach:
     """The settings, with every flaw reported."""
     topics = fields.texts("topics") or fields.texts("topic")
     if not topics:
-        fields.report.lacks((), "topic", "is missing", "name the topic")
+        fields.report.add_missing((), "topic", "is missing", "name the topic")
     for topic in topics:
         if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-            fields.flaw("topics" if "topics" in fields.data else "topic", _no_topic(topic))
+            fields.report_flaw("topics" if "topics" in fields.data else "topic", _no_topic(topic))
     format_ = fields.one_of("format", "json", FORMATS)
     reach = KafkaReach(
-        servers=fields.needs("servers", "name the brokers, as host:9092"),
+        servers=fields.required_text("servers", "name the brokers, as host:9092"),
         topics=tuple(dict.fromkeys(topics)),
         format=format_,
         schema=fields.file("schema"),
@@ -79,16 +79,16 @@ def read(fields: Fields) -> KafkaReach:
         registry_options=fields.mapping("registryOptions"),
         start=fields.one_of("start", "earliest", STARTS),
         options=_options(fields),
-        lane=fields.one_of("lane", "auto", LANES),
+        lane=fields.one_of("lane", "auto", ENGINES),
     )
     _refuse_literal(fields, "registryOptions", reach.registry_options)
     if reach.registry and not reach.registry.startswith(("http://", "https://")):
-        fields.flaw("registry", f"{shown(reach.registry)} is no http(s) address")
+        fields.report_flaw("registry", f"{quote(reach.registry)} is no http(s) address")
     if format_ in {"avro", "protobuf"} and not (reach.schema or reach.registry):
         hint = "name a schema file of the project, or the registry's address"
-        fields.report.lacks((), "schema", f"is missing: {format_} needs one", hint)
+        fields.report.add_missing((), "schema", f"is missing: {format_} needs one", hint)
     if reach.schema and reach.registry:
-        fields.flaw("schema", "is there beside a registry", "keep one of the two")
+        fields.report_flaw("schema", "is there beside a registry", "keep one of the two")
     return reach
 
 
@@ -100,10 +100,10 @@ def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
 
 
 def _no_topic(topic: str) -> str:
-    return f"{shown(topic)} is no name of a topic"
+    return f"{quote(topic)} is no name of a topic"
 
 
-def _options(fields: Fields) -> dict[str, Any]:
+def _options(fields: SettingsReader) -> dict[str, Any]:
     given = fields.mapping("options")
     for key, value in given.items():
         where = ("options", key)
@@ -112,7 +112,7 @@ def _options(fields: Fields) -> dict[str, Any]:
         elif secret.is_reference(value):
             continue
         elif not isinstance(value, str | int | float | bool):
-            fields.report.add(where, f"options.{key}", f"{shown(value)} is not a text")
+            fields.report.add(where, f"options.{key}", f"{quote(value)} is not a text")
     _refuse_literal(fields, "options", given)
     return {
         key: str(value).lower() if isinstance(value, bool) else value
@@ -120,7 +120,7 @@ def _options(fields: Fields) -> dict[str, Any]:
     }
 
 
-def _refuse_literal(fields: Fields, key: str, given: Mapping[str, Any]) -> None:
+def _refuse_literal(fields: SettingsReader, key: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
         if _SECRET.search(name) and not secret.is_reference(value):
             what = "holds a secret, and this file is shared"

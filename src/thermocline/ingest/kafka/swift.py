@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION
+from thermocline.ingest.fast_path import FastPathBackoff
 from thermocline.ingest.kafka.client import translated
-from thermocline.ingest.plain import Declined, Plain
-from thermocline.ingest.swift import Pace
+from thermocline.ingest.unambiguous_json import NeedsSpark, UnambiguousJsonReader
+from thermocline.ingest.validation import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION
 from thermocline.telemetry import log, one_line
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class SwiftLane:
 
     def __init__(self, reach: KafkaReach) -> None:
         self._reach = reach
-        self._pace = Pace()
-        self._plain: tuple[Contract, Plain] | None = None
+        self._pace = FastPathBackoff()
+        self._plain: tuple[Contract, UnambiguousJsonReader] | None = None
         self._consumer: Any = None
         self._trouble: list[str] = []
 
@@ -67,7 +67,7 @@ class SwiftLane:
         try:
             # By what was seen before, the batch has so many bytes: it may well have a few more.
             table = self._read(spans, self._plain_for(contract), min(2 * most_bytes, MOST_BYTES))
-        except Declined as reason:
+        except NeedsSpark as reason:
             log("ingest.swift", "declined", level="DEBUG", reason=one_line(str(reason)))
             self._pace.declined()
             return None
@@ -80,12 +80,14 @@ class SwiftLane:
             self._consumer.close()
             self._consumer = None
 
-    def _plain_for(self, contract: Contract) -> Plain:
+    def _plain_for(self, contract: Contract) -> UnambiguousJsonReader:
         if self._plain is None or self._plain[0] != contract:
-            self._plain = contract, Plain(contract)
+            self._plain = contract, UnambiguousJsonReader(contract)
         return self._plain[1]
 
-    def _read(self, spans: Sequence[Span], plain: Plain, most_bytes: int) -> pa.Table:
+    def _read(
+        self, spans: Sequence[Span], plain: UnambiguousJsonReader, most_bytes: int
+    ) -> pa.Table:
         import pyarrow as pa
 
         kept: list[list[pa.Table]] = [[] for _ in spans]
@@ -94,11 +96,11 @@ class SwiftLane:
             table = _table(number, messages, plain)
             size += table.column(PAYLOAD).nbytes
             if size > most_bytes:
-                raise Declined("more bytes than a batch may have")
+                raise NeedsSpark("more bytes than a batch may have")
             kept[number].append(table)
         whole = pa.concat_tables([table for tables in kept for table in tables])
         if whole.num_rows != sum(span.end - span.start for span in spans):
-            raise Declined("not as many records as offsets")
+            raise NeedsSpark("not as many records as offsets")
         return whole
 
     def _messages(self, spans: Sequence[Span]) -> Iterator[tuple[int, list[Any]]]:
@@ -112,8 +114,8 @@ class SwiftLane:
             consumer.unassign()
         except (KafkaException, UnicodeDecodeError) as error:
             self.close()
-            raise Declined(str(error)) from error
-        except Declined:
+            raise NeedsSpark(str(error)) from error
+        except NeedsSpark:
             self.close()
             raise
 
@@ -129,13 +131,13 @@ class SwiftLane:
             if messages:
                 heard = monotonic()
             elif self._trouble or monotonic() - heard > PATIENCE:
-                raise Declined(f"the broker does not answer {self._trouble[:1]}")
+                raise NeedsSpark(f"the broker does not answer {self._trouble[:1]}")
             for message in messages:
                 place = message.topic(), message.partition()
                 if place in reading:
                     reading[place].take(message)
                 elif message.error() is not None:
-                    raise Declined(message.error().name())
+                    raise NeedsSpark(message.error().name())
             left = [each for each in left if not each.done]
             for each in reading.values():
                 if len(each.held) >= CHUNK or (each.done and each.held):
@@ -147,15 +149,15 @@ class SwiftLane:
             try:
                 from confluent_kafka import Consumer, KafkaException
             except ImportError as error:
-                raise Declined("confluent-kafka is not installed") from error
+                raise NeedsSpark("confluent-kafka is not installed") from error
             options = translated(self._reach.client_options())
             if options is None:
-                raise Declined("an option that librdkafka may read otherwise")
+                raise NeedsSpark("an option that librdkafka may read otherwise")
             self._trouble = []
             try:
                 self._consumer = Consumer({**_SETTINGS, **options, "error_cb": self._on_error})
             except KafkaException as error:
-                raise Declined(str(error)) from error
+                raise NeedsSpark(str(error)) from error
         return self._consumer
 
     def _on_error(self, error: Any) -> None:
@@ -183,17 +185,17 @@ class _Reading:
             return
         if (error := message.error()) is not None:
             if error.name() != "_PARTITION_EOF":
-                raise Declined(error.name())
+                raise NeedsSpark(error.name())
             if message.offset() < self.span.end:
                 return  # the broker's answer is from before the end that we were told of
         if message.offset() != self.next or error is not None:
-            raise Declined("offsets without a record, or not in their order")
+            raise NeedsSpark("offsets without a record, or not in their order")
         self.held.append(message)
         self.next += 1
         self.done = self.next == self.span.end
 
 
-def _table(number: int, messages: Sequence[Any], plain: Plain) -> pa.Table:
+def _table(number: int, messages: Sequence[Any], plain: UnambiguousJsonReader) -> pa.Table:
     """Messages of one partition as the columns that `swift.bronze` takes."""
     import pyarrow as pa
 
@@ -224,6 +226,6 @@ def _times(stamps: list[tuple[int, int]]) -> pa.Array:
     import pyarrow as pa
 
     if any(kind == 0 for kind, _ in stamps):
-        raise Declined("a message without a time")
+        raise NeedsSpark("a message without a time")
     moments = pa.array([moment for _, moment in stamps], pa.timestamp("ms", "UTC"))
     return moments.cast(pa.timestamp("us", "UTC"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from thermocline.ingest.judge import PAYLOAD, RAW
 from thermocline.ingest.lines import FLAW, NOT_TEXT
+from thermocline.ingest.validation import PAYLOAD, RAW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +33,7 @@ def with_text(
         f"case when {_NOT_UTF8} then '{NOT_TEXT}' end as {FLAW}",
     )
     if reach.format == "debezium":
-        from thermocline.ingest.debezium import flattened
+        from thermocline.ingest.debezium import flatten_events
 
-        return flattened(lines, contract)
+        return flatten_events(lines, contract)
     return lines

@@ -37,7 +37,7 @@ class Reader:
         self._log = log
         with log.open("ab") as errors:
             self._logged = errors.tell()
-            self._process = interrupt.start(
+            self._process = interrupt.start_child(
                 [sys.executable, "-m", "thermocline.ingest.postgres.reader"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

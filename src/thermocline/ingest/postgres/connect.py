@@ -18,12 +18,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent, Transient
-from thermocline.ingest import debezium, unsent
+from thermocline.ingest import debezium, unchanged_toast
 from thermocline.ingest.feed import LostData
-from thermocline.ingest.history import LandedHistory
 from thermocline.ingest.kafka.broker import MissingTopic
 from thermocline.ingest.kafka.feed import KafkaFeed
 from thermocline.ingest.kafka.source import KafkaReach
+from thermocline.ingest.landed_changes import LandedChanges
 from thermocline.ingest.postgres.database import Captured, Database
 from thermocline.ingest.postgres.events import ROUTED
 from thermocline.ingest.postgres.sent import SourceColumn, doubt, refuse_unknowable
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from thermocline.ingest.feed import Feed, Pull
     from thermocline.ingest.marks import Position
     from thermocline.ingest.postgres.source import Outbox, Postgres
-    from thermocline.ingest.source import Limits, Source
+    from thermocline.ingest.source import BatchLimits, Source
     from thermocline.lake import Lake
 
 TIMEOUT = 30
@@ -65,7 +65,7 @@ class TopicFeed:
 
     def __init__(self, lake: Lake, source: Source, contract: Contract) -> None:
         self._source = source
-        self._reach = source.reach
+        self._reach = source.connection
         topics = tuple(topic_of(self.name, table) for table in self._reach.tables)
         if self._reach.outbox is not None:
             topics = tuple(ROUTED + event for event in self._reach.outbox.events)
@@ -74,7 +74,7 @@ class TopicFeed:
         # Events are opened here, where it is known what may be missing in them.
         lane = "auto" if self._reach.outbox is not None else "spark"
         kafka = KafkaReach(self._reach.servers, topics, lane=lane, options=options)
-        topic = replace(source, kind="kafka", reach=kafka)
+        topic = replace(source, kind="kafka", connection=kafka)
         self._kafka = KafkaFeed(lake, topic, contract)
         self._lake = lake
         self._contract = contract
@@ -98,7 +98,7 @@ class TopicFeed:
                 "A table without rows has no topic. It comes with the first row.",
             ) from error
 
-    def pull(self, position: Position | None, limits: Limits) -> Pull | None:
+    def pull(self, position: Position | None, limits: BatchLimits) -> Pull | None:
         """The changes in a range of offsets."""
         found = self._kafka.pull(position, limits)
         if found is None:
@@ -112,15 +112,15 @@ class TopicFeed:
     def _rows(self, lines: DataFrame, origins: list[str]) -> DataFrame:
         """The events as rows, with values that were left out."""
         marked = debezium.Placeholders(self.placeholder)
-        parts = debezium.opened(lines, placeholders=marked)
+        parts = debezium.parse_events(lines, placeholders=marked)
         whole = {table.name: table.whole_deletes for table in self._tables}
         topics = {topic_of(self.name, table): whole[table] for table in self._reach.tables}
         if keyed := [number for number, topic in enumerate(origins) if not topics[topic]]:
-            parts = debezium.known_by_key(parts, keyed)
-        if debezium.can_be_ordered(self._contract):
-            history = LandedHistory(self._lake, self._source, self._contract)
-            parts = unsent.completed(parts, origins, history)
-        return debezium.written(parts, self._contract, doubt(self._columns))
+            parts = debezium.reduce_deletes_to_keys(parts, keyed)
+        if debezium.has_order_columns(self._contract):
+            history = LandedChanges(self._lake, self._source, self._contract)
+            parts = unchanged_toast.fill_unsent_values(parts, origins, history)
+        return debezium.to_lines(parts, self._contract, doubt(self._columns))
 
     @cached_property
     def placeholder(self) -> str:
@@ -128,9 +128,9 @@ class TopicFeed:
         table = str(self._lake.iceberg(self._source.target).metadata.table_uuid)
         return "tc_" + hashlib.sha256(f"unsent {self.name} {table}".encode()).hexdigest()
 
-    def landed(self, position: Position) -> None:
+    def acknowledge(self, position: Position) -> None:
         """Nothing to tell: Debezium moves its slot on by what the broker has."""
-        self._kafka.landed(position)
+        self._kafka.acknowledge(position)
 
     def close(self) -> None:
         """Let go of the broker. The connector goes on."""

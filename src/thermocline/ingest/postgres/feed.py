@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from thermocline.config import private
+from thermocline.config import private_files
 from thermocline.errors import ThermoclineError, Transient
 from thermocline.ingest import marks
 from thermocline.ingest.batch import Provenance
-from thermocline.ingest.debezium import Cut
+from thermocline.ingest.debezium import Truncation
 from thermocline.ingest.feed import LostData, Pull
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.postgres import spool
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
     from thermocline.ingest.marks import Position
     from thermocline.ingest.postgres.capture import Cells
-    from thermocline.ingest.source import Limits, Source
+    from thermocline.ingest.source import BatchLimits, Source
     from thermocline.lake import Lake
 
 PATIENCE = 600.0
@@ -69,8 +69,8 @@ class PostgresFeed:
         self._lake = lake
         self._source = source
         self._contract = contract
-        self._reach = source.reach
-        self._database = Database(source.reach)
+        self._reach = source.connection
+        self._database = Database(source.connection)
         self._prefix = f"thermocline_{source.name}".replace("-", "_").lower()
         self._slot = Keeper(lake, source, self._prefix)
         self._origins = tuple(self._reach.tables)
@@ -92,7 +92,7 @@ class PostgresFeed:
             self._lock = self._slot.lock()
         target = self._source.target
         state = self._lake.state(target)
-        mark = marks.read(self._lake, state, self._source.name, lost=accept_loss)
+        mark = marks.read(self._lake, state, self._source.name, accept_loss=accept_loss)
         if (mark.position if mark else None) != position:
             raise MainMoved([target], "main")  # by the process that had the lock before
         place = Place.of(position)
@@ -107,7 +107,7 @@ class PostgresFeed:
             return Place(records=place.records, again=True).position()
         return position
 
-    def pull(self, position: Position | None, limits: Limits) -> Pull | None:
+    def pull(self, position: Position | None, limits: BatchLimits) -> Pull | None:
         """The first state of the tables as one batch, then changes up to now, within limits."""
         place = Place.of(position)
         if self._held is not None and self._held.start == place:
@@ -122,7 +122,7 @@ class PostgresFeed:
         self._held, self._given = batch, batch.end
         return batch.pull
 
-    def landed(self, position: Position) -> None:
+    def acknowledge(self, position: Position) -> None:
         """Let the source forget what is published."""
         place = Place.of(position)
         self._landed = place
@@ -176,7 +176,9 @@ class PostgresFeed:
         else:
             self._slot.catch_up(place)
         slot, first = place.slot or self._slot.name, place.commit is None
-        log = private.log(self._lake.settings.project, f"{self._source.name}.reader.log")
+        log = private_files.ensure_log(
+            self._lake.settings.project, f"{self._source.name}.reader.log"
+        )
         self._reader = Reader(wanted(self._reach, slot, publication, first=first), log)
         self._walk, self._given, self._quiet = Walk(place), place, 0
 
@@ -205,12 +207,12 @@ class PostgresFeed:
             start, end, self._pulled(path, start, end, cuts, caught_up=False, reads_at=slot.restart)
         )
 
-    def _anew(self, start: Place, lsn: int) -> list[Cut]:
+    def _anew(self, start: Place, lsn: int) -> list[Truncation]:
         now = int(time.time() * 1000)
         files = range(len(self._origins))
-        return [Cut(file, start.records, lsn - 1, now, None, None) for file in files]
+        return [Truncation(file, start.records, lsn - 1, now, None, None) for file in files]
 
-    def _changes(self, start: Place, limits: Limits) -> _Batch | None:
+    def _changes(self, start: Place, limits: BatchLimits) -> _Batch | None:
         """Changes up to what the source's log holds now, or as many as a batch may have."""
         assert self._reader is not None
         if self._reader.idle and self._database.log().end == self._quiet:
@@ -219,7 +221,7 @@ class PostgresFeed:
         until = self._database.mark_log()
         rows = size = 0
         caught_up = False
-        cuts: list[Cut] = []
+        cuts: list[Truncation] = []
         lacking = False
         with self._spooled() as (path, out):
             while not caught_up and rows < limits.rows and size < limits.bytes:
@@ -272,7 +274,7 @@ class PostgresFeed:
         path: Path,
         start: Place,
         end: Place,
-        cuts: list[Cut],
+        cuts: list[Truncation],
         *,
         caught_up: bool,
         reads_at: int | None = None,
@@ -297,7 +299,7 @@ class PostgresFeed:
     @contextmanager
     def _spooled(self) -> Iterator[tuple[Path, BinaryIO]]:
         """A file for a batch. It replaces the one before, which has landed."""
-        staging = private.folder(self._lake.settings.project) / "staging"
+        staging = private_files.ensure_folder(self._lake.settings.project) / "staging"
         ours = staging / "postgres" / self._source.name
         # A folder for each process: another may still land what it read, after it lost the lock.
         for left in ours.glob("[0-9]*"):

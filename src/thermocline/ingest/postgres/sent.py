@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from thermocline.contract.definition import Contract
 from thermocline.errors import Permanent
 from thermocline.ingest.debezium import OP, ROW
-from thermocline.ingest.values import literal
+from thermocline.ingest.value_expressions import literal
 
 _SHORT = {
     "bool", "int2", "int4", "int8", "oid", "float4", "float8", "money", "date", "time", "timestamp",

@@ -12,7 +12,7 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.definition import Drift
+from thermocline.contract.definition import DriftMode
 from thermocline.errors import BadInput, Permanent
 from thermocline.ingest import debezium
 from thermocline.ingest.feed import LostData, OtherStream
@@ -47,13 +47,13 @@ class Keeper:
         self._lake = lake
         self._source = source
         self._prefix = prefix
-        self._database = Database(source.reach)
+        self._database = Database(source.connection)
 
     @cached_property
     def name(self) -> str:
         """A slot that nobody else has: another lake's table of the same name has another id."""
-        if self._source.reach.slot is not None:
-            return str(self._source.reach.slot)
+        if self._source.connection.slot is not None:
+            return str(self._source.connection.slot)
         table = str(self._lake.iceberg(self._source.target).metadata.table_uuid)
         return f"{self._prefix[:50]}_{hashlib.sha256(table.encode()).hexdigest()[:8]}"
 
@@ -98,7 +98,7 @@ class Keeper:
         """
         if self._released(self.name) is None:
             return
-        if self._source.reach.slot is not None and not again:
+        if self._source.connection.slot is not None and not again:
             raise BadInput(
                 f"{self._source.name}: the replication slot {self.name} exists, but nothing of it "
                 f"has landed in {self._source.target}.",
@@ -121,11 +121,11 @@ class Keeper:
         A column that is added with a default has it in all rows, and Postgres sends none of them.
         """
         wanted = {column.name for column in contract.columns}
-        found = self._database.defaults(self._source.reach.tables)
+        found = self._database.defaults(self._source.connection.tables)
         for table, columns in found.items():
             known = place.columns.get(table, list(columns))
             for column in (name for n, name in columns.items() if name and n not in known):
-                if column in wanted or contract.drift is Drift.ADD:
+                if column in wanted or contract.drift is DriftMode.ADD:
                     error = LostData(
                         self._source.name,
                         f"the column {column} of {table} was added with a default. Rows of before "
@@ -154,7 +154,7 @@ def refuse_unpublished(
 ) -> None:
     """Raise Permanent for a column of the contract that the source never sends."""
     named = {column.name for column in contract.columns}
-    for table, column in database.unpublished(publication, source.reach.tables):
+    for table, column in database.unpublished(publication, source.connection.tables):
         if column in named:
             raise Permanent(
                 f"{source.name}: the column {column} of {table} is not in the publication "
@@ -166,7 +166,7 @@ def refuse_unpublished(
 def refuse_bits_as_bytes(database: Database, source: Source, contract: Contract) -> None:
     """Raise Permanent for a bit string that the contract calls bytes: its digits are text."""
     binary = {column.name for column in contract.columns if _BYTES.search(str(column.type))}
-    for column in database.columns(source.reach.tables):
+    for column in database.columns(source.connection.tables):
         if column.name in binary and column.type.removesuffix("[]") in {"bit", "varbit"}:
             raise Permanent(
                 f"{source.name}: the column {column.name} of {column.table} is of type "
@@ -182,11 +182,11 @@ def fit_tables(database: Database, source: Source, contract: Contract) -> list[C
             f"{source.name}: the source's wal_level is not logical.",
             "Set wal_level = logical in postgresql.conf and restart it.",
         )
-    tables = database.captured(source.reach.tables)
+    tables = database.captured(source.connection.tables)
     required = {column.name for column in contract.columns if column.required}
     for table in tables:
         lacks = sorted(required - {*table.key, *debezium.COLUMNS})
-        if source.reach.outbox is None and not table.whole_deletes and lacks:
+        if source.connection.outbox is None and not table.whole_deletes and lacks:
             raise Permanent(
                 f"{source.name}: a delete in {table.name} only says the row's key, but "
                 f"{source.target} requires {', '.join(lacks)}.",

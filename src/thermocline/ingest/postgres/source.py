@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.problems import did_you_mean, shown
-from thermocline.ingest.secret import is_reference, literal_secret
+from thermocline.contract.problems import did_you_mean, quote
+from thermocline.ingest.secret import find_literal_secret, is_reference
 
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
     from thermocline.ingest.feed import Feed
-    from thermocline.ingest.source import Fields, Source
+    from thermocline.ingest.source import SettingsReader, Source
     from thermocline.lake import Lake
 
 KEYS = (
@@ -83,14 +83,14 @@ class Postgres:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(fields: Fields) -> Postgres | None:
+def read(fields: SettingsReader) -> Postgres | None:
     """The database that a source's settings describe; None when something is wrong with them."""
     before = len(fields.report.problems)
     via = fields.one_of("via", "embedded", WAYS)
     found = Postgres(
-        host=fields.needs("host", "name the server, as db.example.com"),
-        database=fields.needs("database", "name the database"),
-        user=fields.needs("user", "name a user that may replicate"),
+        host=fields.required_text("host", "name the server, as db.example.com"),
+        database=fields.required_text("database", "name the database"),
+        user=fields.required_text("user", "name a user that may replicate"),
         tables=_tables(fields),
         port=int(fields.number("port", 5432, 1, 65_535)),
         password=_password(fields),
@@ -99,21 +99,23 @@ def read(fields: Fields) -> Postgres | None:
         publication=_slot(fields, "publication"),
         via=via,
         connect=_connect(fields) if via == "connect" else "",
-        servers=fields.needs("servers", "the brokers, as host:9092") if via == "connect" else "",
+        servers=fields.required_text("servers", "the brokers, as host:9092")
+        if via == "connect"
+        else "",
         topic_prefix=fields.text("topicPrefix", ""),
         outbox=_outbox(fields),
         options=_debezium(fields),
     )
     if via == "embedded" and found.options:
-        fields.flaw("options", "are for via: connect", "leave them out: they are Debezium's")
+        fields.report_flaw("options", "are for via: connect", "leave them out: they are Debezium's")
     if via == "connect" and found.outbox is not None and not found.outbox.events:
-        fields.flaw("outbox", "must name its events", "each of them has a topic of its own")
+        fields.report_flaw("outbox", "must name its events", "each of them has a topic of its own")
     return found if len(fields.report.problems) == before else None
 
 
 def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
     """The feed of a database. Nothing is connected yet."""
-    if source.reach.via == "connect":
+    if source.connection.via == "connect":
         from thermocline.ingest.postgres.connect import open_topic
 
         return open_topic(lake, source, contract)
@@ -122,75 +124,77 @@ def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
     return PostgresFeed(lake, source, contract)
 
 
-def _tables(fields: Fields) -> tuple[str, ...]:
+def _tables(fields: SettingsReader) -> tuple[str, ...]:
     if "tables" not in fields.data:
-        fields.report.lacks((), "tables", "is missing", "name them, as [public.orders]")
+        fields.report.add_missing((), "tables", "is missing", "name them, as [public.orders]")
         return ()
     tables = fields.texts("tables")
     for table in tables:
         if not _TABLE.fullmatch(table):
-            fields.flaw("tables", f"{shown(table)} is no table", "write schema.table")
+            fields.report_flaw("tables", f"{quote(table)} is no table", "write schema.table")
     return tables
 
 
-def _connect(fields: Fields) -> str:
-    address = fields.needs("connect", "the address of Kafka Connect")
+def _connect(fields: SettingsReader) -> str:
+    address = fields.required_text("connect", "the address of Kafka Connect")
     if address and not address.startswith(("http://", "https://")):
-        fields.flaw("connect", f"{shown(address)} is no http(s) address")
+        fields.report_flaw("connect", f"{quote(address)} is no http(s) address")
     return address
 
 
-def _password(fields: Fields) -> Mapping[str, str] | None:
+def _password(fields: SettingsReader) -> Mapping[str, str] | None:
     given = fields.data.get("password")
     if given is not None and not is_reference(given):
-        fields.flaw("password", "is written in the clear", "write {secret: NAME_OF_A_VARIABLE}")
+        fields.report_flaw(
+            "password", "is written in the clear", "write {secret: NAME_OF_A_VARIABLE}"
+        )
         return None
     return given
 
 
-def _tls(fields: Fields) -> Tls:
+def _tls(fields: SettingsReader) -> Tls:
     given = fields.mapping("tls")
     for key in given:
         if key not in TLS_KEYS:
-            fields.flaw("tls", f"unknown {shown(key)}", did_you_mean(key, TLS_KEYS))
+            fields.report_flaw("tls", f"unknown {quote(key)}", did_you_mean(key, TLS_KEYS))
     values = {key: str(given[key]) for key in TLS_KEYS if key in given}
     mode = values.get("mode", "prefer")
     if mode not in TLS_MODES:
-        fields.flaw("tls", f"{shown(mode)} is no mode", f"use {', '.join(TLS_MODES)}")
+        fields.report_flaw("tls", f"{quote(mode)} is no mode", f"use {', '.join(TLS_MODES)}")
     return Tls(mode, values.get("rootCert", ""), values.get("cert", ""), values.get("key", ""))
 
 
-def _slot(fields: Fields, key: str) -> str | None:
+def _slot(fields: SettingsReader, key: str) -> str | None:
     if key not in fields.data:
         return None
     name = fields.text(key, "")
     if not _NAME.fullmatch(name):
-        fields.flaw(key, f"{shown(name)} cannot be used", "use a-z, 0-9 and _, at most 63")
+        fields.report_flaw(key, f"{quote(name)} cannot be used", "use a-z, 0-9 and _, at most 63")
     return name
 
 
-def _outbox(fields: Fields) -> Outbox | None:
+def _outbox(fields: SettingsReader) -> Outbox | None:
     if "outbox" not in fields.data:
         return None
     given = {} if fields.data["outbox"] is True else fields.mapping("outbox")
     for key in given:
         if key not in OUTBOX_KEYS:
-            fields.flaw("outbox", f"unknown {shown(key)}", did_you_mean(key, OUTBOX_KEYS))
+            fields.report_flaw("outbox", f"unknown {quote(key)}", did_you_mean(key, OUTBOX_KEYS))
     events = given.get("events", [])
     if not isinstance(events, list) or not all(isinstance(each, str) for each in events):
-        fields.flaw("outbox", "events must be a list of texts")
+        fields.report_flaw("outbox", "events must be a list of texts")
         events = []
     columns = {key: str(given[key]) for key in OUTBOX_KEYS[1:] if key in given}
     return Outbox(tuple(events), **columns)
 
 
-def _debezium(fields: Fields) -> dict[str, Any]:
+def _debezium(fields: SettingsReader) -> dict[str, Any]:
     options = fields.mapping("options")
     for key in options:
         if key.startswith(OURS):
-            fields.flaw("options", f"{shown(key)} is not yours to set", "leave it out")
-    path = literal_secret(options)
+            fields.report_flaw("options", f"{quote(key)} is not yours to set", "leave it out")
+    path = find_literal_secret(options)
     if path is not None:
-        what = f"{shown('.'.join(map(str, path)))} is written in the clear"
-        fields.flaw("options", what, "write {secret: NAME_OF_A_VARIABLE}")
+        what = f"{quote('.'.join(map(str, path)))} is written in the clear"
+        fields.report_flaw("options", what, "write {secret: NAME_OF_A_VARIABLE}")
     return options

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from thermocline.ingest import debezium, unsent
-from thermocline.ingest.debezium import Cut
-from thermocline.ingest.history import LandedHistory
-from thermocline.ingest.judge import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
-from thermocline.ingest.landing import glob_escaped
+from thermocline.ingest import debezium, unchanged_toast
+from thermocline.ingest.debezium import Truncation
+from thermocline.ingest.landed_changes import LandedChanges
+from thermocline.ingest.landing import escape_glob
 from thermocline.ingest.lines import FLAW
+from thermocline.ingest.validation import EVENT_TIME, FILE, HEADERS, KEY, PAYLOAD, POSITION, RAW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,11 +38,11 @@ def lacks(cells: Cells) -> bool:
     return cells[8] == b"1"
 
 
-def cut(file: int, position: int, cells: Cells) -> Cut:
+def cut(file: int, position: int, cells: Cells) -> Truncation:
     """The moment that a truncate stands for."""
     event = json.loads(cells[5])
     source = event["source"]
-    return Cut(
+    return Truncation(
         file, position, int(source["lsn"]), int(source["ts_ms"]), str(source["txId"]),
         cells[5].decode(),
     )  # fmt: skip
@@ -56,7 +56,7 @@ class Spool:
     source: Source
     contract: Contract
     path: Path
-    cuts: tuple[Cut, ...] = ()
+    cuts: tuple[Truncation, ...] = ()
     reads_at: int | None = None
     lacking: bool = False
     """Whether values are missing that Postgres did not send."""
@@ -66,22 +66,22 @@ class Spool:
         frame = self._records()
         if only is not None:
             frame = frame.where(f"{FILE} in ({', '.join(str(each) for each in sorted(only))})")
-        if self.source.reach.outbox is not None:
+        if self.source.connection.outbox is not None:
             return frame
-        parts = debezium.opened(frame, self.reads_at)
-        if not debezium.can_be_ordered(self.contract):
-            return debezium.written(parts, self.contract)
-        history = LandedHistory(self.lake, self.source, self.contract)
-        tables = self.source.reach.tables
+        parts = debezium.parse_events(frame, self.reads_at)
+        if not debezium.has_order_columns(self.contract):
+            return debezium.to_lines(parts, self.contract)
+        history = LandedChanges(self.lake, self.source, self.contract)
+        tables = self.source.connection.tables
         if self.lacking:
-            parts = unsent.completed(parts, tables, history)
+            parts = unchanged_toast.fill_unsent_values(parts, tables, history)
         if self.cuts:
-            parts = debezium.emptied(parts, self.cuts, history.rows(tables))
-        return debezium.written(parts, self.contract)
+            parts = debezium.expand_truncates(parts, self.cuts, history.rows(tables))
+        return debezium.to_lines(parts, self.contract)
 
     def _records(self) -> DataFrame:
         session = self.lake.spark.session
-        read = session.read.option("lineSep", "\n").text(glob_escaped(str(self.path)))
+        read = session.read.option("lineSep", "\n").text(escape_glob(str(self.path)))
         cells = read.selectExpr("split(value, '\\t') as c")
         header = "x -> struct(x[0] as key, cast(x[1] as binary) as value)"
         headers = f"transform(from_json(nullif(c[4], ''), 'array<array<string>>'), {header})"

@@ -13,33 +13,33 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from thermocline.errors import CommitConflict, ThermoclineError
-from thermocline.lake.groupcommit.entry import Entry, Files, Partitions, Place
+from thermocline.lake.groupcommit.entry import Entry, Files, PartitionId, Partitions
 
 
-class Live(Protocol):
+class BranchContents(Protocol):
     """What a branch holds now."""
 
     def refusal(self, entry: Entry) -> ThermoclineError | None:
         """Why files that were written for another shape of the table cannot be added."""
 
-    def paths(self, places: frozenset[Place]) -> frozenset[str]:
+    def paths(self, places: frozenset[PartitionId]) -> frozenset[str]:
         """The data files in some partitions."""
 
-    def deletes_since(self, snapshot: int, places: frozenset[Place]) -> bool:
+    def deletes_since(self, snapshot: int, places: frozenset[PartitionId]) -> bool:
         """Whether rows of these partitions may have been deleted since a snapshot was read."""
 
 
 @dataclass
-class Round:
+class CommitRound:
     """What the entries of one round do together."""
 
     landing: list[Entry] = field(default_factory=list)
     failing: list[tuple[Entry, ThermoclineError]] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
-    removed_from: set[Place] = field(default_factory=set)
+    removed_from: set[PartitionId] = field(default_factory=set)
     added: set[str] = field(default_factory=set)
-    added_to: set[Place] = field(default_factory=set)
+    added_to: set[PartitionId] = field(default_factory=set)
 
     def clashes(self, entry: Entry) -> bool:
         """Whether an entry touches what is in the round, so that it has to wait for the next."""
@@ -66,9 +66,9 @@ class Round:
             self.removed_from |= entry.replaces.places
 
 
-def combine(live: Live, entries: Sequence[Entry]) -> Round:
+def combine(live: BranchContents, entries: Sequence[Entry]) -> CommitRound:
     """The next round: entries of one branch, from the front of the queue."""
-    found = Round()
+    found = CommitRound()
     for entry in entries:
         if error := live.refusal(entry):
             found.failing.append((entry, error))
@@ -76,13 +76,13 @@ def combine(live: Live, entries: Sequence[Entry]) -> Round:
         if found.clashes(entry):
             break
         try:
-            found.take(entry, _removed(live, entry))
+            found.take(entry, _files_to_remove(live, entry))
         except CommitConflict as conflict:
             found.failing.append((entry, conflict))
     return found
 
 
-def _removed(live: Live, entry: Entry) -> frozenset[str]:
+def _files_to_remove(live: BranchContents, entry: Entry) -> frozenset[str]:
     match entry.replaces:
         case Partitions(places):
             return live.paths(places)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from thermocline.errors import CatalogUnavailable, CommitUnknown, Permanent, Transient
-from thermocline.lake.faults import crash_point
+from thermocline.lake.crash_points import crash_point
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from thermocline.lake.groupcommit.queue import Queue
     from thermocline.lake.lake import Lake
 
-PATIENCE = 120.0
+WAIT_SECONDS = 120.0
 """Seconds that a writer waits for its commit unless it says otherwise."""
 
-_SHORTEST, _LONGEST, _SHARE = 0.005, 0.5, 0.25
+_MIN_PAUSE, _MAX_PAUSE, _PAUSE_SHARE = 0.005, 0.5, 0.25
 
 
 class Ticket(Protocol):
     """An entry that was handed over."""
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = WAIT_SECONDS) -> int:
         """The snapshot that holds the entry, as soon as it is committed.
 
         Raises what the entry failed with: CommitConflict when the table has moved away under it,
@@ -61,7 +61,7 @@ class Commits:
         from pyiceberg.catalog.sql import SqlCatalog
 
         if isinstance(self._catalog, RestCatalog):
-            return _Attempt(self._catalog, entry)
+            return _RestTicket(self._catalog, entry)
         if not isinstance(self._catalog, SqlCatalog):
             raise Permanent(
                 f"Writers cannot share tables on a {type(self._catalog).__name__}.",
@@ -69,9 +69,9 @@ class Commits:
             )
         self._queue.put(entry)
         crash_point("groupcommit.queued")
-        return _Place(self._queue, self._committer, self._lately, entry.table, entry.key)
+        return _QueueTicket(self._queue, self._committer, self._lately, entry.table, entry.key)
 
-    def commit(self, entry: Entry, timeout: float = PATIENCE) -> int:
+    def commit(self, entry: Entry, timeout: float = WAIT_SECONDS) -> int:
         """Hand over an entry and wait for it; says in which snapshot it is."""
         return self.submit(entry).wait(timeout)
 
@@ -94,20 +94,20 @@ class Commits:
         return Committer(self._catalog, self._queue, self._lake)
 
 
-class _Attempt:
+class _RestTicket:
     """An entry for a REST catalog."""
 
     def __init__(self, catalog: RestCatalog, entry: Entry) -> None:
         self._catalog = catalog
         self._entry = entry
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = WAIT_SECONDS) -> int:
         from thermocline.lake.groupcommit import optimistic
 
         return optimistic.commit(self._catalog, self._entry, timeout)
 
 
-class _Place:
+class _QueueTicket:
     """A place in the queue."""
 
     def __init__(
@@ -119,11 +119,11 @@ class _Place:
         self._table = table
         self._key = key
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = WAIT_SECONDS) -> int:
         began = time.monotonic()
         deadline = began + timeout
         trouble: Transient | None = None
-        for pause in _pauses(began, self._lately.get(self._table, 0.0)):
+        for pause in _poll_pauses(began, self._lately.get(self._table, 0.0)):
             try:
                 snapshot = self._look(deadline)
                 if snapshot is not None:
@@ -156,7 +156,7 @@ class _Place:
             raise standing.failure()
         if standing.state == DONE:
             return standing.snapshot
-        if standing.lease_free and (lease := self._queue.lease(self._table, _me())):
+        if standing.lease_free and (lease := self._queue.lease(self._table, _lease_owner())):
             self._committer.serve(lease, lambda: self._settled() or time.monotonic() > deadline)
             return self._look(deadline)
         return None
@@ -168,18 +168,18 @@ class _Place:
         return standing is None or standing.state != WAITING
 
 
-def _pauses(began: float, lately: float) -> Iterator[float]:
+def _poll_pauses(began: float, lately: float) -> Iterator[float]:
     """Pauses that grow with the time waited: many who wait for long hardly disturb who works.
 
     The first is half of what it took lately; looks before that would nearly all be in vain.
     """
     longest = lately / 2
     while True:
-        longest = min(max(longest, _SHORTEST), _LONGEST)
+        longest = min(max(longest, _MIN_PAUSE), _MAX_PAUSE)
         yield random.uniform(longest / 2, longest)  # noqa: S311  not a secret
-        longest = (time.monotonic() - began) * _SHARE
+        longest = (time.monotonic() - began) * _PAUSE_SHARE
 
 
-def _me() -> str:
+def _lease_owner() -> str:
     """Who holds a lease, for a person who looks."""
     return f"{socket.gethostname()[:32]}:{os.getpid()}:{threading.get_ident()}"[:64]

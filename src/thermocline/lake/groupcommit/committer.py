@@ -19,14 +19,14 @@ from thermocline.errors import (
 from thermocline.lake import atomic, companions, refs, retention
 from thermocline.lake.bookmark import BOOKMARK
 from thermocline.lake.catalog import catalog_errors
-from thermocline.lake.consumed import Rows
-from thermocline.lake.faults import crash_point
-from thermocline.lake.groupcommit.combine import Round, combine
-from thermocline.lake.groupcommit.live import LiveBranch
-from thermocline.lake.groupcommit.queue import Lease, LeaseLost, Queue, Waiting
-from thermocline.lake.groupcommit.snapshot import prepare
+from thermocline.lake.consumption import ConsumptionRows
+from thermocline.lake.crash_points import crash_point
+from thermocline.lake.groupcommit.combine import CommitRound, combine
+from thermocline.lake.groupcommit.live_branch import LiveBranch
+from thermocline.lake.groupcommit.queue import Lease, LeaseLost, Queue, WaitingEntry
+from thermocline.lake.groupcommit.snapshot import prepare_snapshot
 from thermocline.lake.metadata import MAIN, TableState
-from thermocline.lake.metadata_files import raw_metadata
+from thermocline.lake.metadata_files import read_raw_metadata
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -87,7 +87,7 @@ class Committer:
                 self._commit_alone(lease, each)
         return bool(waiting)
 
-    def _commit_alone(self, lease: Lease, waiting: Waiting) -> None:
+    def _commit_alone(self, lease: Lease, waiting: WaitingEntry) -> None:
         try:
             self._commit(lease, [waiting])
         except ThermoclineError:
@@ -100,7 +100,7 @@ class Committer:
             )
             self._queue.settle_alone(lease, [(waiting.number, broken)])
 
-    def _commit(self, lease: Lease, waiting: Sequence[Waiting]) -> None:
+    def _commit(self, lease: Lease, waiting: Sequence[WaitingEntry]) -> None:
         """Settle as many entries as one snapshot can hold; none when somebody moved the table."""
         if not waiting:
             return
@@ -112,7 +112,7 @@ class Committer:
         with catalog_errors(self._queue.kind):
             self._commit_on(table, lease, waiting)
 
-    def _commit_on(self, table: Table, lease: Lease, waiting: Sequence[Waiting]) -> None:
+    def _commit_on(self, table: Table, lease: Lease, waiting: Sequence[WaitingEntry]) -> None:
         numbers = {each.key: each.number for each in waiting}
         branch = waiting[0].branch
         live = LiveBranch(table, branch)
@@ -122,14 +122,14 @@ class Committer:
             self._queue.settle_alone(lease, failed)
             return
         landed = [numbers[entry.key] for entry in found.landing]
-        prepared = prepare(table, branch, live, found)
+        prepared = prepare_snapshot(table, branch, live, found)
         expired = self._expired(table, branch, prepared.id, found)
-        [change] = refs.together(prepared.change, *(expired.changes if expired else ()))
+        [change] = refs.merge_changes(prepared.change, *(expired.changes if expired else ()))
 
         def settle(session: Session) -> None:
             self._queue.settle(session, lease, landed, prepared.id, failed)
             if expired and self._lake.beside:
-                self._lake.beside.write(session, Rows(moves=(expired.moves,)))
+                self._lake.beside.write(session, ConsumptionRows(moves=(expired.moves,)))
 
         try:
             atomic.swap_loaded(self._catalog, table, change, settle)
@@ -138,14 +138,14 @@ class Committer:
             if not isinstance(conflict, atomic.PointerMoved):
                 raise
 
-    def _expired(self, table: Table, branch: str, head: int, found: Round) -> Expiry | None:
+    def _expired(self, table: Table, branch: str, head: int, found: CommitRound) -> Expiry | None:
         """The snapshots that the table lets go with this commit."""
         if branch != MAIN:
             return None
-        raw = raw_metadata(table.io, table.metadata_location)
+        raw = read_raw_metadata(table.io, table.metadata_location)
         state = TableState(".".join(table.name()), table.metadata_location, raw)
         bookmark = json.loads(found.properties.get(BOOKMARK, "null"))
-        expiry = partial(retention.expiry, self._lake, state, head, bookmark=bookmark)
+        expiry = partial(retention.plan_expiry, self._lake, state, head, bookmark=bookmark)
         expired = expiry(unit=lambda: companions.load_unit(self._lake, state.table).companions)
         if expired and any(change.table != state.table for change in expired.changes):
             return expiry()  # this commits to one table, so it makes no restore points of a unit

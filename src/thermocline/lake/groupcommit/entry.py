@@ -12,7 +12,7 @@ from uuid import UUID
 from thermocline.errors import BadInput
 from thermocline.lake.bookmark import KEYS, MORE_KEYS
 from thermocline.lake.metadata import MAIN
-from thermocline.lake.names import ref_name, table_name
+from thermocline.lake.naming import validate_ref_name, validate_table_name
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
-Place = tuple[int, tuple[Any, ...]]
+PartitionId = tuple[int, tuple[Any, ...]]
 """A partition: the number of its partition spec, and its values."""
 
 
@@ -29,17 +29,17 @@ Place = tuple[int, tuple[Any, ...]]
 class Partitions:
     """All files of these partitions go, whoever wrote them: partitions are overwritten whole."""
 
-    places: frozenset[Place]
+    places: frozenset[PartitionId]
 
     @classmethod
     def named(cls, spec: int, records: Iterable[Record]) -> Partitions:
         """The partitions of a partition spec with these values, whether they hold a file or not."""
-        return cls(frozenset((spec, _values(record)) for record in records))
+        return cls(frozenset((spec, _partition_values(record)) for record in records))
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> Partitions:
         """The partitions that these files are in."""
-        return cls(frozenset(place(file) for file in files))
+        return cls(frozenset(partition_id(file) for file in files))
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,16 @@ class Files:
     back to life, so that is a conflict as well.
     """
 
-    files: frozenset[tuple[Place, str]]
+    files: frozenset[tuple[PartitionId, str]]
     seen: int
 
     @classmethod
     def of(cls, files: Iterable[DataFile], seen: int) -> Files:
         """Files as they were found in a snapshot."""
-        return cls(frozenset((place(file), file.file_path) for file in files), seen)
+        return cls(frozenset((partition_id(file), file.file_path) for file in files), seen)
 
     @property
-    def places(self) -> frozenset[Place]:
+    def places(self) -> frozenset[PartitionId]:
         """The partitions that the files are in."""
         return frozenset(where for where, _ in self.files)
 
@@ -87,8 +87,8 @@ class Entry:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        table_name(self.table)
-        ref_name(self.branch)
+        validate_table_name(self.table)
+        validate_ref_name(self.branch)
         if not _KEY.fullmatch(self.key):
             raise BadInput(
                 f"{self.key[:60]!r} is not a key for a commit.",
@@ -139,21 +139,21 @@ class Entry:
         return frozenset(file.file_path for file in self.files)
 
     @property
-    def places(self) -> frozenset[Place]:
+    def places(self) -> frozenset[PartitionId]:
         """The partitions that the files are in."""
-        return frozenset(place(file) for file in self.files)
+        return frozenset(partition_id(file) for file in self.files)
 
 
-def place(file: DataFile) -> Place:
+def partition_id(file: DataFile) -> PartitionId:
     """The partition of a data file, in one spelling whoever read or wrote it."""
-    return file.spec_id, _values(file.partition)
+    return file.spec_id, _partition_values(file.partition)
 
 
-def _values(record: Record) -> tuple[Any, ...]:
-    return tuple(_exact(record[position]) for position in range(len(record)))
+def _partition_values(record: Record) -> tuple[Any, ...]:
+    return tuple(_exact_value(record[position]) for position in range(len(record)))
 
 
-def _exact(value: Any) -> Any:
+def _exact_value(value: Any) -> Any:
     if isinstance(value, float):
         return struct.pack("<d", value)  # NaN equals itself, and -0.0 is not 0.0
     return value.bytes if isinstance(value, UUID) else value

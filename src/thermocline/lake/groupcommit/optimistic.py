@@ -17,28 +17,28 @@ from thermocline.errors import (
 )
 from thermocline.lake import atomic
 from thermocline.lake.bookmark import keys_of
-from thermocline.lake.faults import crash_point
+from thermocline.lake.crash_points import crash_point
 from thermocline.lake.groupcommit.combine import combine
 from thermocline.lake.groupcommit.entry import Entry
-from thermocline.lake.groupcommit.live import LiveBranch
-from thermocline.lake.groupcommit.snapshot import Prepared, prepare
+from thermocline.lake.groupcommit.live_branch import LiveBranch
+from thermocline.lake.groupcommit.snapshot import PreparedSnapshot, prepare_snapshot
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.table import Table
 
 
-class _Again(ThermoclineError):
+class _RetryCommit(ThermoclineError):
     """This attempt did not land, or is not known to have."""
 
 
 def commit(catalog: RestCatalog, entry: Entry, patience: float) -> int:
     """Commit one entry unless its key has landed; says in which snapshot it is."""
     try:
-        for again in atomic.retrying(_Again, patience):
+        for again in atomic.retrying(_RetryCommit, patience):
             with again:
                 return _attempt(catalog, entry)
-    except _Again as given_up:
+    except _RetryCommit as given_up:
         reason = given_up.__cause__
         if isinstance(reason, CommitConflict):
             raise reason from None
@@ -55,37 +55,37 @@ def _attempt(catalog: RestCatalog, entry: Entry) -> int:
     try:
         table = atomic.load(catalog, entry.table)
     except CatalogUnavailable as error:
-        raise _Again("The catalog is away.") from error
-    landed = _landed(table, entry.key)
+        raise _RetryCommit("The catalog is away.") from error
+    landed = _find_key(table, entry.key)
     if landed is not None:
         return landed
     live = LiveBranch(table, entry.branch)
     found = combine(live, [entry])
     for _, refusal in found.failing:
         raise refusal
-    prepared = prepare(table, entry.branch, live, found)
+    prepared = prepare_snapshot(table, entry.branch, live, found)
     try:
         atomic.post_loaded(catalog, prepared.change)
     except CatalogUnavailable as error:
-        raise _Again("It is not known whether it landed.") from error
+        raise _RetryCommit("It is not known whether it landed.") from error
     except (CommitConflict, Permanent) as error:
-        _overtaken(catalog, table, prepared, error)
+        _raise_refusal(catalog, table, prepared, error)
     crash_point("groupcommit.landed")
     return prepared.id
 
 
-def _overtaken(
-    catalog: RestCatalog, table: Table, prepared: Prepared, error: ThermoclineError
+def _raise_refusal(
+    catalog: RestCatalog, table: Table, prepared: PreparedSnapshot, error: ThermoclineError
 ) -> None:
     """It was refused: because somebody was faster, or for good."""
     prepared.discard()
     now = atomic.load(catalog, ".".join(table.name()))
     if now.metadata_location == table.metadata_location:
         raise error
-    raise _Again("Somebody else was faster.") from error
+    raise _RetryCommit("Somebody else was faster.") from error
 
 
-def _landed(table: Table, key: str) -> int | None:
+def _find_key(table: Table, key: str) -> int | None:
     """The snapshot that a key is in, on whatever branch."""
     for snapshot in reversed(table.metadata.snapshots):
         if snapshot.summary is not None and key in keys_of(snapshot.summary):

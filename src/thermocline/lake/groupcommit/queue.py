@@ -41,19 +41,19 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from thermocline.errors import CommitConflict, NotFound, Permanent, ThermoclineError
 from thermocline.lake.catalog import catalog_errors
-from thermocline.lake.groupcommit import encode
+from thermocline.lake.groupcommit import entry_codec
 from thermocline.lake.groupcommit.entry import Entry
-from thermocline.lake.own_tables import racing
+from thermocline.lake.retries import retry_creation
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy.orm import Session
 
-LEASE = 2.0
+LEASE_SECONDS = 2.0
 """Seconds without a sign of life after which a leaseholder is replaced."""
-KEPT = 7 * 86_400.0
+KEY_SECONDS = 7 * 86_400.0
 """Seconds for which a key is remembered after it landed or failed."""
-BATCH = 500
+BATCH_ENTRIES = 500
 """Entries in one round at most."""
 BATCH_BYTES = 16 << 20
 """Bytes of entries in one round at most; one entry may be larger."""
@@ -112,7 +112,7 @@ class Lease:
 
 
 @dataclass(frozen=True)
-class Standing:
+class EntryStatus:
     """How an entry stands, and whether its table's lease can be had."""
 
     state: str
@@ -130,7 +130,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingEntry:
     """An entry in the queue, not read yet: one that cannot be read is no other's trouble."""
 
     number: int
@@ -141,13 +141,13 @@ class Waiting:
 
     def entry(self) -> Entry:
         """What was handed over."""
-        return encode.from_bytes(self.key, self.table, self.branch, self.content)
+        return entry_codec.decode_entry(self.key, self.table, self.branch, self.content)
 
 
 class Queue:
     """The entries of all tables of one catalog."""
 
-    def __init__(self, catalog: SqlCatalog, lease_seconds: float = LEASE) -> None:
+    def __init__(self, catalog: SqlCatalog, lease_seconds: float = LEASE_SECONDS) -> None:
         self.lease_seconds = lease_seconds
         self._name = catalog.name
         self._engine = catalog.engine
@@ -168,7 +168,7 @@ class Queue:
 
     def put(self, entry: Entry) -> None:
         """Keep an entry. A key that waits or landed stays as it is; one that failed waits again."""
-        content = encode.to_bytes(entry)
+        content = entry_codec.encode_entry(entry)
         values = {"state": WAITING, "branch": entry.branch, "size": len(content)}
         values |= {"content": content, "error": None, "settled": None}
         which = {"catalog": self._name, "table_name": entry.table, "key": entry.key}
@@ -182,11 +182,11 @@ class Queue:
                 )
             )
 
-    def standing(self, table: str, key: str) -> Standing | None:
+    def standing(self, table: str, key: str) -> EntryStatus | None:
         """How an entry stands; None for a key that is not known, or not any more."""
         with self._reading() as connection:
             row = connection.execute(self._standing, {"of_table": table, "of_key": key}).first()
-        return None if row is None else Standing(row[0], row[1], row[2], bool(row[3]))
+        return None if row is None else EntryStatus(row[0], row[1], row[2], bool(row[3]))
 
     def lease(self, table: str, owner: str) -> Lease | None:
         """Become the one that commits for a table, unless somebody is."""
@@ -208,10 +208,10 @@ class Queue:
         """Let the next one commit, and forget the keys that are old enough."""
         with self._writing() as connection:
             self._hold(connection, lease, 0.0)
-            old = _ENTRIES.c.settled < self._now - KEPT
+            old = _ENTRIES.c.settled < self._now - KEY_SECONDS
             connection.execute(delete(_ENTRIES).where(*self._of(_ENTRIES, lease.table), old))
 
-    def waiting(self, table: str) -> list[Waiting]:
+    def waiting(self, table: str) -> list[WaitingEntry]:
         """The entries of the next round at most: those of one branch, in order, within bounds."""
         columns = _ENTRIES.c
         of_table = (*self._of(_ENTRIES, table), columns.state == WAITING)
@@ -220,18 +220,19 @@ class Queue:
                 select(columns.number, columns.branch, columns.size)
                 .where(*of_table)
                 .order_by(columns.number)
-                .limit(BATCH)
+                .limit(BATCH_ENTRIES)
             ).all()
             rows = connection.execute(
                 select(columns.number, columns.key, columns.branch, columns.content)
-                .where(columns.number.in_(_bounded(heads)), columns.state == WAITING)
+                .where(columns.number.in_(_limit_batch(heads)), columns.state == WAITING)
                 .order_by(columns.number)
             ).all()
         return [
-            Waiting(number, key, table, branch, content) for number, key, branch, content in rows
+            WaitingEntry(number, key, table, branch, content)
+            for number, key, branch, content in rows
         ]
 
-    def all_waiting(self) -> list[Waiting]:
+    def all_waiting(self) -> list[WaitingEntry]:
         """The entries of all tables that have not landed; a catalog without a queue has none."""
         if not inspect(self._engine).has_table(_ENTRIES.name):
             return []
@@ -239,7 +240,7 @@ class Queue:
         wanted = select(c.number, c.key, c.table_name, c.branch, c.content)
         here = (c.catalog == self._name, c.state == WAITING)
         with self._reading() as connection:
-            return [Waiting(*row) for row in connection.execute(wanted.where(*here))]
+            return [WaitingEntry(*row) for row in connection.execute(wanted.where(*here))]
 
     def readdress(self, session: Session, contents: Mapping[int, tuple[bytes, bytes]]) -> None:
         """Give waiting entries, by number, another content in the place of the one they have.
@@ -272,7 +273,7 @@ class Queue:
             )
         done = {"state": DONE, "snapshot": snapshot}
         marks = [(list(landed), done)] if landed else []
-        marks += [([n], {"state": FAILED, "error": _said(error)}) for n, error in failed]
+        marks += [([n], {"state": FAILED, "error": _error_json(error)}) for n, error in failed]
         for numbers, values in marks:
             found: Any = session.execute(
                 update(_ENTRIES)
@@ -345,7 +346,7 @@ class Queue:
         if self._made:
             return
         with catalog_errors(self.kind):
-            version = racing()(self._version)
+            version = retry_creation()(self._version)
         if version != _VERSION:
             raise Permanent(
                 f"The catalog's queue of commits is of version {version}, not {_VERSION}.",
@@ -365,7 +366,7 @@ class Queue:
             return int(connection.execute(found).scalar_one())
 
 
-def _bounded(heads: Sequence[Any]) -> list[int]:
+def _limit_batch(heads: Sequence[Any]) -> list[int]:
     """Entries of the first one's branch, as many as a round may hold."""
     chosen: list[int] = []
     room = BATCH_BYTES
@@ -379,5 +380,5 @@ def _bounded(heads: Sequence[Any]) -> list[int]:
     return chosen
 
 
-def _said(error: ThermoclineError) -> str:
+def _error_json(error: ThermoclineError) -> str:
     return json.dumps(error.as_dict()["error"], default=str)

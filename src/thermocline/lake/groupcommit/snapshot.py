@@ -40,13 +40,13 @@ from pyiceberg.utils.properties import property_as_bool, property_as_int
 
 from thermocline.lake.atomic import TableChange
 from thermocline.lake.bookmark import keys_properties
-from thermocline.lake.groupcommit.combine import Round
-from thermocline.lake.groupcommit.live import LiveBranch
+from thermocline.lake.groupcommit.combine import CommitRound
+from thermocline.lake.groupcommit.live_branch import LiveBranch
 from thermocline.lake.timed_catalog import next_time
 
 
 @dataclass
-class Prepared:
+class PreparedSnapshot:
     """A snapshot that waits for its commit."""
 
     id: int
@@ -61,15 +61,17 @@ class Prepared:
                 self._table.io.delete(path)
 
 
-def prepare(table: Table, branch: str, live: LiveBranch, found: Round) -> Prepared:
+def prepare_snapshot(
+    table: Table, branch: str, live: LiveBranch, found: CommitRound
+) -> PreparedSnapshot:
     """Write the manifests of a round's snapshot on top of the branch."""
-    return _Producer(table, branch, live, found).prepared()
+    return _SnapshotProducer(table, branch, live, found).prepared()
 
 
-class _Producer:
+class _SnapshotProducer:
     """Also what PyIceberg's merging of manifests asks of a snapshot under way."""
 
-    def __init__(self, table: Table, branch: str, live: LiveBranch, found: Round) -> None:
+    def __init__(self, table: Table, branch: str, live: LiveBranch, found: CommitRound) -> None:
         self._table = table
         self._metadata = table.metadata
         self._branch = branch
@@ -81,7 +83,7 @@ class _Producer:
         self._deleted: list[DataFile] = []
         self.snapshot_id = table.metadata.new_snapshot_id()
 
-    def prepared(self) -> Prepared:
+    def prepared(self) -> PreparedSnapshot:
         manifests = self._merged([*self._added(), *self._kept()])
         snapshot = self._snapshot(manifests)
         ref = self._metadata.refs.get(self._branch)
@@ -89,9 +91,12 @@ class _Producer:
         change = TableChange(
             ".".join(self._table.name()),
             (AssertRefSnapshotId(ref=self._branch, snapshot_id=parent),),
-            (AddSnapshotUpdate(snapshot=snapshot), _moved_ref(self._branch, self.snapshot_id, ref)),
+            (
+                AddSnapshotUpdate(snapshot=snapshot),
+                _set_ref_update(self._branch, self.snapshot_id, ref),
+            ),
         )
-        return Prepared(self.snapshot_id, change, self._table, self._written)
+        return PreparedSnapshot(self.snapshot_id, change, self._table, self._written)
 
     def spec(self, number: int) -> PartitionSpec:
         return self._metadata.specs()[number]
@@ -211,7 +216,7 @@ class _Producer:
         )
 
 
-def _moved_ref(name: str, snapshot: int, was: SnapshotRef | None) -> SetSnapshotRefUpdate:
+def _set_ref_update(name: str, snapshot: int, was: SnapshotRef | None) -> SetSnapshotRefUpdate:
     return SetSnapshotRefUpdate(
         ref_name=name,
         type=SnapshotRefType.BRANCH,

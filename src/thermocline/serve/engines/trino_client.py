@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from thermocline.errors import BadInput, ConfigError, Transient
 from thermocline.serve.failures import DivisionByZero, TooLate, TooMuch
-from thermocline.serve.rows.trino_rows import Reader
-from thermocline.serve.terms import Format, Rows
+from thermocline.serve.rows.trino_rows import TrinoRowReader
+from thermocline.serve.values import EncodedRows, Format
 
 if TYPE_CHECKING:
     import httpx
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5.0
 CANCEL_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
-_TRY_AGAIN = frozenset({429, 502, 503, 504})
-_SAID = {
+_RETRY_STATUS = frozenset({429, 502, 503, 504})
+_MESSAGES = {
     "INVALID_CAST_ARGUMENT": "A value cannot be converted to the type that is asked for.",
     "NUMERIC_VALUE_OUT_OF_RANGE": "A value is out of the range of its type.",
     "INVALID_FUNCTION_ARGUMENT": "A function does not take a value it is given.",
     "SUBQUERY_MULTIPLE_ROWS": "A subquery gives more than one row.",
 }
 """Errors whose text holds values of rows: what is said of them instead."""
-_PLAIN = frozenset({
+_PASSED_THROUGH = frozenset({
     "COLUMN_NOT_FOUND", "TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND", "TYPE_MISMATCH", "SYNTAX_ERROR",
     "FUNCTION_NOT_FOUND", "AMBIGUOUS_NAME", "EXPRESSION_NOT_AGGREGATE", "NOT_SUPPORTED",
     "MISSING_ORDER_BY", "MISMATCHED_COLUMN_ALIASES",
@@ -89,32 +89,32 @@ class TrinoEngine:
 
     async def query(
         self, sql: str, *, seconds: float, rows: int, bytes: int, format: Format
-    ) -> Rows:
+    ) -> EncodedRows:
         """The rows of a query. Raises QueryFailed, TooMuch, TrinoFailed or TimeoutError."""
         if format == "arrow":
             raise Unsupported("Trino's rows are not given in Arrow here.", "Ask for JSON or CSV.")
         began = time.perf_counter()
-        reader = Reader(format)
+        reader = TrinoRowReader(format)
         follow: str | None = "/v1/statement"
         try:
             async with asyncio.timeout(seconds):
-                said = await self._said("POST", "/v1/statement", sql.encode())
+                reply = await self._request("POST", "/v1/statement", sql.encode())
                 while True:
-                    follow = _path(said.get("nextUri"))
-                    _check(said)
-                    reader.take(said)
+                    follow = _next_path(reply.get("nextUri"))
+                    _raise_error(reply)
+                    reader.add_page(reply)
                     if reader.count > rows:
                         raise _too_much(f"{rows:,} rows")
                     if reader.size > bytes:
                         raise _too_much(f"{bytes:,} bytes")
                     if follow is None:
                         break
-                    said = await self._said("GET", follow)
+                    reply = await self._request("GET", follow)
         except BaseException:
             await self._cancel(follow)
             raise
         done = round((time.perf_counter() - began) * 1e3, 3)
-        return reader.rows({"execute": done})
+        return reader.to_rows({"execute": done})
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -122,17 +122,17 @@ class TrinoEngine:
             await self._client.aclose()
             self._client = None
 
-    async def _said(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+    async def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         """What the server answers; it is asked again while it only says that it is busy."""
         import httpx
 
         while True:
             try:
-                answer = await self._connected().request(method, self._url + path, content=body)
+                answer = await self._get_client().request(method, self._url + path, content=body)
             except httpx.HTTPError as error:
                 kind = type(error).__name__
                 raise TrinoFailed(f"Trino cannot be reached ({kind}).", "Is it running?") from error
-            if answer.status_code in _TRY_AGAIN:
+            if answer.status_code in _RETRY_STATUS:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if answer.status_code in (401, 403):
@@ -153,13 +153,13 @@ class TrinoEngine:
 
         if follow is None or not follow.startswith("/v1/statement/"):
             return
-        client = self._connected()
+        client = self._get_client()
         with contextlib.suppress(httpx.HTTPError, TimeoutError):
             # The task may be under cancellation: this must get out all the same.
             cancel = client.delete(self._url + follow, timeout=CANCEL_SECONDS)
             await asyncio.shield(asyncio.ensure_future(cancel))
 
-    def _connected(self) -> httpx.AsyncClient:
+    def _get_client(self) -> httpx.AsyncClient:
         import httpx
 
         if self._client is None:
@@ -174,7 +174,7 @@ class TrinoEngine:
         return self._client
 
 
-def _path(uri: object) -> str | None:
+def _next_path(uri: object) -> str | None:
     """Where to go on. Only the path: the server is the one that was configured, no other."""
     if uri is None:
         return None
@@ -184,8 +184,8 @@ def _path(uri: object) -> str | None:
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
-def _check(said: dict[str, Any]) -> None:
-    error = said.get("error")
+def _raise_error(reply: dict[str, Any]) -> None:
+    error = reply.get("error")
     if error is None:
         return
     name, kind = str(error.get("errorName")), str(error.get("errorType"))
@@ -197,9 +197,9 @@ def _check(said: dict[str, Any]) -> None:
         raise TrinoFailed(f"Trino failed ({name}).", "Its own pages say more.")
     if name == "DIVISION_BY_ZERO":
         raise DivisionByZero
-    if name in _SAID:
-        raise QueryFailed(_SAID[name])
-    if name in _PLAIN:
+    if name in _MESSAGES:
+        raise QueryFailed(_MESSAGES[name])
+    if name in _PASSED_THROUGH:
         raise QueryFailed(next(_lines(str(error.get("message"))), name)[:300])
     raise QueryFailed(f"The query fails in Trino ({name}).")
 

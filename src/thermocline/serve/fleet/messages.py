@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, Transient
 from thermocline.serve.failures import DivisionByZero, FilesMissing, TooLate, TooMuch
-from thermocline.serve.terms import Column, Format, Rows
+from thermocline.serve.values import EncodedRows, Format, ResultColumn
 
 if TYPE_CHECKING:
     from thermocline.serve.wire.frame import Frame
@@ -21,19 +21,19 @@ class EngineFailed(Transient):
     code = "engine-failed"
 
 
-class Away(EngineFailed):
+class QueryNotStarted(EngineFailed):
     """An engine is not there, or has too much to do: it was not asked."""
 
     code = "engine-away"
 
 
-class Spent(EngineFailed):
+class QueryAborted(EngineFailed):
     """An engine failed after it worked on a query, which may have been the cause."""
 
     code = "engine-spent"
 
 
-class Moved(EngineFailed):
+class CopyMoved(EngineFailed):
     """A node's copy is no longer the one that was asked for.
 
     `details` may say of which `table`, and at which snapshot it is `held`.
@@ -43,7 +43,7 @@ class Moved(EngineFailed):
 
 
 @dataclass(frozen=True)
-class Allowance:
+class QueryBudget:
     """How much a query may take and give.
 
     `patience` is how long it may wait to be begun, when somebody else can be asked instead.
@@ -58,7 +58,7 @@ class Allowance:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TableVersion:
     """A table in a query: under which name, and which state of it.
 
     `since` is from when on a hot copy is whole, so that a node whose window moved meanwhile says
@@ -71,32 +71,32 @@ class Reading:
     since: datetime | None = None
 
 
-def request(
-    sql: str, views: Mapping[str, Reading], format: Format, allowed: Allowance
+def encode_query(
+    sql: str, views: Mapping[str, TableVersion], format: Format, budget: QueryBudget
 ) -> dict[str, Any]:
     """What a worker is told."""
     return {
         "do": "query",
         "sql": sql,
-        "tables": {view: _written(reading) for view, reading in views.items()},
+        "tables": {view: _encode_version(reading) for view, reading in views.items()},
         "format": format,
-        "rows": allowed.rows,
-        "bytes": allowed.bytes,
-        "seconds": max(allowed.seconds, 0.001),
-        "patience": allowed.patience,
+        "rows": budget.rows,
+        "bytes": budget.bytes,
+        "seconds": max(budget.seconds, 0.001),
+        "crowded_seconds": budget.patience,
     }
 
 
-def rows(who: str, reply: Frame) -> Rows:
+def decode_rows(who: str, reply: Frame) -> EncodedRows:
     """What a worker gave; raises what its error means."""
     if reply.error is not None:
-        raise _error(who, reply.error)
+        raise _to_exception(who, reply.error)
     header = reply.header
-    columns = tuple(Column(*each) for each in header["columns"])
-    return Rows(columns, int(header["count"]), bytes(reply.body), header.get("ms", {}))
+    columns = tuple(ResultColumn(*each) for each in header["columns"])
+    return EncodedRows(columns, int(header["count"]), bytes(reply.body), header.get("ms", {}))
 
 
-def _written(reading: Reading) -> dict[str, Any]:
+def _encode_version(reading: TableVersion) -> dict[str, Any]:
     return {
         "table": reading.table,
         "snapshot": str(reading.snapshot),
@@ -105,7 +105,7 @@ def _written(reading: Reading) -> dict[str, Any]:
     }
 
 
-def _error(who: str, error: Mapping[str, Any]) -> Exception:
+def _to_exception(who: str, error: Mapping[str, Any]) -> Exception:
     """A worker's error as what it means to the one who asked."""
     if error.get("code") == DivisionByZero.code:
         return DivisionByZero()
@@ -117,12 +117,12 @@ def _error(who: str, error: Mapping[str, Any]) -> Exception:
         "too-large": TooMuch,
         "memory": TooMuch,
         "too-long": TooLate,
-        "busy": Away,
-        "crowded": Spent,
+        "busy": QueryNotStarted,
+        "crowded": QueryAborted,
         "missing": FilesMissing,
-        "moved": Moved,
-        "not-held": Moved,
+        "moved": CopyMoved,
+        "not-held": CopyMoved,
     }.get(code, EngineFailed)
-    told = dict(error.get("details") or {}) if make is Moved else {}
+    told = dict(error.get("details") or {}) if make is CopyMoved else {}
     text = cause if make in (BadInput, TooMuch, TooLate, FilesMissing) else f"{who}: {cause}"
     return make(text, step, **{**told, "code": code})

@@ -22,16 +22,16 @@ from pathlib import Path
 from thermocline import interrupt, telemetry
 from thermocline.config import is_setting
 from thermocline.errors import Transient
-from thermocline.serve.wire.wire import Channel
+from thermocline.serve.wire.protocol import Channel
 
 START_SECONDS = 240.0  # Spark on a busy machine; who is ended too soon never comes up
 END_SECONDS = 3.0
-REACH_SECONDS = 0.5
-PAUSES = (0.05, 0.2, 1.0, 3.0, 10.0)
+RECONNECT_SECONDS = 0.5
+RESTART_DELAYS = (0.05, 0.2, 1.0, 3.0, 10.0)
 STEADY_SECONDS = 30.0
-PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
+BASE_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
 """What a process without access to the lake learns of the environment."""
-OF_THE_LAKE = frozenset(
+LAKE_VARIABLES = frozenset(
     {
         "HOME", "USER", "LOGNAME", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME",
         "XDG_CACHE_HOME", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE",
@@ -60,7 +60,7 @@ class NotRunning(Transient):
 
 
 @dataclass(frozen=True)
-class Program:
+class ChildProgram:
     """What a child runs: a module and its arguments.
 
     `opens_lake` says whether it reads the project's settings, and so is sent those of our
@@ -77,17 +77,17 @@ class Program:
     nice: int = 0
 
 
-Heard = Callable[["Kept"], None]
+StatusCallback = Callable[["WorkerHandle"], None]
 """Who is told when somebody came or left."""
 
 
-def environment(opens_lake: bool) -> dict[str, str]:
+def child_environment(opens_lake: bool) -> dict[str, str]:
     """The environment of a child."""
-    allowed = {*PASSED_ON, *(OF_THE_LAKE if opens_lake else ())}
+    allowed = {*BASE_VARIABLES, *(LAKE_VARIABLES if opens_lake else ())}
     return {name: value for name, value in os.environ.items() if name in allowed}
 
 
-def greeting(token: str, opens_lake: bool, environ: Mapping[str, str] = os.environ) -> bytes:
+def startup_message(token: str, opens_lake: bool, environ: Mapping[str, str] = os.environ) -> bytes:
     """What a child reads first: its token and, when it opens the lake, our settings."""
     if not opens_lake:
         return f"{token}\n".encode()
@@ -95,21 +95,23 @@ def greeting(token: str, opens_lake: bool, environ: Mapping[str, str] = os.envir
     return f"{token}\n{json.dumps(settings)}\n".encode()
 
 
-class Kept(ABC):
+class WorkerHandle(ABC):
     """Somebody to ask, who may be away for a while: how both kinds of them look from outside."""
 
-    def __init__(self, name: str, address: str, token: str, heard: Heard) -> None:
+    def __init__(
+        self, name: str, address: str, token: str, on_status_change: StatusCallback
+    ) -> None:
         self.name = name
         self.address = address
         self.token = token
         self.restarts = -1
         """How often it came back."""
-        self._heard = heard
+        self._on_status_change = on_status_change
         self._channel: Channel | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
-    def up(self) -> bool:
+    def is_up(self) -> bool:
         """Whether it can be asked now."""
         return self._channel is not None and self._channel.alive
 
@@ -128,15 +130,15 @@ class Kept(ABC):
     def start(self) -> None:
         """Begin to keep it there."""
         if self._task is None:
-            self._task = asyncio.create_task(self._keep(), name=f"keep {self.name}")
+            self._task = asyncio.create_task(self._run_forever(), name=f"keep {self.name}")
 
-    async def ready(self, seconds: float) -> bool:
+    async def wait_until_up(self, seconds: float) -> bool:
         """Wait until it can be asked; says whether it can."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
-        while not self.up and loop.time() < until:
+        while not self.is_up and loop.time() < until:
             await asyncio.sleep(0.02)
-        return self.up
+        return self.is_up
 
     async def stop(self) -> None:
         """Let go of it for good."""
@@ -147,31 +149,36 @@ class Kept(ABC):
             self._task = None
 
     @abstractmethod
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """Give up what it was asked, whatever it does; it comes back."""
 
     @abstractmethod
-    async def _keep(self) -> None:
+    async def _run_forever(self) -> None:
         """Have it there, until cancelled."""
 
-    async def _came(self) -> None:
+    async def _connect(self) -> None:
         self._channel = await Channel.open(self.address, self.token)
         self.restarts += 1
-        self._heard(self)
+        self._on_status_change(self)
 
-    async def _left(self) -> None:
+    async def _disconnect(self) -> None:
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
-            self._heard(self)
+            self._on_status_change(self)
 
 
-class Child(Kept):
+class ChildProcess(WorkerHandle):
     """A process of ours that is kept running."""
 
-    def __init__(self, program: Program, folder: Path, heard: Heard = lambda kept: None) -> None:
+    def __init__(
+        self,
+        program: ChildProgram,
+        folder: Path,
+        on_status_change: StatusCallback = lambda worker: None,
+    ) -> None:
         address = f"unix:{folder / program.name}.sock"
-        super().__init__(program.name, address, secrets.token_urlsafe(32), heard)
+        super().__init__(program.name, address, secrets.token_urlsafe(32), on_status_change)
         self.program = program
         self._process: asyncio.subprocess.Process | None = None
 
@@ -180,81 +187,81 @@ class Child(Kept):
         """Its process, while it runs."""
         return self._process.pid if self._process else None
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """End the process; it is started again."""
         if self._process is not None and self._process.returncode is None:
-            telemetry.log("serve", "killed", level="WARNING", child=self.name, why=why)
+            telemetry.log("serve", "killed", level="WARNING", child=self.name, reason=reason)
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
 
-    async def _keep(self) -> None:
+    async def _run_forever(self) -> None:
         loop = asyncio.get_running_loop()
         quick = 0
         while True:
             began = loop.time()
             try:
-                await self._run()
+                await self._run_once()
             except (OSError, Transient) as error:  # a TimeoutError is an OSError
                 telemetry.log(
                     "serve", "not started", level="ERROR", child=self.name, error=repr(error)
                 )
             quick = 0 if loop.time() - began > STEADY_SECONDS else quick + 1
-            await asyncio.sleep(PAUSES[min(quick, len(PAUSES)) - 1] if quick else 0)
+            await asyncio.sleep(RESTART_DELAYS[min(quick, len(RESTART_DELAYS)) - 1] if quick else 0)
 
-    async def _run(self) -> None:
+    async def _run_once(self) -> None:
         """Start it, greet it, and wait until it ends."""
         program = self.program
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", program.module, "--address", self.address, *program.arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=environment(program.opens_lake),
+            env=child_environment(program.opens_lake),
             # Ctrl-C is for the router, which ends them in order. A group of their own keeps it from
             # them; not a session: Linux shares the processor out among sessions first, and that
             # some are nicer than others counts only within one. (uvloop has no `process_group`.)
             preexec_fn=os.setpgrp,
         )  # fmt: skip
-        interrupt.adopt(process)
+        interrupt.adopt_child(process)
         try:
             assert process.stdin is not None and process.stdout is not None
             if program.nice:  # before it has threads: those it starts later are like it
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + program.nice)
-            process.stdin.write(greeting(self.token, program.opens_lake))
-            said = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
-            if said.strip() != b"ready":
+            process.stdin.write(startup_message(self.token, program.opens_lake))
+            reply = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
+            if reply.strip() != b"ready":
                 raise NotRunning(f"{self.name} did not start.", "The log says why.")
-            await self._came()
+            await self._connect()
             await process.wait()
         finally:
-            await self._left()
-            await _ended(process)
+            await self._disconnect()
+            await _stop_process(process)
             self._process = None
 
 
-class Remote(Kept):
+class RemoteNode(WorkerHandle):
     """A node on another machine: not ours to start or to end, only to reach."""
 
-    def kill(self, why: str) -> None:
+    def kill(self, reason: str) -> None:
         """Drop the connection, and make a new one."""
-        telemetry.log("serve", "dropped", level="WARNING", child=self.name, why=why)
-        self._dropped = True
+        telemetry.log("serve", "dropped", level="WARNING", child=self.name, reason=reason)
+        self._must_reconnect = True
 
-    _dropped = False
+    _must_reconnect = False
 
-    async def _keep(self) -> None:
+    async def _run_forever(self) -> None:
         try:
             while True:
-                if not self.up or self._dropped:
-                    self._dropped = False
-                    await self._left()
+                if not self.is_up or self._must_reconnect:
+                    self._must_reconnect = False
+                    await self._disconnect()
                     with contextlib.suppress(OSError, Transient):
-                        await self._came()
-                await asyncio.sleep(REACH_SECONDS)
+                        await self._connect()
+                await asyncio.sleep(RECONNECT_SECONDS)
         finally:
-            await self._left()
+            await self._disconnect()
 
 
-async def _ended(process: asyncio.subprocess.Process) -> None:
+async def _stop_process(process: asyncio.subprocess.Process) -> None:
     """See a process to its end: kindly first, by closing its standard input."""
     if process.returncode is None and process.stdin is not None:
         process.stdin.close()

@@ -28,7 +28,7 @@ from thermocline.serve.http.entrance import Entrance, Router, Turnstile
 from thermocline.serve.http.metrics import CONTENT_TYPE, Metrics
 from thermocline.serve.http.outgoing import Outgoing
 from thermocline.serve.identity.identity import Identity
-from thermocline.serve.terms import NO_SNAPSHOT, Head, Held, Lookout
+from thermocline.serve.values import NO_SNAPSHOT, HotCopy, LakeState, TableHead
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -86,7 +86,7 @@ def create_app(
         Route("/nodes", _told(pages.nodes)),
         Route("/metrics", _told(pages.metrics)),
         Route("/health", _told(pages.health)),
-        Route("/ready", _told(pages.ready)),
+        Route("/ready", _told(pages.is_ready)),
         Route("/openapi.json", _told(pages.openapi)),
         *(route for more in protocols for route in more(entrance, identity)),
     ]
@@ -189,7 +189,7 @@ class Pages:
     async def tables(self, request: Request) -> Response:
         """The tables of the lake as they are now, and what is hot of them."""
         caller = self._identity(request)
-        return await asyncio.to_thread(lambda: _tables(self._entrance.lookout(caller)))
+        return await asyncio.to_thread(lambda: _tables(self._entrance.lake_state(caller)))
 
     async def nodes(self, request: Request) -> Response:
         """The hot nodes."""
@@ -204,7 +204,7 @@ class Pages:
         _measure(self._entrance, self._metrics)
 
         def written() -> Response:
-            known = self._entrance.lookout(caller).heads.keys()
+            known = self._entrance.lake_state(caller).table_heads.keys()
             return Response(self._metrics.exposition(known), media_type=CONTENT_TYPE)
 
         return await asyncio.to_thread(written)
@@ -213,9 +213,9 @@ class Pages:
         """The process is there."""
         return replies.document({"status": "ok"})
 
-    async def ready(self, _: Request) -> Response:
+    async def is_ready(self, _: Request) -> Response:
         """Questions can be answered."""
-        if not self._entrance.ready():
+        if not self._entrance.is_ready():
             raise Transient("The server is not ready to answer yet.", "Ask again in a moment.")
         return replies.document({"status": "ready"})
 
@@ -261,18 +261,18 @@ def _measure(entrance: Entrance, metrics: Metrics) -> None:
     entrance.count()
     metrics.nodes(entrance.node_memory())
     with contextlib.suppress(Transient):  # nothing is known of the lake yet
-        metrics.look(entrance.lookout())
+        metrics.look(entrance.lake_state())
 
 
-def _tables(lookout: Lookout) -> Response:
+def _tables(lake_state: LakeState) -> Response:
     """All tables as JSON, one after the other, so that others get their turn between them."""
-    held = sorted(lookout.held.items())
-    tables = (json.dumps(_table(head, held)) for _, head in sorted(lookout.heads.items()))
-    looked_at = json.dumps(lookout.looked_at.isoformat())
-    return replies.written(f'{{"looked_at": {looked_at}, "tables": [{", ".join(tables)}]}}')
+    held = sorted(lake_state.hot_copies.items())
+    tables = (json.dumps(_table(head, held)) for _, head in sorted(lake_state.table_heads.items()))
+    polled_at = json.dumps(lake_state.polled_at.isoformat())
+    return replies.written(f'{{"looked_at": {polled_at}, "tables": [{", ".join(tables)}]}}')
 
 
-def _table(head: Head, held: Iterable[tuple[str, Mapping[str, Held]]]) -> dict[str, Any]:
+def _table(head: TableHead, held: Iterable[tuple[str, Mapping[str, HotCopy]]]) -> dict[str, Any]:
     whole = head.hot is not None and math.isinf(head.hot)
     copies = [
         {

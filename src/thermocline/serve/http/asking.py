@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from thermocline.errors import BadInput
 from thermocline.serve.failures import TooMuch
 from thermocline.serve.http.replies import NotAcceptable, NotJson
-from thermocline.serve.terms import Ask, Format
+from thermocline.serve.values import Format, QueryRequest
 from thermocline.sql.guard import DIALECTS
 
 if TYPE_CHECKING:
@@ -95,12 +95,12 @@ def _too_large() -> TooMuch:
     )
 
 
-def ask_of_body(body: bytes, accept: str | None) -> Ask:
+def ask_of_body(body: bytes, accept: str | None) -> QueryRequest:
     """The Ask that a JSON body holds. Raises BadInput, naming the field."""
     return _known(body, accept) if len(body) <= REPEATED_BYTES else _read(body, accept)
 
 
-def _read(body: bytes, accept: str | None) -> Ask:
+def _read(body: bytes, accept: str | None) -> QueryRequest:
     try:
         fields = _DECODER.decode(body.decode())
     except (ValueError, RecursionError):
@@ -113,7 +113,7 @@ def _read(body: bytes, accept: str | None) -> Ask:
 _known = lru_cache(1024)(_read)
 
 
-def ask_of_query(parameters: list[tuple[str, str]]) -> Ask:
+def ask_of_query(parameters: list[tuple[str, str]]) -> QueryRequest:
     """The Ask that the parameters of an address hold."""
     fields: dict[str, Any] = {}
     for name, value in parameters:
@@ -129,7 +129,7 @@ def ask_of_query(parameters: list[tuple[str, str]]) -> Ask:
     return _ask(fields, None)
 
 
-def _ask(fields: dict[str, Any], accept: str | None) -> Ask:
+def _ask(fields: dict[str, Any], accept: str | None) -> QueryRequest:
     given = {name: value for name, value in fields.items() if value is not None}
     if unknown := given.keys() - _READERS.keys():
         # A misspelt condition that is passed over would give an answer to another question.
@@ -142,7 +142,7 @@ def _ask(fields: dict[str, Any], accept: str | None) -> Ask:
     values = {name: _READERS[name](name, value) for name, value in given.items()}
     if "format" not in values:
         values["format"] = preferred(accept) if accept else "json"
-    return Ask(**values)
+    return QueryRequest(**values)
 
 
 @lru_cache(256)

@@ -12,7 +12,7 @@ from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.serve.failures import Busy, TooLate
 from thermocline.serve.http.metrics import ENGINES, Metrics
 from thermocline.serve.http.outgoing import Outgoing
-from thermocline.serve.terms import Answer, Ask, Caller, Lookout
+from thermocline.serve.values import Answer, Caller, LakeState, QueryRequest
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -26,13 +26,13 @@ _CALLERS = 10_000
 class Router(Protocol):
     """What a door needs of the router."""
 
-    async def answer(self, ask: Ask, caller: Caller) -> Answer: ...
-    async def answer_tree(self, tree: exp.Query, ask: Ask, caller: Caller) -> Answer: ...
-    async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]: ...
-    def lookout(self, caller: Caller | None = None) -> Lookout: ...
+    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer: ...
+    async def answer_tree(self, tree: exp.Query, ask: QueryRequest, caller: Caller) -> Answer: ...
+    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]: ...
+    def lake_state(self, caller: Caller | None = None) -> LakeState: ...
     def nodes(self, caller: Caller | None = None) -> list[dict[str, Any]]: ...
     def node_memory(self) -> Mapping[str, int]: ...
-    def ready(self) -> bool: ...
+    def is_ready(self) -> bool: ...
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
 
@@ -100,20 +100,20 @@ class Entrance:
         self._turnstile = turnstile
         self._max_seconds = max_seconds
         self.outgoing = outgoing
-        self.lookout = router.lookout
+        self.lake_state = router.lake_state
         self.nodes = router.nodes
         self.node_memory = router.node_memory
-        self.ready = router.ready
+        self.is_ready = router.is_ready
 
-    async def answer(self, ask: Ask, caller: Caller) -> Answer:
+    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer:
         """The router's answer. Raises what it raises, Busy and TooLate."""
         return await self._passed(ask, caller, lambda: self._router.answer(ask, caller))
 
-    async def answer_tree(self, tree: exp.Query, ask: Ask, caller: Caller) -> Answer:
+    async def answer_tree(self, tree: exp.Query, ask: QueryRequest, caller: Caller) -> Answer:
         """The same for a query of a door's own making."""
         return await self._passed(ask, caller, lambda: self._router.answer_tree(tree, ask, caller))
 
-    async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
+    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]:
         """The router's explanation. Raises what it raises, and Busy."""
         self._turnstile.enter(caller.name)
         try:
@@ -126,7 +126,7 @@ class Entrance:
         self._metrics.running(self._turnstile.running)
 
     async def _passed(
-        self, ask: Ask, caller: Caller, work: Callable[[], Awaitable[Answer]]
+        self, ask: QueryRequest, caller: Caller, work: Callable[[], Awaitable[Answer]]
     ) -> Answer:
         began = time.perf_counter()
         engine, outcome = "none", "failed"
@@ -166,7 +166,7 @@ class Entrance:
             engine = name if name in ENGINES else bare if bare in ENGINES else "hot"
             self._metrics.failed(engine)
 
-    def _deadline(self, ask: Ask) -> float:
+    def _deadline(self, ask: QueryRequest) -> float:
         wanted = self._max_seconds if ask.timeout is None else ask.timeout
         return min(wanted, self._max_seconds) + GRACE_SECONDS
 

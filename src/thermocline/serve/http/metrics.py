@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from thermocline.serve.filesums import SMALL_FILE
-from thermocline.serve.terms import Head, Lookout
+from thermocline.serve.file_sums import SMALL_FILE
+from thermocline.serve.values import LakeState, TableHead
 
 ENGINES = ("hot", "cache", "direct", "trino", "spark", "none")
 """`none` stands for questions that reached no engine."""
@@ -109,7 +109,7 @@ class Metrics:
             ["table"], registry=registry,
         )  # fmt: skip
         self._lags = Lags()
-        self._heads: Mapping[str, Head] = {}
+        self._heads: Mapping[str, TableHead] = {}
         self._due: set[str] = set()
         """Tables that wait for compaction."""
         self._nodes: set[str] = set()
@@ -148,11 +148,11 @@ class Metrics:
         """So many questions are being worked on."""
         self._running.set(count)
 
-    def look(self, lookout: Lookout) -> None:
+    def look(self, lake_state: LakeState) -> None:
         """Take in what is known of the lake. Costs what changed since the last time."""
-        for table, seconds in self._lags.look(lookout).items():
+        for table, seconds in self._lags.look(lake_state).items():
             self._lag.labels(table).set(seconds)
-        before, heads = self._heads, lookout.heads
+        before, heads = self._heads, lake_state.table_heads
         if heads is before:
             return
         self._heads = heads
@@ -203,15 +203,15 @@ class Lags:
     """How long each table's newest commit has been, or was, on its way to a node."""
 
     def __init__(self) -> None:
-        self._heads: Mapping[str, Head] = {}
+        self._heads: Mapping[str, TableHead] = {}
         self._waiting: set[str] = set()
         """Hot tables whose newest commit is not known to have come to a node."""
         self._first: dict[str, tuple[int, datetime]] = {}
         self._caught: dict[str, tuple[int, float]] = {}
 
-    def look(self, lookout: Lookout) -> dict[str, float]:
+    def look(self, lake_state: LakeState) -> dict[str, float]:
         """The lag of every table that is to be hot and whose lag may be another than before."""
-        before, heads = self._heads, lookout.heads
+        before, heads = self._heads, lake_state.table_heads
         if heads is not before:
             self._heads = heads
             self._waiting |= {
@@ -226,34 +226,34 @@ class Lags:
                     known.pop(table, None)
                 self._waiting.discard(table)
                 continue
-            found[table] = self._of(head, lookout)
+            found[table] = self._of(head, lake_state)
             if self._caught.get(table, (None,))[0] == head.snapshot:
                 self._waiting.discard(table)
         return found
 
-    def _of(self, head: Head, lookout: Lookout) -> float:
+    def _of(self, head: TableHead, lake_state: LakeState) -> float:
         caught = self._caught.get(head.table)
         if caught is not None and caught[0] == head.snapshot:
             return caught[1]
         first = self._first.get(head.table)
         if first is None:
             # What was committed before anybody looked did not wait for us until now.
-            first = (head.snapshot, max(head.committed_at, lookout.looked_at))
+            first = (head.snapshot, max(head.committed_at, lake_state.polled_at))
         elif first[0] != head.snapshot:
             first = (head.snapshot, head.committed_at)
         self._first[head.table] = first
         held = any(
             (copy := copies.get(head.table)) is not None and copy.snapshot == head.snapshot
-            for copies in lookout.held.values()
+            for copies in lake_state.hot_copies.values()
         )
-        until = lookout.looked_at if held else max(lookout.looked_at, datetime.now(UTC))
+        until = lake_state.polled_at if held else max(lake_state.polled_at, datetime.now(UTC))
         lag = max(0.0, (until - first[1]).total_seconds())
         if held:
             self._caught[head.table] = (head.snapshot, lag)
         return lag
 
 
-def _version(head: Head) -> int:
+def _version(head: TableHead) -> int:
     """00012-….metadata.json and v12.metadata.json → 12; another name says nothing."""
     match = _VERSION.search(head.metadata)
     return int(match[1]) if match else 0

@@ -34,7 +34,7 @@ from thermocline.serve.failures import (
 if TYPE_CHECKING:
     from starlette.types import Send
 
-    from thermocline.serve.terms import Answer, Column
+    from thermocline.serve.values import Answer, ResultColumn
 
 PIECE = 256 * 1024
 """Bytes handed to the network at a time, so that a slow reader holds little of an answer twice."""
@@ -166,7 +166,7 @@ def _piece(part: memoryview, kind: str) -> bytes:
 
 
 @lru_cache(512)
-def _beginning(columns: tuple[Column, ...]) -> bytes:
+def _beginning(columns: tuple[ResultColumn, ...]) -> bytes:
     """What stands before the rows; the same for every answer of a dashboard's tile."""
     named = [{"name": column.name, "type": column.type} for column in columns]
     return b'{"columns": ' + json.dumps(named).encode() + b', "rows": ['

@@ -88,7 +88,7 @@ def serve(
         server.telling = asyncio.create_task(began(note), name="tell where")
 
     server.on_start, server.on_stop = started, lambda: standing.remove(project)
-    finishing = interrupt.finishing(lambda _: None, patience=END_SECONDS, code=0)
+    finishing = interrupt.finish_on_signal(lambda _: None, seconds=END_SECONDS, code=0)
     with listening, finishing:
         try:
             server.run(sockets=[listening])
@@ -109,7 +109,7 @@ class _Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """End in order. uvicorn would raise the signal once more in the end."""
-        interrupt.heard(sig)
+        interrupt.handle_signal(sig)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

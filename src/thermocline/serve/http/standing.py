@@ -11,7 +11,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from thermocline.config import Settings, private
+from thermocline.config import Settings, private_files
 
 FILE = "serve.json"
 
@@ -33,7 +33,7 @@ def lake(settings: Settings) -> str:
 def leave(settings: Settings, url: str) -> Standing:
     """Note that this process serves the project's lake at `url`."""
     standing = Standing(url, os.getpid(), lake(settings))
-    private.write(private.folder(settings.project) / FILE, asdict(standing))
+    private_files.write_json(private_files.ensure_folder(settings.project) / FILE, asdict(standing))
     return standing
 
 
@@ -41,12 +41,12 @@ def remove(project: Path) -> None:
     """Take this process's note away; that of another stays."""
     found = find(project)
     if found is not None and found.pid == os.getpid():
-        (project / private.FOLDER / FILE).unlink(missing_ok=True)
+        (project / private_files.FOLDER / FILE).unlink(missing_ok=True)
 
 
 def find(project: Path) -> Standing | None:
     """The note of this project's server, if its owner (or root) alone could have written it."""
-    path = project / private.FOLDER / FILE
+    path = project / private_files.FOLDER / FILE
     try:
         status = path.stat()
         if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:

@@ -17,7 +17,7 @@ from thermocline.errors import ConfigError
 from thermocline.serve.failures import Unauthenticated
 from thermocline.serve.identity.signed import Signed, refused
 from thermocline.serve.identity.tokens import PREFIX, Tokens
-from thermocline.serve.terms import Caller
+from thermocline.serve.values import Caller
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -13,7 +13,7 @@ from typing import Any
 from thermocline.config import JwtSettings
 from thermocline.errors import ConfigError
 from thermocline.serve.failures import Unauthenticated
-from thermocline.serve.terms import Caller
+from thermocline.serve.values import Caller
 
 SECRET_BYTES = 32
 HEADER = frozenset({"alg", "typ", "kid"})

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from thermocline import telemetry
-from thermocline.config import private
+from thermocline.config import private_files
 from thermocline.errors import BadInput, ConfigError, NotFound
-from thermocline.serve.terms import Caller
+from thermocline.serve.values import Caller
 
 FILE = "tokens.json"
 PREFIX = "thermo_"
@@ -55,7 +55,7 @@ class Tokens:
 
     def __init__(self, project: Path) -> None:
         self._project = project
-        self._path = project / private.FOLDER / FILE
+        self._path = project / private_files.FOLDER / FILE
         self._seen: tuple[int, int, int] | None = None
         self._by_hash: dict[str, Token] = {}
 
@@ -108,11 +108,13 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        with private.file(self._project, "tokens.lock").open("a") as lock:
+        with private_files.ensure_file(self._project, "tokens.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             tokens = list(_read(self._path))
             yield tokens
-            private.write(self._path, {"version": 1, "tokens": [_written(t) for t in tokens]})
+            private_files.write_json(
+                self._path, {"version": 1, "tokens": [_written(t) for t in tokens]}
+            )
 
     def _look(self) -> None:
         """Read the file again when it is another one than last time."""

@@ -17,14 +17,14 @@ def main() -> int:
     parser.add_argument("--address", required=True, help="unix:/path or tcp:host:port")
     parser.add_argument("--memory", required=True, type=int, help="budget in bytes")
     parser.add_argument("--threads", type=int, default=2, help="queries at a time")
-    said = parser.parse_args()
-    telemetry.log_to()
+    request = parser.parse_args()
+    telemetry.configure_log()
     try:
         limits.check_environment(os.environ)
-        limits.confine(said.memory)
+        limits.confine(request.memory)
         # Read when Arrow is first loaded: its own allocator reserves a gigabyte at a time.
         os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
-        _serve(said.address, said.memory, max(1, said.threads))
+        _serve(request.address, request.memory, max(1, request.threads))
     except ThermoclineError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -32,20 +32,20 @@ def main() -> int:
 
 
 def _serve(address: str, memory: int, threads: int) -> None:
-    from thermocline.serve.node.answers import Answers
-    from thermocline.serve.node.engine import lock, memory_limit, open_engine
-    from thermocline.serve.node.store import Store
+    from thermocline.serve.node.engine import lock_configuration, memory_limit, open_engine
+    from thermocline.serve.node.query_handler import QueryHandler
+    from thermocline.serve.node.store import CopyStore
     from thermocline.serve.wire import worker
 
-    token = worker.told_token()
+    token = worker.receive_token()
     # Queries are small and many: they share the cores among them rather than each within itself.
     connection = open_engine(memory, max(1, threads // 2))
-    store = Store(connection, memory_limit(memory))
-    answers = Answers(connection, threads)
-    lock(connection)
-    verbs: dict[str, worker.Verb] = {"stage": store.stage, "held": store.held}
-    worker.run(address, token, answers, threads=threads, also=verbs,
-               short=limits.Shortage(memory))  # fmt: skip
+    store = CopyStore(connection, memory_limit(memory))
+    answers = QueryHandler(connection, threads)
+    lock_configuration(connection)
+    verbs: dict[str, worker.Verb] = {"stage": store.stage, "held": store.list_copies}
+    worker.run(address, token, answers, threads=threads, verbs=verbs,
+               is_memory_short=limits.MemoryPressure(memory))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -7,19 +7,19 @@ import re
 import duckdb
 
 from thermocline.serve.failures import DivisionByZero
-from thermocline.serve.wire.jobs import Failed
+from thermocline.serve.wire.jobs import WorkerError
 from thermocline.sql.guard import DIVISION_BY_ZERO
 
-_RESERVED = 256 << 20
+_RESERVED_BYTES = 256 << 20
 """What the process itself needs of its budget: Python, Arrow, and DuckDB's code."""
 
-_STREAMED = "32KB"
+_STREAMING_BUFFER = "32KB"
 """How much of a result waits to be fetched. Texts are not counted: 1 MB can be a gigabyte."""
 
 # The guard lets none of these through. They are refused here once more because they change the
 # process for everybody after: a log that is sent to a file makes every later query fail, and
 # `query` runs a text that nobody has looked at.
-_LASTING = re.compile(
+_PROCESS_WIDE = re.compile(
     r"(?i)\b(enable_logging|disable_logging|truncate_duckdb_logs|write_log|enable_profiling"
     r"|disable_profiling|force_checkpoint)\b"
     r"|\b(query|query_table|checkpoint)\"?(\s|--[^\n]*\n|/\*.*?\*/)*\(",
@@ -62,34 +62,34 @@ def open_engine(memory: int, threads: int) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def reading_cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
+def open_query_cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
     """A cursor for queries, which makes little more of a result than is fetched."""
     cursor = connection.cursor()
-    cursor.execute(f"SET streaming_buffer_size = '{_STREAMED}'")
+    cursor.execute(f"SET streaming_buffer_size = '{_STREAMING_BUFFER}'")
     return cursor
 
 
-def lock(connection: duckdb.DuckDBPyConnection) -> None:
+def lock_configuration(connection: duckdb.DuckDBPyConnection) -> None:
     """From here on no setting can be changed by anybody."""
     connection.execute("SET lock_configuration = true")
 
 
 def memory_limit(memory: int) -> int:
     """How much of a node's budget is DuckDB's."""
-    return max(memory // 2, memory - _RESERVED)
+    return max(memory // 2, memory - _RESERVED_BYTES)
 
 
-def one_select(cursor: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
+def parse_select(cursor: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
     """The statement of a text that must be one SELECT."""
-    if "\0" in sql or not _QUERY.match(sql) or _LASTING.search(sql):
-        raise Failed("query", "The query uses something that a node does not do.")
+    if "\0" in sql or not _QUERY.match(sql) or _PROCESS_WIDE.search(sql):
+        raise WorkerError("query", "The query uses something that a node does not do.")
     statements = cursor.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise Failed("query", "A node answers one SELECT at a time.")
+        raise WorkerError("query", "A node answers one SELECT at a time.")
     return statements[0]
 
 
-_AT_RUNTIME = {
+_RUNTIME_ERRORS = {
     "ConversionException": "A value cannot be converted to the type that is asked for.",
     "OutOfRangeException": "A value is out of the range of its type.",
     "InvalidInputException": "A function does not take a value it is given.",
@@ -102,30 +102,32 @@ _AT_RUNTIME = {
 """Errors whose text holds values of rows, or paths: what is said of them instead."""
 
 
-def broken(error: Exception) -> bool:
+def is_fatal(error: Exception) -> bool:
     """Whether DuckDB gave up for good."""
     return isinstance(error, duckdb.FatalException | duckdb.InternalException)
 
 
-def reported(error: Exception) -> Failed:
+def to_failed(error: Exception) -> WorkerError:
     """An error of DuckDB as an asker may see it: one line, no value of a row, no path."""
     text = str(error)
     # Through Arrow's stream of batches all errors have one class: the text says which it was.
     if isinstance(error, MemoryError | duckdb.OutOfMemoryException) or "Out of Memory" in text:
-        return Failed("memory", "The query needs more memory than it may use.", "Ask for less.")
+        return WorkerError(
+            "memory", "The query needs more memory than it may use.", "Ask for less."
+        )
     if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in text:
-        return Failed("cancelled", "The query was interrupted.")
+        return WorkerError("cancelled", "The query was interrupted.")
     name = type(error).__name__
     if f"Error: {DIVISION_BY_ZERO}" in text:
-        return Failed(DivisionByZero.code, DIVISION_BY_ZERO)
-    if name in _AT_RUNTIME:
-        return Failed("query", _AT_RUNTIME[name])
+        return WorkerError(DivisionByZero.code, DIVISION_BY_ZERO)
+    if name in _RUNTIME_ERRORS:
+        return WorkerError("query", _RUNTIME_ERRORS[name])
     if isinstance(error, duckdb.ParserException | duckdb.BinderException | duckdb.CatalogException):
-        return Failed("query", text.split("\n", 1)[0].split("Did you mean", 1)[0].strip())
+        return WorkerError("query", text.split("\n", 1)[0].split("Did you mean", 1)[0].strip())
     for kind, said in (
         ("Conversion Error", "ConversionException"),
         ("Out of Range", "OutOfRangeException"),
     ):
         if kind in text:
-            return Failed("query", _AT_RUNTIME[said])
-    return Failed("query", f"The query failed ({name}).")
+            return WorkerError("query", _RUNTIME_ERRORS[said])
+    return WorkerError("query", f"The query failed ({name}).")

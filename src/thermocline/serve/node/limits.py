@@ -27,7 +27,7 @@ ENVIRONMENT = frozenset(
 
 LARGEST_FILE = 16 << 20
 OPEN_FILES = 512
-UNSEEN = 512 << 20
+RESERVED_BYTES = 512 << 20
 """Memory beyond the budget that is reserved rather than used: stacks, what allocators keep."""
 HEADROOM = 128 << 20
 """With less than this left to reserve, threads can no longer be started."""
@@ -52,11 +52,11 @@ def check_environment(environment: Mapping[str, str]) -> None:
 
 def confine(memory: int) -> None:
     """Limit this process for good: memory, files, no core dump, no new privileges."""
-    _limit(resource.RLIMIT_CORE, 0)
-    _limit(resource.RLIMIT_FSIZE, LARGEST_FILE)
-    _limit(resource.RLIMIT_NOFILE, OPEN_FILES)
-    _limit(resource.RLIMIT_DATA, _pages(_DATA) + memory + UNSEEN)
-    _limit(resource.RLIMIT_AS, 2 * memory + (8 << 30))
+    _set_limit(resource.RLIMIT_CORE, 0)
+    _set_limit(resource.RLIMIT_FSIZE, LARGEST_FILE)
+    _set_limit(resource.RLIMIT_NOFILE, OPEN_FILES)
+    _set_limit(resource.RLIMIT_DATA, _read_statm(_DATA) + memory + RESERVED_BYTES)
+    _set_limit(resource.RLIMIT_AS, 2 * memory + (8 << 30))
     with contextlib.suppress(OSError, AttributeError):  # Linux only
         system = ctypes.CDLL(None)
         # Not dumpable: others of the same user can neither trace it nor read its memory.
@@ -64,13 +64,13 @@ def confine(memory: int) -> None:
         system.prctl(_SET_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
 
 
-def yield_to_others() -> None:
+def lower_priority() -> None:
     """Have the thread that calls this run after all others of this machine that want to run."""
     with contextlib.suppress(OSError, AttributeError):  # Linux only: elsewhere it is a process'
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.nice(0) + BULK_NICE)
 
 
-class Shortage:
+class MemoryPressure:
     """Whether memory is short: really, or as far as the operating system lets us reserve it.
 
     Allocators give pages back but keep the addresses, which count as reserved: a query that
@@ -78,21 +78,21 @@ class Shortage:
     """
 
     def __init__(self, memory: int) -> None:
-        self._high = max(memory, _pages(_RESIDENT) + memory // 2 + HEADROOM)
+        self._high = max(memory, _read_statm(_RESIDENT) + memory // 2 + HEADROOM)
         self._most = resource.getrlimit(resource.RLIMIT_DATA)[0] - HEADROOM
 
     def __call__(self) -> bool:
         """Whether it is short now."""
-        return _pages(_RESIDENT) > self._high or _pages(_DATA) > self._most
+        return _read_statm(_RESIDENT) > self._high or _read_statm(_DATA) > self._most
 
 
-def _limit(what: int, most: int) -> None:
+def _set_limit(what: int, most: int) -> None:
     _, hard = resource.getrlimit(what)
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(what, (most, most))
 
 
-def _pages(which: int) -> int:
+def _read_statm(which: int) -> int:
     """What this process has of one kind of memory, in bytes; 0 where that is not told."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[which])

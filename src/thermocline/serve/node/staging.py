@@ -54,7 +54,7 @@ def begin(change: str) -> dict[str, Any]:
     return _stage("begin", change)
 
 
-def new(
+def create(
     change: str,
     table: str,
     columns: Sequence[tuple[str, IcebergType]],
@@ -84,7 +84,7 @@ def advance(
                   since=_iso(since))  # fmt: skip
 
 
-def rows(change: str, table: str) -> dict[str, Any]:
+def add_rows(change: str, table: str) -> dict[str, Any]:
     """Rows to add, in the body."""
     return _stage("rows", change, table)
 
@@ -109,7 +109,7 @@ def abandon(change: str) -> dict[str, Any]:
     return _stage("abandon", change)
 
 
-def body(table: pa.Table) -> bytes:
+def encode_body(table: pa.Table) -> bytes:
     """Rows or positions as the body that goes with them."""
     import pyarrow as pa
 
@@ -120,8 +120,8 @@ def body(table: pa.Table) -> bytes:
 
 
 def _stage(kind: str, change: str, table: str | None = None, **more: Any) -> dict[str, Any]:
-    said = {"do": "stage", "kind": kind, "change": change, **more}
-    return said if table is None else {**said, "table": table}
+    fields = {"do": "stage", "kind": kind, "change": change, **more}
+    return fields if table is None else {**fields, "table": table}
 
 
 def _iso(moment: datetime | None) -> str | None:

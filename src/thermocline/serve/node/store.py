@@ -25,41 +25,41 @@ import pyarrow as pa
 
 from thermocline import telemetry
 from thermocline.serve.node import limits
-from thermocline.serve.node.change import Change, Copy, Staged, utc
-from thermocline.serve.node.engine import broken
-from thermocline.serve.node.room import Room
+from thermocline.serve.node.change_set import StagedChangeSet, StagedTable, StoredCopy, parse_utc
+from thermocline.serve.node.engine import is_fatal
+from thermocline.serve.node.memory_budget import MemoryBudget
 from thermocline.serve.node.staging import FILE, POSITION
-from thermocline.serve.node.types import duckdb_type, literal, quoted
-from thermocline.serve.wire.jobs import Broken, Failed
-from thermocline.serve.wire.wire import Body
+from thermocline.serve.node.types import duckdb_type, quote_identifier, quote_literal
+from thermocline.serve.wire.jobs import EngineBroken, WorkerError
+from thermocline.serve.wire.protocol import Body
 
 REBUILD_SHARE = 0.3
 REBUILD_ROWS = 100_000
 """A copy with so many deleted rows in it is written anew: DuckDB keeps them in memory."""
 
-MOST_CHANGES = 8
+MAX_CHANGE_SETS = 8
 
 _HIDDEN = f'"{FILE}" INTEGER, "{POSITION}" BIGINT'
 
 
-class Store:
+class CopyStore:
     """All copies of a node. Any thread may call; one at a time is served."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, memory: int) -> None:
         self._writer = connection.cursor()
-        self._room = Room(self._writer, memory)
-        self._copies: dict[str, Copy] = {}
-        self._changes: dict[str, Change] = {}
+        self._memory = MemoryBudget(self._writer, memory)
+        self._copies: dict[str, StoredCopy] = {}
+        self._changes: dict[str, StagedChangeSet] = {}
         self._number = 0
         self._lock = threading.Lock()
         # New copies are large, and nobody waits for one as for an answer: queries come first.
-        self._bulk = ThreadPoolExecutor(1, "bulk", initializer=limits.yield_to_others)
+        self._bulk = ThreadPoolExecutor(1, "bulk", initializer=limits.lower_priority)
         self._writer.execute("CREATE SCHEMA copies")
         self._writer.execute("CREATE SCHEMA held")
 
-    def stage(self, said: dict[str, Any], body: Body) -> dict[str, Any]:
+    def stage(self, request: dict[str, Any], body: Body) -> dict[str, Any]:
         """Do what `staging` describes. An error leaves the change set without that table."""
-        kind, name = said.get("kind"), str(said.get("change"))
+        kind, name = request.get("kind"), str(request.get("change"))
         with self._lock:
             match kind:
                 case "begin":
@@ -71,18 +71,18 @@ class Store:
                     return {}
             change = self._changes.get(name)
             if change is None:
-                raise Failed("staging", f"The change set {name[:100]} was not begun.")
+                raise WorkerError("staging", f"The change set {name[:100]} was not begun.")
             match kind:
                 case "apply":
                     return self._apply(change)
                 case "abandon":
                     self._abandon(change)
                     return {}
-            table = said.get("table")
+            table = request.get("table")
             if not isinstance(table, str) or not table:
-                raise Failed("staging", "Staging needs the name of a table.")
+                raise WorkerError("staging", "Staging needs the name of a table.")
             try:
-                self._stage(change, table, said, body)
+                self._stage(change, table, request, body)
             except (
                 duckdb.Error,
                 pa.ArrowException,
@@ -91,154 +91,166 @@ class Store:
                 TypeError,
                 ValueError,
             ) as error:
-                self._forget(change, table)
-                raise _refused(table, error) from error
-            except Failed:
-                self._forget(change, table)
+                self._discard_table(change, table)
+                raise _to_failed(table, error) from error
+            except WorkerError:
+                self._discard_table(change, table)
                 raise
             return {}
 
-    def held(self, said: dict[str, Any] | None = None, body: Body = b"") -> dict[str, Any]:
+    def list_copies(
+        self, request: dict[str, Any] | None = None, body: Body = b""
+    ) -> dict[str, Any]:
         """What is held, and how much memory DuckDB uses in all."""
         with self._lock:
-            return self._held()
+            return self._describe_copies()
 
-    def _held(self) -> dict[str, Any]:
+    def _describe_copies(self) -> dict[str, Any]:
         tables = {
             name: {"snapshot": copy.snapshot, "since": copy.since, "rows": copy.rows,
                    "bytes": copy.bytes}
             for name, copy in self._copies.items()
         }  # fmt: skip
-        return {"tables": tables, "memory": self._room.used()}
+        return {"tables": tables, "memory": self._memory.used_bytes()}
 
     # Staging -------------------------------------------------------------------------------------
 
     def _begin(self, name: str) -> None:
         if name in self._changes:
             self._abandon(self._changes[name])
-        if len(self._changes) >= MOST_CHANGES:
-            raise Failed("staging", f"{MOST_CHANGES} change sets are in the making already.")
-        self._changes[name] = Change(name)
+        if len(self._changes) >= MAX_CHANGE_SETS:
+            raise WorkerError(
+                "staging", f"{MAX_CHANGE_SETS} change sets are in the making already."
+            )
+        self._changes[name] = StagedChangeSet(name)
 
-    def _stage(self, change: Change, table: str, said: dict[str, Any], body: Body) -> None:
-        if said["kind"] in ("new", "advance", "drop"):
-            self._forget(change, table)  # what was said of it before does not count
-        match said["kind"]:
+    def _stage(
+        self, change: StagedChangeSet, table: str, request: dict[str, Any], body: Body
+    ) -> None:
+        if request["kind"] in ("new", "advance", "drop"):
+            self._discard_table(change, table)  # what was said of it before does not count
+        match request["kind"]:
             case "new":
-                change.tables[table] = self._new(said)
+                change.tables[table] = self._begin_copy(request)
             case "advance":
-                change.tables[table] = self._advance(table, said)
+                change.tables[table] = self._begin_advance(table, request)
             case "drop":
-                change.tables[table] = Staged("drop")
+                change.tables[table] = StagedTable("drop")
             case "rows":
-                self._rows(change.of(table), body)
+                self._stage_rows(change.get_staged(table), body)
             case "remove":
-                staged = change.of(table, "advance")
-                staged.files.extend(int(number) for number in said.get("files", ()))
+                staged = change.get_staged(table, "advance")
+                staged.files.extend(int(number) for number in request.get("files", ()))
                 if body:
-                    self._positions(staged, body)
+                    self._add_positions(staged, body)
             case kind:
-                raise Failed("staging", f"Nothing is staged by {str(kind)[:100]}.")
+                raise WorkerError("staging", f"Nothing is staged by {str(kind)[:100]}.")
 
-    def _new(self, said: dict[str, Any]) -> Staged:
-        columns = [(str(name), duckdb_type(kind)) for name, kind in said["columns"]]
+    def _begin_copy(self, request: dict[str, Any]) -> StagedTable:
+        columns = [(str(name), duckdb_type(kind)) for name, kind in request["columns"]]
         names = [name for name, _ in columns]
-        sort = said.get("sort")
+        sort = request.get("sort")
         if FILE in names or POSITION in names or (sort is not None and sort not in names):
-            raise Failed("staging", "These columns cannot be those of a copy.")
-        self._room.require(int(said.get("expect") or 0))
-        copy = Copy(self._name(), tuple(names), sort, said["snapshot"], said.get("since"))
+            raise WorkerError("staging", "These columns cannot be those of a copy.")
+        self._memory.require(int(request.get("expect") or 0))
+        copy = StoredCopy(
+            self._next_name(), tuple(names), sort, request["snapshot"], request.get("since")
+        )
         if copy.since is not None:
-            utc(copy.since)
-        defined = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
-        self._writer.execute(f"CREATE TABLE {copy.place} ({defined}, {_HIDDEN})")
-        return Staged("new", copy, place=copy.place)
+            parse_utc(copy.since)
+        defined = ", ".join(f"{quote_identifier(name)} {kind}" for name, kind in columns)
+        self._writer.execute(f"CREATE TABLE {copy.relation} ({defined}, {_HIDDEN})")
+        return StagedTable("new", copy, relation=copy.relation)
 
-    def _advance(self, table: str, said: dict[str, Any]) -> Staged:
+    def _begin_advance(self, table: str, request: dict[str, Any]) -> StagedTable:
         copy = self._copies.get(table)
         if copy is None:
-            raise Failed("not-held", f"The node holds no copy of {table}.")
-        if copy.snapshot != said["held"]:
-            raise Failed("moved", f"The copy of {table} is at another snapshot.",
+            raise WorkerError("not-held", f"The node holds no copy of {table}.")
+        if copy.snapshot != request["held"]:
+            raise WorkerError("moved", f"The copy of {table} is at another snapshot.",
                          held=copy.snapshot)  # fmt: skip
-        since = said.get("since")
-        if since is not None and (copy.since is None or utc(since) < utc(copy.since)):
-            raise Failed("staging", f"A copy of {table} cannot begin where it does not reach.")
-        ahead = copy.at(said["snapshot"], since or copy.since)
-        return Staged("advance", ahead, copy, place=f"copies.{quoted(self._name())}")
+        since = request.get("since")
+        if since is not None and (copy.since is None or parse_utc(since) < parse_utc(copy.since)):
+            raise WorkerError("staging", f"A copy of {table} cannot begin where it does not reach.")
+        ahead = copy.with_snapshot(request["snapshot"], since or copy.since)
+        return StagedTable(
+            "advance", ahead, copy, relation=f"copies.{quote_identifier(self._next_name())}"
+        )
 
-    def _rows(self, staged: Staged, body: Body) -> None:
-        rows = _read(body)
+    def _stage_rows(self, staged: StagedTable, body: Body) -> None:
+        rows = _read_body(body)
         copy = staged.copy
         assert copy is not None
         wanted = {*copy.columns, FILE, POSITION}
         if set(rows.column_names) != wanted or rows.num_columns != len(wanted):
-            raise Failed("staging", "The rows have other columns than the copy.")
-        self._room.require(rows.nbytes)
+            raise WorkerError("staging", "The rows have other columns than the copy.")
+        self._memory.require(rows.nbytes)
         if staged.kind == "advance" and not staged.bodies:
-            self._writer.execute(f"CREATE TABLE {staged.place} AS FROM {copy.place} LIMIT 0")
+            self._writer.execute(f"CREATE TABLE {staged.relation} AS FROM {copy.relation} LIMIT 0")
         if staged.kind == "new":
             self._bulk.submit(self._add, staged, copy, rows).result()
         else:
             self._add(staged, copy, rows)
 
-    def _add(self, staged: Staged, copy: Copy, rows: pa.Table) -> None:
-        columns = ", ".join(quoted(name) for name in (*copy.columns, FILE, POSITION))
-        order = f"ORDER BY {quoted(copy.sort)}" if copy.sort else ""
-        self._insert(staged.place, f"SELECT {columns} FROM staged_rows {order}", rows)
-        staged.took(rows)
-        self._room.came(rows.num_rows, rows.nbytes)
+    def _add(self, staged: StagedTable, copy: StoredCopy, rows: pa.Table) -> None:
+        columns = ", ".join(quote_identifier(name) for name in (*copy.columns, FILE, POSITION))
+        order = f"ORDER BY {quote_identifier(copy.sort)}" if copy.sort else ""
+        self._insert(staged.relation, f"SELECT {columns} FROM staged_rows {order}", rows)
+        staged.record_rows(rows)
+        self._memory.record_rows(rows.num_rows, rows.nbytes)
 
-    def _positions(self, staged: Staged, body: Body) -> None:
-        positions = _read(body)
-        place = f"copies.{quoted(self._name())}"
-        self._writer.execute(f"CREATE TABLE {place} ({_HIDDEN})")
-        staged.positions.append(place)
-        self._insert(place, f'SELECT "{FILE}", "{POSITION}" FROM staged_rows', positions)
+    def _add_positions(self, staged: StagedTable, body: Body) -> None:
+        positions = _read_body(body)
+        relation = f"copies.{quote_identifier(self._next_name())}"
+        self._writer.execute(f"CREATE TABLE {relation} ({_HIDDEN})")
+        staged.positions.append(relation)
+        self._insert(relation, f'SELECT "{FILE}", "{POSITION}" FROM staged_rows', positions)
 
-    def _insert(self, place: str, select: str, rows: pa.Table) -> None:
+    def _insert(self, relation: str, select: str, rows: pa.Table) -> None:
         self._writer.register("staged_rows", rows)
         try:
-            self._writer.execute(f"INSERT INTO {place} {select}")
+            self._writer.execute(f"INSERT INTO {relation} {select}")
         finally:
             self._writer.unregister("staged_rows")
 
     # Applying ------------------------------------------------------------------------------------
 
-    def _apply(self, change: Change) -> dict[str, Any]:
+    def _apply(self, change: StagedChangeSet) -> dict[str, Any]:
         copies = dict(self._copies)
         for table, staged in change.tables.items():
             if staged.base is not None and copies.get(table) is not staged.base:
                 self._abandon(change)
-                raise Failed("moved", f"The copy of {table} was changed by others meanwhile.")
+                raise WorkerError("moved", f"The copy of {table} was changed by others meanwhile.")
         try:
             for staged in change.tables.values():
                 if staged.kind == "new":
-                    self._bulk.submit(self._sort, staged).result()
+                    self._bulk.submit(self._sort_copy, staged).result()
             self._writer.execute("BEGIN")
             for table, staged in change.tables.items():
-                self._change_one(table, staged, copies)
+                self._apply_table(table, staged, copies)
             self._writer.execute("COMMIT")
         except (duckdb.Error, MemoryError) as error:
             with contextlib.suppress(duckdb.Error):
                 self._writer.execute("ROLLBACK")
             self._abandon(change)
-            raise _refused("the change set", error) from error
+            raise _to_failed("the change set", error) from error
         grown = any(staged.kind == "new" for staged in change.tables.values())
-        kept = {copy.place for copy in copies.values()}
-        left = {copy.place for copy in self._copies.values()} - kept
+        kept = {copy.relation for copy in copies.values()}
+        left = {copy.relation for copy in self._copies.values()} - kept
         self._copies = copies
         del self._changes[change.name]
-        self._drop(left | {place for place in change.places() if place not in kept})
+        self._drop_relations(
+            left | {relation for relation in change.relations() if relation not in kept}
+        )
         try:
             if grown or left:
-                self._room.compact()
+                self._memory.compact()
         except duckdb.Error as error:
-            raise _refused("the change set", error) from error
-        return self._held()
+            raise _to_failed("the change set", error) from error
+        return self._describe_copies()
 
-    def _change_one(self, table: str, staged: Staged, copies: dict[str, Copy]) -> None:
-        view = quoted(table)
+    def _apply_table(self, table: str, staged: StagedTable, copies: dict[str, StoredCopy]) -> None:
+        view = quote_identifier(table)
         if staged.kind == "drop":
             self._writer.execute(f"DROP VIEW IF EXISTS {view}")
             self._writer.execute(f"DROP VIEW IF EXISTS held.{view}")
@@ -247,110 +259,110 @@ class Store:
         assert staged.copy is not None
         copy = staged.copy
         if staged.kind == "advance":
-            copy = self._moved_on(staged, copy)
+            copy = self._advance_copy(staged, copy)
         else:
-            copy = copy.sized(staged.rows, 0, staged.bytes)
+            copy = copy.with_rows(staged.rows, 0, staged.bytes)
         copies[table] = copy
-        if self._copies.get(table) is None or self._copies[table].place != copy.place:
-            columns = ", ".join(quoted(name) for name in copy.columns)
+        if self._copies.get(table) is None or self._copies[table].relation != copy.relation:
+            columns = ", ".join(quote_identifier(name) for name in copy.columns)
             self._writer.execute(
-                f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {copy.place}"
+                f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {copy.relation}"
             )
-        since = "NULL" if copy.since is None else literal(copy.since)
+        since = "NULL" if copy.since is None else quote_literal(copy.since)
         self._writer.execute(
             f"CREATE OR REPLACE VIEW held.{view} AS "
-            f"SELECT {literal(copy.snapshot)} AS snapshot, {since}::VARCHAR AS since"
+            f"SELECT {quote_literal(copy.snapshot)} AS snapshot, {since}::VARCHAR AS since"
         )
 
-    def _moved_on(self, staged: Staged, copy: Copy) -> Copy:
+    def _advance_copy(self, staged: StagedTable, copy: StoredCopy) -> StoredCopy:
         """In the transaction: take out what goes, add what comes; rewrite what is mostly holes."""
         gone = 0
         if staged.files:
             files = ", ".join(str(number) for number in staged.files)
-            gone += self._delete(f'{copy.place} WHERE "{FILE}" IN ({files})')
-        for place in staged.positions:
+            gone += self._delete(f'{copy.relation} WHERE "{FILE}" IN ({files})')
+        for relation in staged.positions:
             gone += self._delete(
-                f"{copy.place} AS held WHERE EXISTS (SELECT 1 FROM {place} AS gone WHERE "
+                f"{copy.relation} AS held WHERE EXISTS (SELECT 1 FROM {relation} AS gone WHERE "
                 f'held."{FILE}" = gone."{FILE}" AND held."{POSITION}" = gone."{POSITION}")'
             )
         if staged.bodies:
-            order = f"ORDER BY {quoted(copy.sort)}" if copy.sort else ""
-            self._writer.execute(f"INSERT INTO {copy.place} FROM {staged.place} {order}")
+            order = f"ORDER BY {quote_identifier(copy.sort)}" if copy.sort else ""
+            self._writer.execute(f"INSERT INTO {copy.relation} FROM {staged.relation} {order}")
         if copy.sort and copy.since:
             gone += self._delete(
-                f"{copy.place} WHERE {quoted(copy.sort)} < "
-                f"(TIMESTAMPTZ '{utc(copy.since).isoformat()}' AT TIME ZONE 'UTC')"
+                f"{copy.relation} WHERE {quote_identifier(copy.sort)} < "
+                f"(TIMESTAMPTZ '{parse_utc(copy.since).isoformat()}' AT TIME ZONE 'UTC')"
             )
-        copy = copy.sized(copy.rows + staged.rows - gone, copy.dead + gone,
+        copy = copy.with_rows(copy.rows + staged.rows - gone, copy.dead + gone,
                           copy.bytes_in + staged.bytes)  # fmt: skip
         if copy.dead > REBUILD_ROWS and copy.dead > REBUILD_SHARE * copy.rows:
-            copy = self._rebuilt(copy)
+            copy = self._rebuild(copy)
         return copy
 
     def _delete(self, what: str) -> int:
         found = self._writer.execute(f"DELETE FROM {what}").fetchone()
         return int(found[0]) if found else 0
 
-    def _rebuilt(self, copy: Copy) -> Copy:
-        if not self._room.fits(copy.bytes):
+    def _rebuild(self, copy: StoredCopy) -> StoredCopy:
+        if not self._memory.fits(copy.bytes):
             return copy
-        return self._written(copy).sized(copy.rows, 0, copy.bytes)
+        return self._rewrite(copy).with_rows(copy.rows, 0, copy.bytes)
 
-    def _sort(self, staged: Staged) -> None:
+    def _sort_copy(self, staged: StagedTable) -> None:
         """Put a new copy in the order of its time, so that queries skip what they don't ask for."""
         copy = staged.copy
         if (
             copy is None
             or copy.sort is None
             or staged.in_order
-            or not self._room.fits(staged.bytes)
+            or not self._memory.fits(staged.bytes)
         ):
             return
-        staged.copy = self._written(copy)
-        staged.spare.append(staged.place)
-        staged.place = staged.copy.place
+        staged.copy = self._rewrite(copy)
+        staged.obsolete.append(staged.relation)
+        staged.relation = staged.copy.relation
 
-    def _written(self, copy: Copy) -> Copy:
+    def _rewrite(self, copy: StoredCopy) -> StoredCopy:
         """The copy written anew, in order."""
-        again = copy.named(self._name())
-        order = f"ORDER BY {quoted(copy.sort)}" if copy.sort else ""
-        self._writer.execute(f"CREATE TABLE {again.place} AS FROM {copy.place} {order}")
+        again = copy.with_name(self._next_name())
+        order = f"ORDER BY {quote_identifier(copy.sort)}" if copy.sort else ""
+        self._writer.execute(f"CREATE TABLE {again.relation} AS FROM {copy.relation} {order}")
         return again
 
     # Names and endings ---------------------------------------------------------------------------
 
-    def _name(self) -> str:
+    def _next_name(self) -> str:
         self._number += 1
         return str(self._number)
 
-    def _forget(self, change: Change, table: str) -> None:
+    def _discard_table(self, change: StagedChangeSet, table: str) -> None:
         staged = change.tables.pop(table, None)
         if staged is not None:
-            self._drop(staged.places())
+            self._drop_relations(staged.relations())
 
-    def _abandon(self, change: Change) -> None:
+    def _abandon(self, change: StagedChangeSet) -> None:
         del self._changes[change.name]
-        self._drop(change.places())
+        self._drop_relations(change.relations())
 
-    def _drop(self, places: set[str]) -> None:
-        for place in sorted(places):
+    def _drop_relations(self, relations: set[str]) -> None:
+        for relation in sorted(relations):
             try:
-                self._writer.execute(f"DROP TABLE IF EXISTS {place}")
+                self._writer.execute(f"DROP TABLE IF EXISTS {relation}")
             except duckdb.Error as error:
                 telemetry.log("node", "not dropped", level="ERROR", error=str(error))
 
 
-def _read(body: Body) -> pa.Table:
+def _read_body(body: Body) -> pa.Table:
     with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
         table = stream.read_all()
     table.validate()
     return table
 
 
-def _refused(what: str, error: Exception) -> Exception:
-    if broken(error):
+def _to_failed(what: str, error: Exception) -> Exception:
+    if is_fatal(error):
         telemetry.log("node", "broken", level="ERROR", error=str(error))
-        return Broken()
+        return EngineBroken()
     if isinstance(error, MemoryError | duckdb.OutOfMemoryException):
-        return Failed("memory", f"There is no memory left for {what}.")
-    return Failed("staging", f"{what}: {str(error).split(chr(10), 1)[0]}")
+        return WorkerError("memory", f"There is no memory left for {what}.")
+    return WorkerError("staging", f"{what}: {str(error).split(chr(10), 1)[0]}")

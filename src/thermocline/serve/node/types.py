@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from thermocline.serve.wire.jobs import Failed
+from thermocline.serve.wire.jobs import WorkerError
 
 _WORDS = {
     "boolean": "BOOLEAN", "int": "INTEGER", "long": "BIGINT", "float": "FLOAT",
@@ -27,20 +27,22 @@ def duckdb_type(kind: Any) -> str:
         case str() if _FIXED.fullmatch(kind):
             return "BLOB"
         case {"type": "struct", "fields": [*fields]} if fields:
-            members = (f"{quoted(each['name'])} {duckdb_type(each['type'])}" for each in fields)
+            members = (
+                f"{quote_identifier(each['name'])} {duckdb_type(each['type'])}" for each in fields
+            )
             return f"STRUCT({', '.join(members)})"
         case {"type": "list", "element": element}:
             return f"{duckdb_type(element)}[]"
         case {"type": "map", "key": key, "value": value}:
             return f"MAP({duckdb_type(key)}, {duckdb_type(value)})"
-    raise Failed("staging", f"A node cannot hold the type {str(kind)[:100]}.")
+    raise WorkerError("staging", f"A node cannot hold the type {str(kind)[:100]}.")
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """A name as an identifier that can be nothing else."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def literal(text: str) -> str:
+def quote_literal(text: str) -> str:
     """A text as a constant that can be nothing else."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,1 +1,1 @@
-"""Rows on their way out: bounded, and encoded once."""
+"""Result rows: fetched within limits, in types that every engine has, and encoded once."""

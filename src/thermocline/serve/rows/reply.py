@@ -1,4 +1,4 @@
-"""What every worker takes from a request, and what it says of its rows."""
+"""Parse a query request to a worker, and build its reply."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 from thermocline.serve.rows.encode import encode
-from thermocline.serve.wire.jobs import Failed
+from thermocline.serve.wire.jobs import WorkerError
 
 FORMATS = ("json", "arrow", "csv", "trino")
 
 
-def checked(request: Mapping[str, Any]) -> tuple[str, Any, int, int]:
-    """The SQL, format, most rows and most bytes of a request, or Failed when one is missing."""
+def parse_request(request: Mapping[str, Any]) -> tuple[str, Any, int, int]:
+    """Return SQL, format, row limit and byte limit of a request.
+
+    Raises WorkerError when one is missing.
+    """
     sql, format_ = request.get("sql"), request.get("format", "json")
     rows, size = request.get("rows"), request.get("bytes")
     if (
@@ -25,16 +28,16 @@ def checked(request: Mapping[str, Any]) -> tuple[str, Any, int, int]:
         or not isinstance(size, int)
         or not isinstance(request.get("tables"), dict)
     ):
-        raise Failed("query", "A query needs sql, tables, format, rows and bytes.")
+        raise WorkerError("query", "A query needs sql, tables, format, rows and bytes.")
     return sql, format_, rows, size
 
 
-def reply(
+def build_reply(
     table: pa.Table, format_: Any, began: float, read: Mapping[str, Any]
 ) -> tuple[dict[str, Any], bytes]:
-    """What a worker says of rows, and the rows encoded.
+    """Encode a result; return the header of the reply and its body.
 
-    The query began at `began`; `read` is what more there is to say of what it read.
+    The query began at `began`; `read` has further fields on what it read.
     """
     executed = time.perf_counter()
     columns, body = encode(table, format_)
@@ -45,7 +48,7 @@ def reply(
     return {"columns": columns, "count": table.num_rows, "ms": ms, **read}, body
 
 
-def as_asked(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker read that reads exactly the snapshots that a request names."""
+def requested_snapshots(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the snapshots that a request names, for a worker that reads exactly those."""
     tables = request["tables"].values()
     return {"snapshots": {of["table"]: str(of["snapshot"]) for of in tables}}

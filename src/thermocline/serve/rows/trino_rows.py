@@ -1,7 +1,7 @@
-"""Rows that come from a Trino server, in the forms in which we answer.
+"""Encode the rows of a Trino server in the formats of our answers.
 
-The same values have the same text whoever gave them: `encode` writes what comes from our own
-workers, which have Arrow; this writes what comes as Trino's JSON, and imports none.
+The same value has the same text from every engine. `encode` writes Arrow tables of our own workers;
+this module writes the JSON of Trino, and imports no Arrow.
 """
 
 from __future__ import annotations
@@ -13,101 +13,102 @@ from datetime import UTC, datetime, timezone
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from thermocline.serve.rows.cell import cell
-from thermocline.serve.terms import Column, Format, Rows
+from thermocline.serve.rows.csv_cell import escape_cell
+from thermocline.serve.values import EncodedRows, Format, ResultColumn
 
-_ARROW = {
+_ARROW_NAMES = {
     "boolean": "bool", "tinyint": "int8", "smallint": "int16", "integer": "int32",
     "bigint": "int64", "real": "float", "double": "double", "varchar": "string", "char": "string",
     "varbinary": "binary", "date": "date32[day]", "json": "string", "uuid": "string",
     "unknown": "null",
 }  # fmt: skip
-_NUMBERS = frozenset({"tinyint", "smallint", "integer", "bigint", "real", "double", "decimal",
-                      "boolean"})  # fmt: skip
-_NAMES = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
-_MOMENT = re.compile(r"(\S+) (\d\d:\d\d:\d\d)(?:\.(\d+))?(?: (\S+))?")
+_UNQUOTED_TYPES = frozenset(
+    {"tinyint", "smallint", "integer", "bigint", "real", "double", "decimal", "boolean"}
+)
+_NON_FINITE = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
+_TIMESTAMP = re.compile(r"(\S+) (\d\d:\d\d:\d\d)(?:\.(\d+))?(?: (\S+))?")
 _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-Write = Callable[[Any], Any]
-"""A value of Trino's JSON as a value of ours."""
+ValueWriter = Callable[[Any], Any]
+"""Converts a value of Trino's JSON to the value of the answer."""
 
 
-class Reader:
-    """Takes Trino's answers one after the other and keeps their rows, encoded."""
+class TrinoRowReader:
+    """Takes the pages of a Trino query in order and keeps their rows, encoded."""
 
     def __init__(self, format: Format) -> None:
         self._format = format
-        self._columns: tuple[Column, ...] = ()
-        self._writers: list[Write] = []
-        self._cells: list[bool] = []
+        self._columns: tuple[ResultColumn, ...] = ()
+        self._writers: list[ValueWriter] = []
+        self._is_unquoted: list[bool] = []
         self._lines: list[str] = []
         self.count = 0
         self.size = 0
 
-    def take(self, said: Mapping[str, Any]) -> None:
-        """One answer: perhaps with columns, perhaps with rows."""
-        if not self._columns and said.get("columns"):
-            self._begin(said["columns"])
-        for row in said.get("data") or ():
+    def add_page(self, page: Mapping[str, Any]) -> None:
+        """Add one page, which may have columns and rows."""
+        if not self._columns and page.get("columns"):
+            self._set_columns(page["columns"])
+        for row in page.get("data") or ():
             values = [
                 None if value is None else write(value)
                 for value, write in zip(row, self._writers, strict=True)
             ]
-            line = self._csv(values) if self._format == "csv" else _dumps(values) + "\n"
+            line = self._csv_line(values) if self._format == "csv" else _dumps(values) + "\n"
             self._lines.append(line)
             self.count += 1
             self.size += len(line)
 
-    def rows(self, ms: Mapping[str, float]) -> Rows:
-        """All of them."""
-        return Rows(self._columns, self.count, "".join(self._lines).encode(), ms)
+    def to_rows(self, ms: Mapping[str, float]) -> EncodedRows:
+        """Return all rows."""
+        return EncodedRows(self._columns, self.count, "".join(self._lines).encode(), ms)
 
-    def _begin(self, columns: list[Mapping[str, Any]]) -> None:
-        kinds = [column["typeSignature"] for column in columns]
+    def _set_columns(self, columns: list[Mapping[str, Any]]) -> None:
+        signatures = [column["typeSignature"] for column in columns]
         self._columns = tuple(
-            Column(str(column["name"]), _arrow(kind), _word(kind))
-            for column, kind in zip(columns, kinds, strict=True)
+            ResultColumn(str(column["name"]), _arrow_type(signature), _trino_type(signature))
+            for column, signature in zip(columns, signatures, strict=True)
         )
-        writer = _as_trino if self._format == "trino" else _as_json
-        self._writers = [writer(kind) for kind in kinds]
-        self._cells = [kind["rawType"] in _NUMBERS for kind in kinds]
+        writer = _trino_writer if self._format == "trino" else _json_writer
+        self._writers = [writer(signature) for signature in signatures]
+        self._is_unquoted = [signature["rawType"] in _UNQUOTED_TYPES for signature in signatures]
         if self._format == "csv":
-            line = ",".join(cell(column.name) for column in self._columns) + "\r\n"
+            line = ",".join(escape_cell(column.name) for column in self._columns) + "\r\n"
             self._lines.append(line)
 
-    def _csv(self, values: list[Any]) -> str:
+    def _csv_line(self, values: list[Any]) -> str:
         cells = []
-        for value, plain in zip(values, self._cells, strict=True):
+        for value, is_unquoted in zip(values, self._is_unquoted, strict=True):
             if value is None:
                 cells.append("")
-            elif plain:
+            elif is_unquoted:
                 cells.append(value if isinstance(value, str) else _dumps(value))
             else:
-                cells.append(cell(value if isinstance(value, str) else _dumps(value)))
+                cells.append(escape_cell(value if isinstance(value, str) else _dumps(value)))
         return ",".join(cells) + "\r\n"
 
 
 # Types -------------------------------------------------------------------------------------------
 
 
-def _parts(kind: Mapping[str, Any]) -> list[Any]:
-    return [argument["value"] for argument in kind.get("arguments") or ()]
+def _type_arguments(signature: Mapping[str, Any]) -> list[Any]:
+    return [argument["value"] for argument in signature.get("arguments") or ()]
 
 
-def _members(kind: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The names and types of a row."""
+def _row_fields(signature: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the names and types of a row type."""
     return [
         (str((part.get("fieldName") or {}).get("name", "")), part["typeSignature"])
-        for part in _parts(kind)
+        for part in _type_arguments(signature)
     ]
 
 
-def _arrow(kind: Mapping[str, Any]) -> str:
-    """Arrow's word for a type of Trino's."""
-    raw, parts = kind["rawType"], _parts(kind)
+def _arrow_type(signature: Mapping[str, Any]) -> str:
+    """Return the Arrow name of a Trino type."""
+    raw, arguments = signature["rawType"], _type_arguments(signature)
     match raw:
         case "decimal":
-            return f"decimal128({parts[0]}, {parts[1]})"
+            return f"decimal128({arguments[0]}, {arguments[1]})"
         case "timestamp":
             return "timestamp[us]"
         case "timestamp with time zone":
@@ -115,63 +116,65 @@ def _arrow(kind: Mapping[str, Any]) -> str:
         case "time":
             return "time64[us]"
         case "array":
-            return f"list<element: {_arrow(parts[0])}>"
+            return f"list<element: {_arrow_type(arguments[0])}>"
         case "map":
-            return f"map<{_arrow(parts[0])}, {_arrow(parts[1])}>"
+            return f"map<{_arrow_type(arguments[0])}, {_arrow_type(arguments[1])}>"
         case "row":
-            return f"struct<{', '.join(f'{n}: {_arrow(k)}' for n, k in _members(kind))}>"
-    return _ARROW.get(raw, "string")
+            return (
+                f"struct<{', '.join(f'{n}: {_arrow_type(k)}' for n, k in _row_fields(signature))}>"
+            )
+    return _ARROW_NAMES.get(raw, "string")
 
 
-def _word(kind: Mapping[str, Any]) -> str:
-    """Trino's word for the type, without widths that our other engines do not know."""
-    raw, parts = kind["rawType"], _parts(kind)
+def _trino_type(signature: Mapping[str, Any]) -> str:
+    """Return the Trino name of the type, without lengths that other engines do not have."""
+    raw, arguments = signature["rawType"], _type_arguments(signature)
     match raw:
         case "decimal":
-            return f"decimal({parts[0]},{parts[1]})"
+            return f"decimal({arguments[0]},{arguments[1]})"
         case "timestamp" | "time":
-            return f"{raw}({max(_digits(parts), 6)})"
+            return f"{raw}({max(_precision(arguments), 6)})"
         case "timestamp with time zone":
-            return f"timestamp({max(_digits(parts), 6)}) with time zone"
+            return f"timestamp({max(_precision(arguments), 6)}) with time zone"
         case "array":
-            return f"array({_word(parts[0])})"
+            return f"array({_trino_type(arguments[0])})"
         case "map":
-            return f"map({_word(parts[0])}, {_word(parts[1])})"
+            return f"map({_trino_type(arguments[0])}, {_trino_type(arguments[1])})"
         case "row":
-            members = (f"{_quoted(name)} {_word(of)}" for name, of in _members(kind))
-            return f"row({', '.join(members)})"
+            fields = (f"{_quote(name)} {_trino_type(of)}" for name, of in _row_fields(signature))
+            return f"row({', '.join(fields)})"
     return str(raw)
 
 
-def _digits(parts: list[Any]) -> int:
-    return int(parts[0]) if parts else 3
+def _precision(arguments: list[Any]) -> int:
+    return int(arguments[0]) if arguments else 3
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 # Values ------------------------------------------------------------------------------------------
 
 
-def _as_json(kind: Mapping[str, Any]) -> Write:
-    """How values of a type are written in our JSON."""
-    raw, parts = kind["rawType"], _parts(kind)
+def _json_writer(signature: Mapping[str, Any]) -> ValueWriter:
+    """Return the function that converts values of a type to our JSON."""
+    raw, arguments = signature["rawType"], _type_arguments(signature)
     match raw:
         case "double" | "real":
-            return lambda value: _NAMES.get(value, value) if isinstance(value, str) else value
+            return lambda value: _NON_FINITE.get(value, value) if isinstance(value, str) else value
         case "timestamp":
-            return lambda value: _iso(value, zoned=False)
+            return lambda value: _format_iso(value, zoned=False)
         case "timestamp with time zone":
-            return lambda value: _iso(value, zoned=True)
+            return lambda value: _format_iso(value, zoned=True)
         case "time":
-            return lambda value: _trimmed(str(value))
+            return lambda value: _format_time(str(value))
         case "array":
-            return _each(_as_json(parts[0]))
+            return _list_writer(_json_writer(arguments[0]))
         case "map":
-            return _map(parts[0], _as_json(parts[1]))
+            return _map_writer(arguments[0], _json_writer(arguments[1]))
         case "row":
-            names = [(name, _as_json(of)) for name, of in _members(kind)]
+            names = [(name, _json_writer(of)) for name, of in _row_fields(signature)]
             return lambda value: {
                 name: None if held is None else write(held)
                 for (name, write), held in zip(names, value, strict=True)
@@ -179,36 +182,36 @@ def _as_json(kind: Mapping[str, Any]) -> Write:
     return lambda value: value
 
 
-def _as_trino(kind: Mapping[str, Any]) -> Write:
-    """Trino's own values, with times as our other engines give them: in microseconds and UTC."""
-    raw, parts = kind["rawType"], _parts(kind)
+def _trino_writer(signature: Mapping[str, Any]) -> ValueWriter:
+    """Return the function that keeps Trino's values, with times in microseconds and UTC."""
+    raw, arguments = signature["rawType"], _type_arguments(signature)
     match raw:
         case "timestamp":
-            return lambda value: _trino_moment(value, zoned=False)
+            return lambda value: _format_trino(value, zoned=False)
         case "timestamp with time zone":
-            return lambda value: _trino_moment(value, zoned=True)
+            return lambda value: _format_trino(value, zoned=True)
         case "array":
-            return _each(_as_trino(parts[0]))
+            return _list_writer(_trino_writer(arguments[0]))
         case "row":
-            writers = [_as_trino(of) for _, of in _members(kind)]
+            writers = [_trino_writer(of) for _, of in _row_fields(signature)]
             return lambda value: [
                 None if held is None else write(held)
                 for write, held in zip(writers, value, strict=True)
             ]
         case "map":
-            write = _as_trino(parts[1])
+            write = _trino_writer(arguments[1])
             return lambda value: {
                 name: None if held is None else write(held) for name, held in value.items()
             }
     return lambda value: value
 
 
-def _each(write: Write) -> Write:
+def _list_writer(write: ValueWriter) -> ValueWriter:
     return lambda value: [None if held is None else write(held) for held in value]
 
 
-def _map(key: Mapping[str, Any], write: Write) -> Write:
-    """An object where the keys are text; otherwise pairs, with keys of their own type."""
+def _map_writer(key: Mapping[str, Any], write: ValueWriter) -> ValueWriter:
+    """Write an object where the keys are text, otherwise pairs whose keys keep their type."""
     if key["rawType"] in {"varchar", "char"}:
         return lambda value: {k: None if v is None else write(v) for k, v in value.items()}
     integer = key["rawType"] in {"tinyint", "smallint", "integer", "bigint"}
@@ -217,21 +220,23 @@ def _map(key: Mapping[str, Any], write: Write) -> Write:
     ]
 
 
-def _moment(value: str, zoned: bool) -> tuple[datetime, str] | None:
-    """A time, in UTC where it has a zone, and its fraction; None when Python cannot tell it."""
-    found = _MOMENT.fullmatch(value)
+def _parse_timestamp(value: str, zoned: bool) -> tuple[datetime, str] | None:
+    """Return a time, in UTC where it has a zone, and its fraction; None when Python cannot parse
+    it.
+    """
+    found = _TIMESTAMP.fullmatch(value)
     if found is None or bool(found[4]) is not zoned:
         return None
     try:
-        moment = datetime.fromisoformat(f"{found[1]}T{found[2]}")
+        timestamp = datetime.fromisoformat(f"{found[1]}T{found[2]}")
         if found[4] and found[4] != "UTC":
-            moment = moment.replace(tzinfo=_zone(found[4])).astimezone(UTC)
+            timestamp = timestamp.replace(tzinfo=_parse_zone(found[4])).astimezone(UTC)
     except (ValueError, OverflowError, KeyError):
         return None
-    return moment.replace(tzinfo=None), found[3] or ""
+    return timestamp.replace(tzinfo=None), found[3] or ""
 
 
-def _zone(name: str) -> timezone | ZoneInfo:
+def _parse_zone(name: str) -> timezone | ZoneInfo:
     if re.fullmatch(r"[+-]\d\d:\d\d", name):
         offset = datetime.fromisoformat(f"2000-01-01T00:00:00{name}").tzinfo
         assert isinstance(offset, timezone)
@@ -239,24 +244,24 @@ def _zone(name: str) -> timezone | ZoneInfo:
     return ZoneInfo(name)
 
 
-def _iso(value: str, *, zoned: bool) -> str:
-    found = _moment(value, zoned)
+def _format_iso(value: str, *, zoned: bool) -> str:
+    found = _parse_timestamp(value, zoned)
     if found is None:
         return value
-    moment, fraction = found
+    timestamp, fraction = found
     digits = fraction.ljust(6, "0") if fraction.strip("0") else ""
-    return f"{moment.isoformat()}{'.' if digits else ''}{digits}{'+00:00' if zoned else ''}"
+    return f"{timestamp.isoformat()}{'.' if digits else ''}{digits}{'+00:00' if zoned else ''}"
 
 
-def _trino_moment(value: str, *, zoned: bool) -> str:
-    found = _moment(value, zoned)
+def _format_trino(value: str, *, zoned: bool) -> str:
+    found = _parse_timestamp(value, zoned)
     if found is None:
         return value
-    moment, fraction = found
-    return f"{moment.isoformat(' ')}.{fraction.ljust(6, '0')}{' UTC' if zoned else ''}"
+    timestamp, fraction = found
+    return f"{timestamp.isoformat(' ')}.{fraction.ljust(6, '0')}{' UTC' if zoned else ''}"
 
 
-def _trimmed(value: str) -> str:
-    """A time of day as Python writes it: without a fraction that is zero, else with six digits."""
+def _format_time(value: str) -> str:
+    """Return a time of day as Python writes it: six fractional digits, or none when zero."""
     clock, _, fraction = value.partition(".")
     return f"{clock}.{fraction.ljust(6, '0')}" if fraction.strip("0") else clock

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from thermocline.serve.terms import Head
 from thermocline.serve.trino import kinds
+from thermocline.serve.values import TableHead
 from thermocline.sql.guard import LAKE
 
 SYSTEM = "system"
@@ -25,7 +25,7 @@ Row = tuple[Cell, ...]
 class Lake:
     """What is to be listed: the tables of the lake, by layer and name."""
 
-    heads: Mapping[str, Head]
+    heads: Mapping[str, TableHead]
 
     def schemas(self, catalog: str) -> list[str]:
         """The schemas of a catalog: the layers, and what every catalog has."""

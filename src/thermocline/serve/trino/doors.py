@@ -14,12 +14,12 @@ from starlette.routing import Route
 from thermocline import telemetry
 from thermocline.errors import NotFound, ThermoclineError, Transient
 from thermocline.serve.failures import Busy, Forbidden, TooMuch, Unauthenticated
-from thermocline.serve.terms import Caller
 from thermocline.serve.trino import sessions
 from thermocline.serve.trino.catalog_tables import VERSION
 from thermocline.serve.trino.faults import Faulty, described
 from thermocline.serve.trino.queries import Gone, Limits, Page, Queries, Query
 from thermocline.serve.trino.statement import Router, run
+from thermocline.serve.values import Caller
 
 if TYPE_CHECKING:
     from starlette.requests import Request

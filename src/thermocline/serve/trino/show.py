@@ -13,7 +13,7 @@ from thermocline.serve.trino.outcome import Outcome
 from thermocline.serve.trino.resolve import known, location
 from thermocline.serve.trino.sessions import PROPERTIES, Session
 from thermocline.serve.trino.words import Words
-from thermocline.sql import vocabulary
+from thermocline.sql import allowlist
 from thermocline.sql.guard import LAKE, shown
 
 
@@ -153,8 +153,8 @@ def _functions(words: Words) -> Outcome:
     if words.took_one("FROM", "IN"):
         words.names(most=2)
     wanted = _wanted(words)
-    found = dict.fromkeys(vocabulary.NAMED, "scalar")
-    for kind in vocabulary.FUNCTIONS:
+    found = dict.fromkeys(allowlist.NAMED, "scalar")
+    for kind in allowlist.FUNCTIONS:
         node = getattr(exp, kind, None)
         if node is not None:
             sort = "aggregate" if issubclass(node, exp.AggFunc) else "scalar"

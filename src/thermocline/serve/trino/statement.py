@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote_plus
 
 from thermocline.serve.failures import Busy
-from thermocline.serve.terms import Answer, Ask, Caller, Lookout
 from thermocline.serve.trino import bind, outcome, sessions, show
 from thermocline.serve.trino.catalog_tables import Lake
 from thermocline.serve.trino.faults import Faulty
 from thermocline.serve.trino.outcome import Outcome
 from thermocline.serve.trino.resolve import Resolved, resolve
 from thermocline.serve.trino.words import Words, leading, parsed, tokens
+from thermocline.serve.values import Answer, Caller, LakeState, QueryRequest
 from thermocline.sql.guard import guard, shown
-from thermocline.sql.zones import depend_on_session
+from thermocline.sql.session_zone import depend_on_session
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -52,16 +52,16 @@ _OTHERS = frozenset(
 class Router(Protocol):
     """What is needed of the router."""
 
-    async def answer(self, ask: Ask, caller: Caller) -> Answer:
+    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer:
         """Answer a question, or raise."""
 
-    async def answer_tree(self, tree: exp.Query, ask: Ask, caller: Caller) -> Answer:
+    async def answer_tree(self, tree: exp.Query, ask: QueryRequest, caller: Caller) -> Answer:
         """Answer a query of our own making, without stored tables."""
 
-    async def explain(self, ask: Ask, caller: Caller) -> dict[str, Any]:
+    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]:
         """Where a question would go, and why."""
 
-    def lookout(self, caller: Caller | None = None) -> Lookout:
+    def lake_state(self, caller: Caller | None = None) -> LakeState:
         """What is known of the lake, or what a caller may know of it."""
 
 
@@ -75,14 +75,14 @@ class Asking:
 
 async def run(text: str, session: Session, caller: Caller, router: Router) -> Outcome:
     """Do what a statement says. Raises what is wrong with it, as a ThermoclineError."""
-    lake = Lake(router.lookout(caller).heads)
+    lake = Lake(router.lake_state(caller).table_heads)
     if len(text) > _AT_ONCE:
         found = await asyncio.to_thread(read, text, session, lake)
     else:
         found = read(text, session, lake)
     if isinstance(found, Outcome):
         return found
-    ask = Ask(
+    ask = QueryRequest(
         sql=found.query.sql,
         dialect="trino",
         format="trino",

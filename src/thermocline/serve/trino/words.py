@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from thermocline.engine.unread import said_of
+from thermocline.engine.sql_errors import said_of
 from thermocline.serve.trino.faults import Faulty
 from thermocline.sql.guard import CONFUSED, Bounds, readable, shown
 
@@ -64,7 +64,7 @@ def parsed(words: list[Token], sql: str) -> exp.Query:
     import sqlglot
     from sqlglot import errors, exp
 
-    from thermocline.sql.dialect.trino_text import TrinoText
+    from thermocline.sql.dialect.trino_parser import TrinoText
 
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it warns with the query's text
     parser = TrinoText().parser(error_level=sqlglot.ErrorLevel.IMMEDIATE)

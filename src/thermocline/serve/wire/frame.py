@@ -1,7 +1,7 @@
-"""A frame: what one process of serving says to another at a time.
+"""A frame: the unit of the protocol, encoded and decoded here; `protocol` sends it.
 
 4 bytes (big-endian) length of the header, the header (a JSON object in UTF-8), 8 bytes length of
-the body, the body. Here is the form only; `wire` carries it.
+the body, the body.
 """
 
 from __future__ import annotations
@@ -13,68 +13,71 @@ from typing import Any
 
 from thermocline.errors import Permanent, Transient
 
-LARGEST_HEADER = 16 << 20
-LARGEST_BODY = 1 << 30
+MAX_HEADER_BYTES = 16 << 20
+MAX_BODY_BYTES = 1 << 30
 
 Body = bytes | bytearray | memoryview
 HEADER_SIZE = struct.Struct(">I")
 BODY_SIZE = struct.Struct(">Q")
 
 
-class Lost(Transient):
-    """The other side is gone, or does not take us in. What it was asked has no answer."""
+class ConnectionLost(Transient):
+    """The peer is gone, or refuses the connection. Requests in flight have no answer."""
 
     code = "lost"
 
 
-class Malformed(Permanent):
-    """What came over the wire is not a frame, or is larger than a frame may be."""
+class MalformedFrame(Permanent):
+    """The bytes received are not a frame, or announce more than a frame may have."""
 
     code = "malformed"
 
 
 @dataclass(frozen=True)
 class Frame:
-    """What one side said: a JSON object, and bytes that belong to it."""
+    """A JSON object, and bytes that belong to it."""
 
     header: dict[str, Any]
     body: Body = b""
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """What went wrong, when this is a reply that says so."""
+        """The error of a reply that failed, None of any other frame."""
         return self.header.get("error") or {} if self.header.get("ok") is False else None
 
 
-def packed(header: dict[str, Any], body: Body = b"") -> list[Body]:
-    """A frame as the pieces that go out one after the other."""
-    return [head(header, body), body] if body else [head(header, body)]
+def pack_frame(header: dict[str, Any], body: Body = b"") -> list[Body]:
+    """Return a frame as the buffers to send one after the other."""
+    return [pack_prefix(header, body), body] if body else [pack_prefix(header, body)]
 
 
-def head(header: dict[str, Any], body: Body) -> bytes:
-    """Everything of a frame that stands before its body."""
+def pack_prefix(header: dict[str, Any], body: Body) -> bytes:
+    """Return everything of a frame that precedes its body.
+
+    Raises MalformedFrame when it is too large.
+    """
     written = json.dumps(header, separators=(",", ":")).encode()
-    if len(written) > LARGEST_HEADER or len(body) > LARGEST_BODY:
-        raise Malformed(
+    if len(written) > MAX_HEADER_BYTES or len(body) > MAX_BODY_BYTES:
+        raise MalformedFrame(
             f"A frame of {len(written)} + {len(body)} bytes is larger than a frame may be."
         )
     return b"".join((HEADER_SIZE.pack(len(written)), written, BODY_SIZE.pack(len(body))))
 
 
-def header_of(written: Body) -> dict[str, Any]:
-    """The header that these bytes are."""
+def parse_header(written: Body) -> dict[str, Any]:
+    """Return the header in these bytes. Raises MalformedFrame."""
     try:
         header = json.loads(bytes(written))
     except (ValueError, RecursionError) as error:
-        raise Malformed("A frame's header is not JSON.") from error
+        raise MalformedFrame("A frame's header is not JSON.") from error
     if not isinstance(header, dict):
-        raise Malformed("A frame's header is not a JSON object.")
+        raise MalformedFrame("A frame's header is not a JSON object.")
     return header
 
 
-def size_of(form: struct.Struct, written: Body, largest: int) -> int:
-    """The size that these bytes announce, when it may be so large."""
+def parse_size(form: struct.Struct, written: Body, largest: int) -> int:
+    """Return the announced size. Raises MalformedFrame when it is more than `largest`."""
     (size,) = form.unpack(written)
     if size > largest:
-        raise Malformed(f"A frame announces {size} bytes; at most {largest} are taken.")
+        raise MalformedFrame(f"A frame announces {size} bytes; at most {largest} are taken.")
     return int(size)

@@ -1,4 +1,4 @@
-"""Queries of a worker: those that wait for a thread, those that run, and which must end."""
+"""Queries of a worker: queued, running, and those that have to end."""
 
 from __future__ import annotations
 
@@ -11,112 +11,123 @@ from typing import Any
 
 from thermocline.errors import ThermoclineError
 from thermocline.serve.wire.connection import Connection
-from thermocline.serve.wire.wire import Body
+from thermocline.serve.wire.protocol import Body
 
-LONGEST_SECONDS = 3600.0
-GIVEN_BACK = 1.0
+MAX_QUERY_SECONDS = 3600.0
+MEMORY_RELEASE_SECONDS = 1.0
 """Seconds within which the memory of a query that ended is free again."""
-BEHIND = 8
-"""How far a thread steps back for others when its query takes long, in the words of `nice`."""
+SLOW_QUERY_NICE = 8
+"""How much is added to the nice value of a thread whose query takes long."""
 
 
-class Failed(ThermoclineError):
-    """A query that has no answer. `code` says why, in the words that workers and router share."""
+class WorkerError(ThermoclineError):
+    """The error that a worker replies.
+
+    `code` is the reason, one of those that workers and router share.
+    """
 
     def __init__(self, code: str, cause: str, next_step: str = "", **details: Any) -> None:
         super().__init__(cause, next_step, **details)
         self.code = code
 
 
-class Broken(Exception):
-    """The engine no longer does what it always does: the process can only be replaced."""
+class EngineBroken(Exception):
+    """The engine is in a state that only a new process can repair."""
 
 
 class Job:
-    """One query: who asked, until when it may run, and whether it was answered."""
+    """One query: its connection, its deadline, and whether it was answered."""
 
     def __init__(self, key: str, connection: Connection, request: dict[str, Any]) -> None:
         self.key = key
         self.connection = connection
         self.request = request
-        self.began = time.monotonic()
+        self.began_at = time.monotonic()
         seconds = request.get("seconds")
-        self.seconds = LONGEST_SECONDS
-        if isinstance(seconds, int | float) and 0 <= seconds < LONGEST_SECONDS:
+        self.seconds = MAX_QUERY_SECONDS
+        if isinstance(seconds, int | float) and 0 <= seconds < MAX_QUERY_SECONDS:
             self.seconds = float(seconds)
-        patience = request.get("patience")
-        self.patience = min(patience, self.seconds) if isinstance(patience, float) else self.seconds
+        crowded_seconds = request.get("crowded_seconds")
+        self.crowded_seconds = (
+            min(crowded_seconds, self.seconds)
+            if isinstance(crowded_seconds, float)
+            else self.seconds
+        )
         """How long it may wait for a thread, and run beside others."""
-        self.crowded = False
-        """Whether others ran beside or just before it, and may have the memory that it lacked."""
-        most = request.get("bytes")
-        self.bytes = most if isinstance(most, int) else None
-        self.mark: str | None = None
+        self.ran_concurrently = False
+        """Whether others ran beside or just before it, and may hold the memory that it lacked."""
+        limit = request.get("bytes")
+        self.bytes = limit if isinstance(limit, int) else None
+        self.end_reason: str | None = None
         """Why it must end: `too-long`, `crowded`, `cancelled` or `memory`."""
-        self.marked_at = 0.0
-        self.started = False
+        self.end_requested_at = 0.0
+        self.is_started = False
         self.thread = 0
-        """The system's id of the thread that runs it."""
-        self.stepped_back = False
+        """The operating system's id of the thread that runs it."""
+        self.is_deprioritized = False
         self._answered = threading.Lock()
 
-    def end(self, mark: str) -> None:
-        """Say that it must end; the first reason stays."""
-        if self.mark is None:
-            self.marked_at = time.monotonic()
-            self.mark = mark
+    def request_end(self, end_reason: str) -> None:
+        """Request that it end; the first reason stays."""
+        if self.end_reason is None:
+            self.end_requested_at = time.monotonic()
+            self.end_reason = end_reason
 
-    def marked(self) -> Failed:
-        """The error of a query that had to end."""
-        if self.mark == "cancelled":
-            return Failed("cancelled", "The query was cancelled.")
-        if not self.started and self.mark != "memory":
-            return Failed("busy", f"No thread was free for {self.patience:g} s.", "Ask again.")
-        if self.mark == "crowded":
-            return Failed("crowded", f"It took {self.patience:g} s beside others.", "Ask again.")
-        if self.mark == "memory":  # which others may have taken before it
-            return Failed("crowded", "Memory was short while the query ran.", "Ask again.")
-        return Failed("too-long", f"The query ran longer than {self.seconds:g} s.",
-                      "Ask for less, or allow more time.")  # fmt: skip
+    def end_error(self) -> WorkerError:
+        """Return the error of a query that had to end."""
+        if self.end_reason == "cancelled":
+            return WorkerError("cancelled", "The query was cancelled.")
+        if not self.is_started and self.end_reason != "memory":
+            return WorkerError(
+                "busy", f"No thread was free for {self.crowded_seconds:g} s.", "Retry later."
+            )
+        if self.end_reason == "crowded":
+            return WorkerError(
+                "crowded", f"It took {self.crowded_seconds:g} s beside others.", "Retry later."
+            )
+        if self.end_reason == "memory":  # others may have taken it before
+            return WorkerError("crowded", "Memory was short while the query ran.", "Retry later.")
+        return WorkerError("too-long", f"The query ran longer than {self.seconds:g} s.",
+                      "Read less data, or allow more time.")  # fmt: skip
 
-    def answer(self, said: dict[str, Any] | ThermoclineError, body: Body = b"") -> None:
-        """Reply, once: what comes later is dropped."""
+    def answer(self, reply: dict[str, Any] | ThermoclineError, body: Body = b"") -> None:
+        """Reply once; later replies are dropped."""
         if not self._answered.acquire(blocking=False):
             return
-        if isinstance(said, ThermoclineError):
-            failed = self.marked() if self.mark else said
-            if failed.code == "memory" and self.crowded:
-                failed = Failed(
-                    "crowded", "Memory ran out while several queries ran.", "Ask again."
+        if isinstance(reply, ThermoclineError):
+            failed = self.end_error() if self.end_reason else reply
+            if failed.code == "memory" and self.ran_concurrently:
+                failed = WorkerError(
+                    "crowded", "Memory ran out while several queries ran.", "Retry later."
                 )
             self.connection.fail(self.request, failed)
         elif self.bytes is not None and len(body) > self.bytes:
             self.connection.fail(self.request, too_large(self.bytes))
         else:
-            self.connection.reply(self.request, said, body)
+            self.connection.reply(self.request, reply, body)
 
 
-def too_large(most: int) -> Failed:
-    """The error of a result with more bytes than were allowed."""
-    return Failed("too-large", f"The result has more than {most} bytes.",
-                  "Ask for fewer rows or columns.", bytes=most)  # fmt: skip
+def too_large(limit: int) -> WorkerError:
+    """Return the error of a result with more bytes than allowed."""
+    return WorkerError("too-large", f"The result has more than {limit} bytes.",
+                  "Ask for fewer rows or columns.", bytes=limit)  # fmt: skip
 
 
-def too_many_rows(most: int) -> Failed:
-    """The error of a result with more rows than were allowed."""
-    return Failed("too-many-rows", f"The result has more than {most} rows.",
-                  "Aggregate, filter, or add a LIMIT.", rows=most)  # fmt: skip
+def too_many_rows(limit: int) -> WorkerError:
+    """Return the error of a result with more rows than allowed."""
+    return WorkerError("too-many-rows", f"The result has more than {limit} rows.",
+                  "Aggregate, filter, or add a LIMIT.", rows=limit)  # fmt: skip
 
 
-class Jobs:
-    """All queries of a worker: at most so many at a time, those that run among them."""
+class JobQueue:
+    """All queries of a worker, queued and running: together at most `capacity`."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._capacity = limit
         self._waiting: deque[Job] = deque()
         self._running: dict[str, Job] = {}
         self._changed = threading.Condition()
-        self._ended = -GIVEN_BACK
+        self._last_finished_at = -MEMORY_RELEASE_SECONDS
 
     @property
     def running(self) -> int:
@@ -129,80 +140,91 @@ class Jobs:
         return len(self._waiting)
 
     def add(self, job: Job) -> bool:
-        """Take a query in, unless there are too many."""
+        """Queue a query. Returns False when the queue is full."""
         with self._changed:
-            if len(self._waiting) + len(self._running) >= self._most:
+            if len(self._waiting) + len(self._running) >= self._capacity:
                 return False
             self._waiting.append(job)
             self._changed.notify()
             return True
 
     def next(self) -> Job:
-        """Wait for a query to run; it counts as running until `done`."""
+        """Wait for a query to run; it counts as running until `finish`."""
         with self._changed:
             while not self._waiting:
                 self._changed.wait()
             job = self._waiting.popleft()
-            job.started = job.mark is None
+            job.is_started = job.end_reason is None
             job.thread = threading.get_native_id()
             self._running[job.key] = job
-            job.crowded = time.monotonic() - self._ended < GIVEN_BACK
+            job.ran_concurrently = (
+                time.monotonic() - self._last_finished_at < MEMORY_RELEASE_SECONDS
+            )
             if len(self._running) > 1:
                 for each in self._running.values():
-                    each.crowded = True
+                    each.ran_concurrently = True
             return job
 
-    def done(self, job: Job) -> None:
-        """It runs no more."""
+    def finish(self, job: Job) -> None:
+        """Remove a query that has run."""
         with self._changed:
             del self._running[job.key]
-            self._ended = time.monotonic()
+            self._last_finished_at = time.monotonic()
 
     def cancel(self, connection: Connection, asked: Any) -> None:
-        """Cancel the query that has this id on this connection; nobody can cancel another's."""
+        """Cancel the query with this id on this connection; queries of other connections are not
+        affected.
+        """
         for job in self._all():
             if job.connection is connection and job.request.get("id") == asked:
-                job.end("cancelled")
+                job.request_end("cancelled")
 
     def cancel_all(self, connection: Connection) -> None:
-        """Cancel what nobody waits for any more."""
+        """Cancel the queries of a connection that ended."""
         for job in self._all():
             if job.connection is connection:
-                job.end("cancelled")
+                job.request_end("cancelled")
 
-    def end_large(self, longer: float) -> None:
-        """Memory is short: end what has been running for so long that it may be the cause."""
-        late = time.monotonic() - longer
+    def end_long_running(self, seconds: float) -> None:
+        """End queries that have run longer than `seconds`: they may be why memory is short."""
+        late = time.monotonic() - seconds
         with self._changed:
             for job in self._running.values():
-                if job.began < late:
-                    job.end("memory")
+                if job.began_at < late:
+                    job.request_end("memory")
 
-    def step_back(self, longer: float) -> None:
-        """Have what runs longer than that let others go before it."""
-        late = time.monotonic() - longer
+    def deprioritize_slow(self, seconds: float) -> None:
+        """Raise the nice value of queries that have run longer than `seconds`, so that others go
+        first.
+        """
+        late = time.monotonic() - seconds
         with self._changed:
             for job in self._running.values():
-                if job.began < late and not job.stepped_back:
-                    job.stepped_back = True
+                if job.began_at < late and not job.is_deprioritized:
+                    job.is_deprioritized = True
                     with contextlib.suppress(OSError, AttributeError):  # Linux only
-                        os.setpriority(os.PRIO_PROCESS, job.thread, os.nice(0) + BEHIND)
+                        os.setpriority(os.PRIO_PROCESS, job.thread, os.nice(0) + SLOW_QUERY_NICE)
 
-    def overdue(self, now: float) -> list[Job]:
-        """Running queries that must end. Those that waited too long are answered and dropped."""
+    def expire(self, now: float) -> list[Job]:
+        """Return running queries that must end.
+
+        Queued ones past their limit are answered and removed.
+        """
         every = self._all()
         for job in every:
-            if now - job.began > job.seconds:
-                job.end("too-long")
-            elif now - job.began > job.patience and (job.crowded or not job.started):
-                job.end("crowded")  # somebody else may have room for it
+            if now - job.began_at > job.seconds:
+                job.request_end("too-long")
+            elif now - job.began_at > job.crowded_seconds and (
+                job.ran_concurrently or not job.is_started
+            ):
+                job.request_end("crowded")  # another engine may be free
         with self._changed:
-            dropped = [job for job in self._waiting if job.mark]
+            dropped = [job for job in self._waiting if job.end_reason]
             for job in dropped:
                 self._waiting.remove(job)
-            running = [job for job in self._running.values() if job.mark]
+            running = [job for job in self._running.values() if job.end_reason]
         for job in dropped:
-            job.answer(job.marked())
+            job.answer(job.end_error())
         return running
 
     def _all(self) -> list[Job]:

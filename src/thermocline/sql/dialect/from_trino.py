@@ -19,14 +19,14 @@ from thermocline.engine.query_types import (
 )
 from thermocline.sql.dialect import (
     nan,
-    shared,
-    texts,
+    shared_rules,
+    text_rules,
     trino_aggregates,
     trino_casts,
     trino_patterns,
 )
-from thermocline.sql.dialect.exact import quotient
-from thermocline.sql.dialect.rules import (
+from thermocline.sql.dialect.decimal_division import quotient
+from thermocline.sql.dialect.rewrite import (
     Rule,
     between,
     call,
@@ -38,11 +38,11 @@ from thermocline.sql.dialect.rules import (
     within,
     wrapped,
 )
-from thermocline.sql.dialect.shared import need
-from thermocline.sql.dialect.texts import text
+from thermocline.sql.dialect.shared_rules import need
+from thermocline.sql.dialect.text_rules import text
 from thermocline.sql.guard import DIVISION_BY_ZERO
 
-SAME = shared.SAME | {
+SAME = shared_rules.SAME | {
     "PercentRank", "CumeDist", "Ntile", "Year", "Month", "Day", "Hour", "Minute", "Second",
     "Quarter", "WeekOfYear", "DayOfYear", "DayOfMonth", "DayOfWeekIso", "LastDay", "TimeToUnix",
     "AnyValue", "Grouping",
@@ -114,7 +114,7 @@ def _whole(node: exp.Expr) -> exp.Expr:
 
 
 def _rounded(node: exp.Expr) -> exp.Expr:
-    if shared.decimals(node) is None or family(node.this) != "decimal":
+    if shared_rules.decimals(node) is None or family(node.this) != "decimal":
         return node
     kept = scale(node.this)
     if kept is None:
@@ -130,7 +130,7 @@ def _moved(node: exp.Expr) -> exp.Expr:
         and family(node.right) in TIMES
     ):
         node = typed(exp.Add(this=node.right, expression=node.left), node.type or T.UNKNOWN)
-    left, right = shared.adding(node)
+    left, right = shared_rules.adding(node)
     if left == "date" and right != "interval":
         unfaithful(f"{named(node)} of {left} and {right}")
     if left != "date":
@@ -143,7 +143,7 @@ def _multiplied(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Binary)
     if {family(node.left), family(node.right)} == {"interval", "integer"}:
         return node
-    return shared.RULES["Mul"](node)
+    return shared_rules.RULES["Mul"](node)
 
 
 def _from_seconds(node: exp.Expr) -> exp.Expr:
@@ -173,7 +173,7 @@ def _later(node: exp.Expr) -> exp.Expr:
     count = number(node.expression)
     if count is None:
         unfaithful("DATE_ADD of a count that is no constant")
-    unit = shared.unit(node)
+    unit = shared_rules.unit(node)
     found = exp.Add(
         this=wrapped(node.this),
         expression=exp.Interval(this=exp.Literal.string(str(count)), unit=exp.Var(this=unit)),
@@ -189,7 +189,7 @@ def _difference(node: exp.Expr) -> exp.Expr:
 
     Trino leaves out of both what is finer than a millisecond.
     """
-    unit = shared.unit(node).lower()
+    unit = shared_rules.unit(node).lower()
     if unit not in {"day", "hour", "minute", "second"}:
         unfaithful(f"DATE_DIFF by {unit}")
     families = {family(node.this), family(node.expression)}
@@ -203,7 +203,7 @@ def _difference(node: exp.Expr) -> exp.Expr:
 
 def _truncated(node: exp.Expr) -> exp.Expr:
     need(node.this, *TIMES, of=node)
-    shared.unit(node)
+    shared_rules.unit(node)
     return cast(node.copy(), T.DATE) if family(node.this) == "date" else node
 
 
@@ -307,36 +307,36 @@ def _case(node: exp.Expr) -> exp.Expr:
             equal = exp.EQ(this=next(sides), expression=next(sides))
             branch.set("this", _compared(equal))
         node = searched
-    return shared.RULES["Case"](node)
+    return shared_rules.RULES["Case"](node)
 
 
 def _extremes(node: exp.Expr) -> exp.Expr:
     nan.no_fractions(node, [node.this, *node.expressions], named(node))
-    return shared.RULES["Coalesce"](node)
+    return shared_rules.RULES["Coalesce"](node)
 
 
 def _nullif(node: exp.Expr) -> exp.Expr:
     nan.no_fractions(node, [node.this, node.expression], "NULLIF")
-    return shared.RULES["Nullif"](node)
+    return shared_rules.RULES["Nullif"](node)
 
 
 def _order(node: exp.Expr) -> exp.Expr:
-    return nan.sorted_below(shared.RULES["Order"](node), is_nan)
+    return nan.sorted_below(shared_rules.RULES["Order"](node), is_nan)
 
 
 def _list_item(node: exp.Expr) -> exp.Expr:
-    return call("list_extract", node.this, shared.place_in_list(node))
+    return call("list_extract", node.this, shared_rules.place_in_list(node))
 
 
 RULES: dict[str, Rule] = {
-    **shared.RULES,
+    **shared_rules.RULES,
     **spreading(
         {
             "Avg": _average, "Max": _most, "Min": _most,
             "ApproxDistinct": trino_aggregates.distinct,
             "ApproxQuantile": trino_aggregates.percentile,
         },
-        shared.RULES["Window"],
+        shared_rules.RULES["Window"],
     ),
     **dict.fromkeys(_COMPARISONS, _compared),
     **dict.fromkeys(("Floor", "Ceil"), _whole),
@@ -352,9 +352,10 @@ RULES: dict[str, Rule] = {
     "Div": _divided, "Round": _rounded, "DateAdd": _later, "DateDiff": _difference,
     "Extract": _extracted, "Date": trino_casts.to_date, "Upper": _upper, "Lower": _of_text,
     "Length": _of_text,
-    "ArraySize": _size, "Like": _like, "Escape": texts.escape, "RegexpLike": trino_patterns.matched,
-    "Substring": texts.substring, "Trim": _trimmed, "StrPosition": texts.position,
-    "Replace": texts.replaced, "TimeToStr": _formatted, "Sum": _summed,
+    "ArraySize": _size, "Like": _like, "Escape": text_rules.escape,
+    "RegexpLike": trino_patterns.matched,
+    "Substring": text_rules.substring, "Trim": _trimmed, "StrPosition": text_rules.position,
+    "Replace": text_rules.replaced, "TimeToStr": _formatted, "Sum": _summed,
     "Mod": _remainder, "Between": _between, "In": _within, "Nullif": _nullif,
     "Bracket": _list_item, "Order": _order,
 }  # fmt: skip

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from thermocline.engine.query_types import family
-from thermocline.sql.dialect.rules import compared, unfaithful
+from thermocline.sql.dialect.rewrite import compared, unfaithful
 
 FRACTIONS = frozenset({"double", "real"})
 IsNan = Callable[[exp.Expr], exp.Expr]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
-from thermocline.sql.dialect import shared, texts, zero
-from thermocline.sql.dialect.exact import averaged
-from thermocline.sql.dialect.letters import spark_lower, spark_upper
-from thermocline.sql.dialect.rules import (
+from thermocline.sql.dialect import shared_rules, signed_zero, text_rules
+from thermocline.sql.dialect.decimal_division import averaged
+from thermocline.sql.dialect.letter_case import spark_lower, spark_upper
+from thermocline.sql.dialect.rewrite import (
     Rule,
     alike,
     call,
@@ -23,10 +23,10 @@ from thermocline.sql.dialect.rules import (
     unfaithful,
     wrapped,
 )
-from thermocline.sql.dialect.shared import need
-from thermocline.sql.dialect.texts import text
+from thermocline.sql.dialect.shared_rules import need
+from thermocline.sql.dialect.text_rules import text
 
-SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
+SAME = shared_rules.SAME | {"PercentRank", "CumeDist", "Ntile"}
 
 
 def _divided(node: exp.Expr) -> exp.Expr:
@@ -39,7 +39,7 @@ def _divided(node: exp.Expr) -> exp.Expr:
         return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
     left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
     # No quotient is null but that by zero; and a power of 0 is infinity without a complaint.
-    unsigned = cast(zero.unsigned(node.right.copy()), T.DOUBLE)
+    unsigned = cast(signed_zero.unsigned(node.right.copy()), T.DOUBLE)
     power = call("POWER", unsigned, exp.Literal.number(-1))
     by_zero = exp.Mul(this=left.copy(), expression=power)
     quotient = call("TRY_DIVIDE", left, right)
@@ -65,8 +65,8 @@ def _remainder(node: exp.Expr) -> exp.Expr:
 
 def _called(node: exp.Expr) -> exp.Expr:
     """What the parser has no word for: the bytes of a text, or a query that is to fail."""
-    if node.name.lower() in texts.BYTES:
-        return call("OCTET_LENGTH", texts.of_bytes(node), kind=T.BIGINT)
+    if node.name.lower() in text_rules.BYTES:
+        return call("OCTET_LENGTH", text_rules.of_bytes(node), kind=T.BIGINT)
     if node.name != "error":
         unfaithful(named(node))
     return call("raise_error", *node.expressions, kind=node.type)
@@ -78,7 +78,7 @@ _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNE
 def _compared(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.In) and node.args.get("query") and not _is_condition(node):
         unfaithful("IN of a query as a value", "where it is null Spark has false")
-    node = shared.RULES[type(node).__name__](node)
+    node = shared_rules.RULES[type(node).__name__](node)
     for side in (node.this, node.args.get("expression")):
         if side is not None:
             side.replace(_read(side))
@@ -104,18 +104,18 @@ def _read(node: exp.Expr) -> exp.Expr:
     Iceberg's notes of a file's least and greatest fraction leave NaN out, and for it -0.0 is less
     than 0.0: by them it passes over rows, and tells a MAX. Of a sum it knows nothing.
     """
-    return zero.unsigned(node.copy()) if isinstance(node, exp.Column | exp.Dot) else node
+    return signed_zero.unsigned(node.copy()) if isinstance(node, exp.Column | exp.Dot) else node
 
 
 def _moved(node: exp.Expr) -> exp.Expr:
-    left, right = shared.adding(node)
+    left, right = shared_rules.adding(node)
     assert isinstance(node, exp.Binary)
     if (left, right) == ("date", "date"):
         if isinstance(node, exp.Add):
             unfaithful("the sum of two dates")
         return cast(call("DATEDIFF", node.left, node.right), T.BIGINT)
     if right == "interval":
-        node.set("this", shared.as_timestamp(node.left))
+        node.set("this", shared_rules.as_timestamp(node.left))
     return node
 
 
@@ -169,7 +169,7 @@ def _cast(node: exp.Expr) -> exp.Expr:
             "date" | "timestamp" | "timestamptz",
             "date" | "timestamp" | "timestamptz" | "text" | "null",
         ):
-            return shared.cast_to_time(node, source)
+            return shared_rules.cast_to_time(node, source)
         case _:
             unfaithful(f"a cast of {source} to {target}")
     return node
@@ -185,7 +185,7 @@ def _length(node: exp.Expr) -> exp.Expr:
 def _like(node: exp.Expr) -> exp.Expr:
     """Without ESCAPE, Spark takes a backslash for one; DuckDB takes none."""
     need(node.this, "text", of=node)
-    pattern = shared.pattern(node)
+    pattern = shared_rules.pattern(node)
     if pattern is None:
         unfaithful(f"{named(node)} of a pattern that is no constant")
     escaped = isinstance(node.parent, exp.Escape)
@@ -205,7 +205,7 @@ def _like(node: exp.Expr) -> exp.Expr:
 
 
 def _position(node: exp.Expr) -> exp.Expr:
-    node = texts.position(node)
+    node = text_rules.position(node)
     return cast(call("LOCATE", node.args["substr"], node.this), T.BIGINT)
 
 
@@ -256,7 +256,7 @@ def _truncated(node: exp.Expr) -> exp.Expr:
     """Spark's DATE_TRUNC gives a time with zone, whatever it was given."""
     need(node.this, *TIMES, of=node)
     of = family(node.this)
-    found = call("DATE_TRUNC", text(shared.unit(node)), node.this)
+    found = call("DATE_TRUNC", text(shared_rules.unit(node)), node.this)
     return typed(found, T.TIMESTAMPTZ) if of == "timestamptz" else cast(found, T.TIMESTAMPNTZ)
 
 
@@ -265,7 +265,7 @@ def _difference(node: exp.Expr) -> exp.Expr:
     need(node.this, *TIMES, of=node)
     need(node.expression, *TIMES, of=node)
     end, start = node.this, node.expression
-    match shared.unit(node):
+    match shared_rules.unit(node):
         case "DAY":
             days = call("DATEDIFF", cast(end, T.DATE), cast(start, T.DATE))
             return cast(days, T.BIGINT)
@@ -329,7 +329,7 @@ def _grouped(node: exp.Expr) -> exp.Expr:
     """Of no rows Spark gives no total where one is asked for among other groupings."""
     if node.expressions and all(_holds_total(each) for each in node.expressions):
         unfaithful("ROLLUP, CUBE or the grouping set ()", "of no rows there would be no total")
-    return shared.RULES["Group"](node)
+    return shared_rules.RULES["Group"](node)
 
 
 def _holds_total(node: exp.Expr) -> bool:
@@ -346,7 +346,7 @@ def _joined(node: exp.Expr) -> exp.Expr:
     distinct = [] if select is None else select.find_all(exp.Distinct)
     if any(isinstance(each.parent, exp.AggFunc) for each in distinct):
         unfaithful("STRING_AGG beside an aggregate of DISTINCT values")
-    return texts.joined(node)
+    return text_rules.joined(node)
 
 
 def _quantile(node: exp.Expr) -> exp.Expr:
@@ -359,7 +359,7 @@ def _quantile(node: exp.Expr) -> exp.Expr:
 
 
 def _list_item(node: exp.Expr) -> exp.Expr:
-    return call("TRY_ELEMENT_AT", node.this, shared.place_in_list(node))
+    return call("TRY_ELEMENT_AT", node.this, shared_rules.place_in_list(node))
 
 
 def _extremes(node: exp.Expr) -> exp.Expr:
@@ -373,27 +373,28 @@ def _extremes(node: exp.Expr) -> exp.Expr:
 
 
 RULES: dict[str, Rule] = {
-    **shared.RULES,
-    **spreading({"Avg": _average}, shared.RULES["Window"]),
+    **shared_rules.RULES,
+    **spreading({"Avg": _average}, shared_rules.RULES["Window"]),
     **dict.fromkeys(_COMPARISONS, _compared),
     **dict.fromkeys(("Add", "Sub"), _moved),
     **dict.fromkeys(("Floor", "Ceil"), _whole),
     **dict.fromkeys(("Cast", "TryCast"), _cast),
     **dict.fromkeys(("Like", "ILike"), _like),
-    **dict.fromkeys(("Left", "Right"), texts.ends),
+    **dict.fromkeys(("Left", "Right"), text_rules.ends),
     **dict.fromkeys(("Min", "Max"), _extreme),
     **dict.fromkeys(("Year", "Month", "Day", "Hour", "Minute", "Second", "Quarter", "DayOfWeek",
                      "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _time_part),
     **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
     **dict.fromkeys(("Greatest", "Least"), _extremes),
     "Anonymous": _called,
-    "Div": _divided, "Pow": zero.power, "IntDiv": _int_divided, "Mod": _remainder,
+    "Div": _divided, "Pow": signed_zero.power, "IntDiv": _int_divided, "Mod": _remainder,
     "Round": _rounded, "Length": _length, "Lower": spark_lower, "Upper": spark_upper,
-    "Escape": texts.escape, "RegexpLike": texts.regexp, "Substring": texts.substring,
-    "Trim": texts.trimmed, "StrPosition": _position, "Replace": texts.replaced,
-    "SplitPart": texts.part, "Extract": _extracted, "TimeToUnix": _epoch, "DateDiff": _difference,
-    **dict.fromkeys(("Contains", "EndsWith"), texts.found_in),
-    "RegexpReplace": texts.pattern_replaced, "GroupConcat": _joined,
+    "Escape": text_rules.escape, "RegexpLike": text_rules.regexp, "Substring": text_rules.substring,
+    "Trim": text_rules.trimmed, "StrPosition": _position, "Replace": text_rules.replaced,
+    "SplitPart": text_rules.part, "Extract": _extracted, "TimeToUnix": _epoch,
+    "DateDiff": _difference,
+    **dict.fromkeys(("Contains", "EndsWith"), text_rules.found_in),
+    "RegexpReplace": text_rules.pattern_replaced, "GroupConcat": _joined,
     "Group": _grouped,
     "PercentileCont": _quantile,
     "Sum": _summed, "Median": _median, "Bracket": _list_item, "ArraySize": _length,

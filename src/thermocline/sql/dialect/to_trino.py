@@ -9,10 +9,10 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, T, decimal, family, typed
-from thermocline.sql.dialect import nan, shared, texts, trino_times, zero
-from thermocline.sql.dialect.exact import averaged
-from thermocline.sql.dialect.letters import trino_lower, trino_upper
-from thermocline.sql.dialect.rules import (
+from thermocline.sql.dialect import nan, shared_rules, signed_zero, text_rules, trino_times
+from thermocline.sql.dialect.decimal_division import averaged
+from thermocline.sql.dialect.letter_case import trino_lower, trino_upper
+from thermocline.sql.dialect.rewrite import (
     Rule,
     alike,
     between,
@@ -25,10 +25,10 @@ from thermocline.sql.dialect.rules import (
     within,
     wrapped,
 )
-from thermocline.sql.dialect.shared import need
-from thermocline.sql.dialect.texts import text
+from thermocline.sql.dialect.shared_rules import need
+from thermocline.sql.dialect.text_rules import text
 
-SAME = shared.SAME | {"PercentRank", "CumeDist", "Ntile"}
+SAME = shared_rules.SAME | {"PercentRank", "CumeDist", "Ntile"}
 _GROUPED = (exp.Column, exp.GroupingSets, exp.Rollup, exp.Cube)
 _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ")
 
@@ -50,9 +50,9 @@ def is_nan(node: exp.Expr) -> exp.Expr:
 
 def _called(node: exp.Expr) -> exp.Expr:
     """What the parser has no word for: the bytes of a text."""
-    if node.name.lower() not in texts.BYTES:
+    if node.name.lower() not in text_rules.BYTES:
         unfaithful(named(node))
-    return call("LENGTH", call("TO_UTF8", texts.of_bytes(node)), kind=T.BIGINT)
+    return call("LENGTH", call("TO_UTF8", text_rules.of_bytes(node)), kind=T.BIGINT)
 
 
 def _compared(node: exp.Expr) -> exp.Expr:
@@ -63,7 +63,7 @@ def _divided(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Div)
     need(node.left, *NUMBERS, of=node)
     need(node.right, *NUMBERS, of=node)
-    left, right = cast(node.left, T.DOUBLE), cast(zero.unsigned(node.right), T.DOUBLE)
+    left, right = cast(node.left, T.DOUBLE), cast(signed_zero.unsigned(node.right), T.DOUBLE)
     return typed(exp.Div(this=left, expression=right, typed=True, safe=False), T.DOUBLE)
 
 
@@ -91,7 +91,7 @@ def _whole(node: exp.Expr) -> exp.Expr:
 
 def _rounded(node: exp.Expr) -> exp.Expr:
     """Trino keeps the digits that were rounded away, as zeros."""
-    places = shared.decimals(node)
+    places = shared_rules.decimals(node)
     if places is None or family(node.this) != "decimal":
         return node
     return cast(node.copy(), decimal(38, places))
@@ -116,7 +116,7 @@ def _cast(node: exp.Expr) -> exp.Expr:
             "date" | "timestamp" | "timestamptz",
             "date" | "timestamp" | "timestamptz" | "text" | "null",
         ):
-            return shared.cast_to_time(node, source)
+            return shared_rules.cast_to_time(node, source)
         case _:
             unfaithful(f"a cast of {source} to {target}")
     return node
@@ -140,7 +140,7 @@ def _like(node: exp.Expr) -> exp.Expr:
 
 
 def _right(node: exp.Expr) -> exp.Expr:
-    node = texts.ends(node)
+    node = text_rules.ends(node)
     return _last(node.this, number(node.expression) or 0)
 
 
@@ -152,14 +152,14 @@ def _last(of: exp.Expr, count: int) -> exp.Expr:
 
 
 def _contains(node: exp.Expr) -> exp.Expr:
-    node = texts.found_in(node)
+    node = text_rules.found_in(node)
     place = call("STRPOS", node.this, node.expression, kind=T.BIGINT)
     return typed(exp.paren(exp.GT(this=place, expression=exp.Literal.number(0))), T.BOOLEAN)
 
 
 def _ends_with(node: exp.Expr) -> exp.Expr:
     """Trino has none: the last so many characters are compared."""
-    node = texts.found_in(node)
+    node = text_rules.found_in(node)
     end = node.expression
     if not isinstance(end, exp.Literal):
         unfaithful("ENDS_WITH of something that is no constant")
@@ -178,13 +178,13 @@ def _trimmed(node: exp.Expr) -> exp.Expr:
 
 
 def _position(node: exp.Expr) -> exp.Expr:
-    node = texts.position(node)
+    node = text_rules.position(node)
     return call("STRPOS", node.this, node.args["substr"], kind=T.BIGINT)
 
 
 def _part(node: exp.Expr) -> exp.Expr:
     """Behind the last part there is nothing: for DuckDB an empty text, for Trino a null."""
-    node = texts.part(node)
+    node = text_rules.part(node)
     index = node.args["part_index"]
     found = call("SPLIT_PART", node.this.copy(), node.args["delimiter"], index)
     filled = exp.Coalesce(this=found, expressions=[text("")])
@@ -250,12 +250,12 @@ def _within(node: exp.Expr) -> exp.Expr:
 def _case(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Case) and node.this is not None:
         nan.no_fractions(node, [node.this], "CASE")
-    return shared.RULES["Case"](node)
+    return shared_rules.RULES["Case"](node)
 
 
 def _nullif(node: exp.Expr) -> exp.Expr:
     nan.no_fractions(node, [node.this, node.expression], "NULLIF")
-    return shared.RULES["Nullif"](node)
+    return shared_rules.RULES["Nullif"](node)
 
 
 def _extremes(node: exp.Expr) -> exp.Expr:
@@ -271,7 +271,7 @@ def _extremes(node: exp.Expr) -> exp.Expr:
 
 def _is(node: exp.Expr) -> exp.Expr:
     """Trino has IS TRUE for nothing but null, and the parser's `=` instead gives null for null."""
-    node = shared.RULES["Is"](node)
+    node = shared_rules.RULES["Is"](node)
     if not isinstance(node.expression, exp.Boolean):
         return node
     held = node.this if node.expression.this else exp.not_(exp.paren(node.this))
@@ -295,11 +295,11 @@ def _select(node: exp.Expr) -> exp.Expr:
             held = exp.not_(held)
         join.pop()
         node = node.where(held, copy=False)
-    return shared.RULES["Select"](node)
+    return shared_rules.RULES["Select"](node)
 
 
 def _order(node: exp.Expr) -> exp.Expr:
-    return nan.sorted_above(shared.RULES["Order"](node), is_nan)
+    return nan.sorted_above(shared_rules.RULES["Order"](node), is_nan)
 
 
 def _grouped(node: exp.Expr) -> exp.Expr:
@@ -309,17 +309,17 @@ def _grouped(node: exp.Expr) -> exp.Expr:
             keys = each.expressions if isinstance(each, exp.Tuple) else [each.unnest()]
             if not all(isinstance(key, _GROUPED) for key in keys):
                 unfaithful("ROLLUP, CUBE or GROUPING SETS of something that is no column")
-    return shared.RULES["Group"](node)
+    return shared_rules.RULES["Group"](node)
 
 
 def _list_item(node: exp.Expr) -> exp.Expr:
-    return call("ELEMENT_AT", node.this, shared.place_in_list(node))
+    return call("ELEMENT_AT", node.this, shared_rules.place_in_list(node))
 
 
 RULES: dict[str, Rule] = {
-    **shared.RULES,
+    **shared_rules.RULES,
     **spreading({"Avg": _average, "Sum": _summed, "Max": _most, "Min": _least},
-                shared.RULES["Window"]),
+                shared_rules.RULES["Window"]),
     **dict.fromkeys(_COMPARISONS, _compared),
     **dict.fromkeys(("IntDiv", "Mod"), _by_zero_null),
     **dict.fromkeys(("Floor", "Ceil"), _whole),
@@ -329,12 +329,13 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Greatest", "Least"), _extremes),
     **dict.fromkeys(("Case", "If"), _case),
     "Anonymous": _called,
-    "Div": _divided, "Pow": zero.power, "Round": _rounded, "Length": _length, "ArraySize": _length,
-    "Lower": trino_lower, "Upper": trino_upper, "Escape": texts.escape,
-    "RegexpLike": texts.regexp, "Left": texts.ends,
-    "Substring": texts.substring, "Right": _right, "Trim": _trimmed, "StrPosition": _position,
-    "Replace": texts.replaced, "SplitPart": _part, "Between": _between, "In": _within,
+    "Div": _divided, "Pow": signed_zero.power, "Round": _rounded, "Length": _length,
+    "ArraySize": _length,
+    "Lower": trino_lower, "Upper": trino_upper, "Escape": text_rules.escape,
+    "RegexpLike": text_rules.regexp, "Left": text_rules.ends,
+    "Substring": text_rules.substring, "Right": _right, "Trim": _trimmed, "StrPosition": _position,
+    "Replace": text_rules.replaced, "SplitPart": _part, "Between": _between, "In": _within,
     "Nullif": _nullif, "Select": _select, "Is": _is, "Order": _order, "Group": _grouped,
     "Bracket": _list_item, "Contains": _contains, "EndsWith": _ends_with,
-    "RegexpReplace": texts.pattern_replaced, "GroupConcat": texts.joined,
+    "RegexpReplace": text_rules.pattern_replaced, "GroupConcat": text_rules.joined,
 }  # fmt: skip

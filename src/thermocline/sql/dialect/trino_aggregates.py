@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, T, family, typed
-from thermocline.sql.dialect.rules import Rule, call, named, unfaithful
-from thermocline.sql.dialect.shared import need
+from thermocline.sql.dialect.rewrite import Rule, call, named, unfaithful
+from thermocline.sql.dialect.shared_rules import need
 
 
 def distinct(node: exp.Expr, place: Rule) -> exp.Expr | None:

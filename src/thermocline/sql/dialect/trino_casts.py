@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from thermocline.engine.query_types import T, decimal, family, typed
-from thermocline.sql.dialect.rules import call, cast, number, time_literal, unfaithful, wrapped
-from thermocline.sql.dialect.texts import text
+from thermocline.sql.dialect.rewrite import call, cast, number, time_literal, unfaithful, wrapped
+from thermocline.sql.dialect.text_rules import text
 
 
 @dataclass(frozen=True)

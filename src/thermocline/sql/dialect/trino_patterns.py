@@ -11,9 +11,9 @@ import re
 from sqlglot import exp
 
 from thermocline.engine.query_types import T, typed
-from thermocline.sql.dialect.rules import call, number, plain_pattern, unfaithful, wrapped
-from thermocline.sql.dialect.shared import need
-from thermocline.sql.dialect.texts import regexp, text
+from thermocline.sql.dialect.rewrite import call, number, plain_pattern, unfaithful, wrapped
+from thermocline.sql.dialect.shared_rules import need
+from thermocline.sql.dialect.text_rules import regexp, text
 
 _TOKEN = re.compile(
     r"(?P<class>\[\^?(?:[A-Za-z0-9 _@#/,:;=<>%&~!\"'.+*?()|{}$-]|\\[\]\\.^/+*?$-])+\])"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import TIMES, T, family, typed
-from thermocline.sql.dialect import shared
-from thermocline.sql.dialect.rules import Rule, call, cast, unfaithful, wrapped
-from thermocline.sql.dialect.shared import need
-from thermocline.sql.dialect.texts import text
+from thermocline.sql.dialect import shared_rules
+from thermocline.sql.dialect.rewrite import Rule, call, cast, unfaithful, wrapped
+from thermocline.sql.dialect.shared_rules import need
+from thermocline.sql.dialect.text_rules import text
 
 
 def _moved(node: exp.Expr) -> exp.Expr:
-    left, right = shared.adding(node)
+    left, right = shared_rules.adding(node)
     assert isinstance(node, exp.Binary)
     if (left, right) == ("date", "date"):
         if isinstance(node, exp.Add):
@@ -22,7 +22,7 @@ def _moved(node: exp.Expr) -> exp.Expr:
         days = node.right if isinstance(node, exp.Add) else exp.Neg(this=wrapped(node.right))
         return call("DATE_ADD", text("day"), days, node.left, kind=T.DATE)
     if right == "interval":
-        node.set("this", shared.as_timestamp(node.left))
+        node.set("this", shared_rules.as_timestamp(node.left))
     return node
 
 
@@ -48,7 +48,7 @@ def _found_part(kind: str, of: exp.Expr, node: exp.Expr) -> exp.Expr:
     """A part of a time. DuckDB counts days of the week from Sunday as 0, Trino to it as 7."""
     need(of, *TIMES, of=node)
     if kind in {"Hour", "Minute", "Second"}:
-        of = shared.as_timestamp(of)
+        of = shared_rules.as_timestamp(of)
     found = call(_PARTS[kind], of, kind=T.BIGINT)
     if kind != "DayOfWeek":
         return found
@@ -66,21 +66,21 @@ def _extracted(node: exp.Expr) -> exp.Expr:
 
 def _epoch(node: exp.Expr) -> exp.Expr:
     need(node.this, *TIMES, of=node)
-    return call("TO_UNIXTIME", shared.as_timestamp(node.this), kind=T.DOUBLE)
+    return call("TO_UNIXTIME", shared_rules.as_timestamp(node.this), kind=T.DOUBLE)
 
 
 def _truncated(node: exp.Expr) -> exp.Expr:
     need(node.this, *TIMES, of=node)
-    unit = text(shared.unit(node).lower())
+    unit = text(shared_rules.unit(node).lower())
     kind = T.TIMESTAMPTZ if family(node.this) == "timestamptz" else T.TIMESTAMPNTZ
-    return call("DATE_TRUNC", unit, shared.as_timestamp(node.this), kind=kind)
+    return call("DATE_TRUNC", unit, shared_rules.as_timestamp(node.this), kind=kind)
 
 
 def _difference(node: exp.Expr) -> exp.Expr:
     """How many boundaries of a unit lie between two times; Trino's own counts whole units."""
     need(node.this, *TIMES, of=node)
     need(node.expression, *TIMES, of=node)
-    unit = shared.unit(node).lower()
+    unit = shared_rules.unit(node).lower()
     if unit == "week":
         unfaithful("DATE_DIFF by week")
     ends = [

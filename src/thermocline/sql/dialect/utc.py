@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from thermocline.sql.dialect.rules import call
+from thermocline.sql.dialect.rewrite import call
 
 if TYPE_CHECKING:
     from thermocline.engine.query_types import Columns

@@ -27,7 +27,7 @@ def lanes_for(
     """
     reach: dict[str, Any] = {}
     for source in sources:
-        reach.setdefault(source.kind, source.reach)
+        reach.setdefault(source.kind, source.connection)
     makers: dict[str, Callable[[], Lane]] = {"files": lambda: FilesLane(workload)}
     if broker := reach.get("kafka"):
         makers["kafka"] = lambda: KafkaLane(

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.definition import Contract, Write
+from thermocline.contract.definition import Contract, WriteMode
 from thermocline.engine.duck_types import quoted
 from thermocline.errors import ThermoclineError
-from thermocline.transform.duck import merge, plain, scd2
-from thermocline.transform.duck.applying import Target
-from thermocline.transform.duck.failures import explained, judged
-from thermocline.transform.duck.functions import PolarsInputs
+from thermocline.transform.duck import strategies
+from thermocline.transform.duck.commits import Target
+from thermocline.transform.duck.python_inputs import PolarsInputs
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
+from thermocline.transform.duck.write_errors import judged
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import Touched
-from thermocline.transform.strategies import require_key
-from thermocline.transform.strategies.applying import ACTION
+from thermocline.transform.target_parts import Touched
+from thermocline.transform.write_rules import ACTION
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -50,7 +49,7 @@ class DuckExecutor:
     def inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str] | PolarsInputs:
         """What a step reads."""
         if not model.is_sql:
-            return PolarsInputs(self.session, model, spans)
+            return PolarsInputs(model, spans, self.session)
         return self.sql_inputs(model, spans)
 
     def sql_inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str]:
@@ -69,11 +68,11 @@ class DuckExecutor:
     ) -> int:
         """Write a model's rows to the draft as its contract says."""
         more: dict[str, Any] = {}
-        if touched is not None and model.contract.write is Write.PARTITIONS:
+        if touched is not None and model.contract.write is WriteMode.PARTITIONS:
             more["computed"] = touched.as_dicts()
         elif touched is not None:
             more["affected"] = self.session.keep(self._reader.touched(model, touched))
-        return write(
+        return strategies.write(
             self.session, rows, model.contract, draft, bookmark=bookmark, full=full, **more
         )
 
@@ -108,39 +107,3 @@ class DuckExecutor:
     def close(self) -> None:
         """Close the connection."""
         self.session.close()
-
-
-def write(
-    session: Session,
-    rows: str,
-    contract: Contract,
-    draft: Draft,
-    *,
-    bookmark: Mapping[str, Any] | None,
-    full: bool = False,
-    affected: str | None = None,
-    computed: Any = None,
-) -> int:
-    """Write what a query gives, with the meaning and the errors of `strategies.write`.
-
-    `affected` names a table of keys.
-    """
-    require_key(contract)
-    with explained(session, rows, contract):
-        match contract.write:
-            case Write.APPEND:
-                return plain.append(session, rows, contract, draft, bookmark=bookmark, full=full)
-            case Write.REPLACE:
-                return plain.append(session, rows, contract, draft, bookmark=bookmark, full=True)
-            case Write.PARTITIONS:
-                return plain.partitions(
-                    session, rows, contract, draft, bookmark=bookmark, full=full, computed=computed
-                )
-            case Write.SCD2:
-                return scd2.write(session, rows, contract, draft, bookmark=bookmark, full=full)
-            case Write.MERGE if contract.order_by:
-                return merge.events(session, rows, contract, draft, bookmark=bookmark, full=full)
-            case Write.MERGE:
-                return merge.state(
-                    session, rows, contract, draft, bookmark=bookmark, full=full, affected=affected
-                )

@@ -10,15 +10,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.duck_types import quoted
+from thermocline.transform import tombstones
 from thermocline.transform.duck import ordering
-from thermocline.transform.duck.applying import Target, holds_nothing
-from thermocline.transform.duck.failures import without
+from thermocline.transform.duck.commits import Target
+from thermocline.transform.duck.conform import shaped
 from thermocline.transform.duck.session import FILE, ROW, Session
-from thermocline.transform.duck.shaping import shaped
-from thermocline.transform.strategies import tombstones
-from thermocline.transform.strategies.applying import ACTION
-from thermocline.transform.strategies.ordering import content
-from thermocline.transform.strategies.shaping import DELETED, written_columns
+from thermocline.transform.duck.write_errors import without
+from thermocline.transform.write_rules import (
+    ACTION,
+    DELETED,
+    content_columns,
+    is_empty,
+    written_columns,
+)
 
 if TYPE_CHECKING:
     from thermocline.contract import Contract
@@ -32,7 +36,7 @@ def events(
     target = Target(session, contract, draft, rows)
     companion = tombstones.contract_for(contract)
     newest = ordering.newest(shaped(session, rows, contract, deletes=True), contract)
-    if companion is None and (full or holds_nothing(draft, contract.table)):
+    if companion is None and (full or is_empty(draft, contract.table)):
         return _filled(target, newest, bookmark, full=full)
     kept = session.keep(newest)
     require_values(session, kept, contract)
@@ -41,7 +45,7 @@ def events(
     graves = replace(target, contract=companion)
     deletes = f"SELECT * FROM {kept} WHERE {DELETED}"
     tables = (contract.table, companion.table)
-    if full or all(holds_nothing(draft, table) for table in tables):
+    if full or all(is_empty(draft, table) for table in tables):
         _filled(graves, shaped(session, deletes, companion), None, full=full)
         return _filled(target, f"SELECT * FROM {kept}", bookmark, full=full)
     if session.rows(f"{deletes} LIMIT 1"):
@@ -110,7 +114,7 @@ def _one_each(rows: str, contract: Contract, affected: str | None) -> str:
 
 def _not_buried(batch: str, target: Target, graves: Target) -> str:
     """The batch without rows that a remembered delete outdoes; a tie is the delete's."""
-    if holds_nothing(target.draft, graves.contract.table):
+    if is_empty(target.draft, graves.contract.table):
         return f"SELECT * FROM {batch}"
     contract = target.contract
     # A LEFT JOIN by the key alone, of which there is one grave at most: DuckDB would not hash an
@@ -126,7 +130,7 @@ def _not_buried(batch: str, target: Target, graves: Target) -> str:
 def _settle(target: Target, batch: str, bookmark: Any) -> int:
     """Decide what each row of the batch does to the table, and commit that."""
     contract, session = target.contract, target.session
-    if holds_nothing(target.draft, contract.table):
+    if is_empty(target.draft, contract.table):
         return _filled(target, f"SELECT * FROM {batch}", bookmark, full=False)
     found = target.found(batch)
     near = (
@@ -150,7 +154,7 @@ def _decided(batch: str, table: str, contract: Contract) -> str:
     names = dict.fromkeys((*contract.key, *contract.order_by))
     narrow = f"SELECT {', '.join(quoted(name) for name in names)} FROM ({table})"
     ours, theirs = ordering.place(contract, "s"), ordering.place(contract, "t")
-    undecided = "NULL" if {c.name for c in content(contract)} <= {*names} else "'compare'"
+    undecided = "NULL" if {c.name for c in content_columns(contract)} <= {*names} else "'compare'"
     action = (
         f"CASE WHEN t.{quoted(contract.key[0])} IS NULL "
         f"THEN CASE WHEN s.{DELETED} THEN NULL ELSE 'insert' END "

@@ -12,8 +12,7 @@ from thermocline.contract import types
 from thermocline.contract.definition import Column, Contract
 from thermocline.engine.duck_types import quoted
 from thermocline.transform.duck.session import Unable
-from thermocline.transform.strategies.ordering import content
-from thermocline.transform.strategies.shaping import DELETED
+from thermocline.transform.write_rules import DELETED, content_columns
 
 
 def comparable(column: Column, alias: str) -> str:
@@ -34,7 +33,9 @@ def same(columns: Sequence[Column], left: str, right: str) -> str:
 
 def rank(contract: Contract, alias: str) -> str:
     """SQL for a row's place in the order, comparable with another's; deletes left aside."""
-    return _row([*_places(contract, alias), *(comparable(c, alias) for c in content(contract))])
+    return _row(
+        [*_places(contract, alias), *(comparable(c, alias) for c in content_columns(contract))]
+    )
 
 
 def place(contract: Contract, alias: str) -> str:
@@ -45,7 +46,7 @@ def place(contract: Contract, alias: str) -> str:
 def descending(contract: Contract, alias: str, skip: int = 0) -> list[str]:
     """Sort keys from newest to oldest, to be used after the first `skip` ordering columns."""
     names = [f"{alias}.{quoted(name)}" for name in contract.order_by[skip:]]
-    values = [_sortable(column, alias) for column in content(contract)]
+    values = [_sortable(column, alias) for column in content_columns(contract)]
     return [f"{said} DESC NULLS LAST" for said in (*names, f"{alias}.{DELETED}", *values)]
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Column
 from thermocline.engine.duck_types import ddl, quoted
-from thermocline.transform import parts
+from thermocline.transform import target_parts
+from thermocline.transform.duck.conform import shaped
 from thermocline.transform.duck.session import Session
-from thermocline.transform.duck.shaping import shaped
 from thermocline.transform.inputs import Span
 from thermocline.transform.models import DIALECT, Model
-from thermocline.transform.parts import OLD, Touched
-from thermocline.transform.strategies.shaping import written_columns
+from thermocline.transform.target_parts import OLD, Touched
+from thermocline.transform.write_rules import written_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +62,7 @@ class DuckReader:
             return None
         name = quoted(column)
         if days:
-            runs = parts.runs(sorted(values))
+            runs = target_parts.runs(sorted(values))
             conditions = [
                 f"({name} >= {_at(low, kind)} AND {name} < {_at(high + timedelta(days=1), kind)})"
                 for low, high in runs
@@ -90,7 +90,7 @@ class DuckReader:
             self._session.require_speed(text)
         return text
 
-    def parts(
+    def target_parts(
         self, rows: str, model: Model, columns: Sequence[str], most: int
     ) -> set[tuple[Any, ...]]:
         """The parts that rows lie in."""
@@ -137,7 +137,7 @@ class DuckReader:
         for position, name in enumerate(touched.columns):
             column = model.contract.column(name)
             assert column is not None, name
-            day = parts.by_day(model, name)
+            day = target_parts.by_day(model, name)
             kinds[name] = "DATE" if day else ddl(column.type)
             columns[name] = pa.array([value[position] for value in touched.values])
         held = self._session.register(pa.table(columns))
@@ -160,7 +160,7 @@ def _comparable(column: Column) -> str:
 
 def _part(model: Model, name: str, alias: str | None = None) -> str:
     column = f"{alias}.{quoted(name)}" if alias else quoted(name)
-    return f"CAST({column} AS DATE)" if parts.by_day(model, name) else column
+    return f"CAST({column} AS DATE)" if target_parts.by_day(model, name) else column
 
 
 def _at(day: date, kind: str) -> str:
@@ -183,11 +183,11 @@ class _Appended:
 
     def __init__(self, table: Table, end: int, snapshots: Sequence[int]) -> None:
         from thermocline.lake.datafile import DataFileReader
-        from thermocline.lake.readschema import schema_at, side_by_side
+        from thermocline.lake.read_schema import comparison_schema, schema_at
 
         self._table = table
         self._snapshots = snapshots
-        self._reader = DataFileReader(table, side_by_side(schema_at(table, end)))
+        self._reader = DataFileReader(table, comparison_schema(schema_at(table, end)))
         self.schema = self._reader.empty.schema
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.duck_types import ddl, quoted
 from thermocline.transform.duck import ordering
-from thermocline.transform.duck.applying import Target, holds_nothing
+from thermocline.transform.duck.commits import Target
+from thermocline.transform.duck.conform import shaped
 from thermocline.transform.duck.merge import equal, require_values
 from thermocline.transform.duck.session import Session
-from thermocline.transform.duck.shaping import shaped
-from thermocline.transform.strategies.applying import ACTION
-from thermocline.transform.strategies.scd2 import companion_of, payload_of
-from thermocline.transform.strategies.shaping import DELETED, written_columns
-from thermocline.transform.strategies.tombstones import KIND
+from thermocline.transform.tombstones import KIND
+from thermocline.transform.write_rules import (
+    ACTION,
+    DELETED,
+    is_empty,
+    payload_columns,
+    require_history_companion,
+    version_action,
+    written_columns,
+)
 
 if TYPE_CHECKING:
     from thermocline.contract import Contract
@@ -32,11 +38,11 @@ def write(
 ) -> int:
     """Write rows that are events: the table becomes the canonical history of all events so far."""
     target = Target(session, contract, draft, rows)
-    beside = replace(target, contract=companion_of(contract))
+    beside = replace(target, contract=require_history_companion(contract))
     batch = session.keep(_batch(shaped(session, rows, contract, deletes=True), contract))
     require_values(session, batch, contract, contract.order_by[:1])
     events = f"SELECT * FROM {batch}"
-    fresh = full or all(holds_nothing(draft, t.contract.table) for t in (target, beside))
+    fresh = full or all(is_empty(draft, t.contract.table) for t in (target, beside))
     if not fresh:
         known = _resolved(_known(target, beside, batch), contract)
         events = f"({events}) UNION ALL BY NAME ({known})"
@@ -77,7 +83,7 @@ def _known(target: Target, beside: Target, batch: str) -> str:
 
 def _resolved(known: str, contract: Contract) -> str:
     """Known events with their payload: a repetition says what the version around it says."""
-    payload = payload_of(contract)
+    payload = payload_columns(contract)
     if not payload:
         return known
     whole = ", ".join(f"{quoted(c.name)} := {quoted(c.name)}" for c in payload)
@@ -112,7 +118,7 @@ def _canonical(events: str, contract: Contract) -> str:
         f"(PARTITION BY {_key(contract)}, _tc_at ORDER BY {order}) = 1"
     )
     over = f"OVER ({_by_time(contract)})"
-    said = [*payload_of(contract)]
+    said = [*payload_columns(contract)]
     agree = " AND ".join(
         [
             f"lag({DELETED}) {over} = {DELETED}",
@@ -133,8 +139,8 @@ def _commit(target: Target, beside: Target, events: str, bookmark: Any, full: bo
     session, contract = target.session, target.contract
     version = "_tc_is = 'version'"
     until = "_tc_until IS DISTINCT FROM _tc_held_until"
-    on_table = _action(version, "_tc_held = 'version'", until)
-    absorbed = _action(f"NOT {version}", "_tc_held <> 'version'", "_tc_is <> _tc_held")
+    on_table = version_action(version, "_tc_held = 'version'", until)
+    absorbed = version_action(f"NOT {version}", "_tc_held <> 'version'", "_tc_is <> _tc_held")
     named = ", ".join(quoted(column.name) for column in written_columns(contract))
     changed = (
         f"SELECT {named}, _tc_at, _tc_until, _tc_is, {on_table} AS _tc_on_table, "
@@ -155,20 +161,6 @@ def _commit(target: Target, beside: Target, events: str, bookmark: Any, full: bo
         "WHERE _tc_on_table IS NOT NULL"
     )
     return _put(target, history, (*contract.key, "_valid_from"), bookmark, full=full)
-
-
-def _action(wanted: str, held: str, differs: str) -> str:
-    """SQL for what one of the two tables has to do about an instant, null for nothing.
-
-    An event that is held already and still ranks first is written only where it `differs`; a new
-    one that took the instant over is written in any case.
-    """
-    held = f"coalesce({held}, false)"
-    return (
-        f"CASE WHEN {wanted} AND NOT {held} THEN 'insert' "
-        f"WHEN NOT ({wanted}) AND {held} THEN 'delete' "
-        f"WHEN {wanted} AND {held} AND (_tc_was IS NULL OR {differs}) THEN 'update' END"
-    )
 
 
 def _put(target: Target, changes: str, key: Sequence[str], bookmark: Any, *, full: bool) -> int:

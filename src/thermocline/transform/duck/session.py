@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.duck import all_rows
 from thermocline.engine.duck_types import ddl, quoted
-from thermocline.engine.relations import private
+from thermocline.engine.view_rewrite import private
 from thermocline.errors import Permanent
 from thermocline.lake.metadata import TableState
 from thermocline.lake.schema import shape_of

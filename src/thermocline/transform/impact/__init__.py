@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from thermocline.engine import query_types
-from thermocline.transform.impact.allowed import aggregates
+from thermocline.transform.impact.allow_list import aggregates
 from thermocline.transform.impact.bind import Bound, bind, sources, stored_tables
-from thermocline.transform.impact.carry import Carry
+from thermocline.transform.impact.errors import Unsafe
+from thermocline.transform.impact.lineage import Carry
 from thermocline.transform.impact.pruning import Filter, filters_of
-from thermocline.transform.impact.touch import Touch
-from thermocline.transform.impact.unsafe import Unsafe
+from thermocline.transform.impact.touch_queries import Touch
 
 __all__ = [
     "Filter",

@@ -12,8 +12,8 @@ from sqlglot import errors, exp
 
 from thermocline.engine import query_types
 from thermocline.engine.query_types import Columns
-from thermocline.transform.impact.allowed import require_allowed
-from thermocline.transform.impact.unsafe import Unsafe
+from thermocline.transform.impact.allow_list import require_allowed
+from thermocline.transform.impact.errors import Unsafe
 
 PLACE = "place"
 """In a table's meta: which mention of a stored table it is, counted through the query's text."""

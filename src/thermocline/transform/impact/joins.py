@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sqlglot import exp
 
 from thermocline.engine.query_types import family
-from thermocline.transform.impact.unsafe import Unsafe
+from thermocline.transform.impact.errors import Unsafe
 
 _ALIKE = {"integer", "text", "date", "timestamp", "timestamptz", "boolean"}
 """Kinds of values of which equal ones are one value, whichever side they are taken from."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from thermocline.transform.impact.bind import PLACE, Bound
-from thermocline.transform.impact.carry import Arrival, Carry
+from thermocline.transform.impact.lineage import Arrival, Carry
 
 _ROOT = ""
 

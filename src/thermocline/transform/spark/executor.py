@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from thermocline.contract.definition import Contract, Write
+from thermocline.contract.definition import Contract, WriteMode
 from thermocline.engine.spark_types import ddl, quoted
 from thermocline.errors import ThermoclineError
-from thermocline.transform import parts, strategies
+from thermocline.transform import target_parts
 from thermocline.transform.executor import cannot_compute
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import Touched
-from thermocline.transform.spark.functions import FunctionInputs
+from thermocline.transform.spark import strategies
+from thermocline.transform.spark.python_inputs import FunctionInputs
 from thermocline.transform.spark.reader import SparkReader, frame
+from thermocline.transform.target_parts import Touched
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,7 +49,7 @@ class SparkExecutor:
         """What a step reads."""
         if model.is_sql:
             return Inputs(self._lake, model, spans, SparkReader(self._lake))
-        return FunctionInputs(self._lake, model, spans)
+        return FunctionInputs(model, spans, self._lake)
 
     def write(
         self,
@@ -63,8 +64,8 @@ class SparkExecutor:
         """Write a model's rows to the draft as its contract says; see `strategies.write`."""
         contract = model.contract
         more: dict[str, Any] = {}
-        if touched is not None and contract.write is Write.PARTITIONS:
-            more["computed"] = parts.condition(model, touched)
+        if touched is not None and contract.write is WriteMode.PARTITIONS:
+            more["computed"] = target_parts.condition(model, touched)
         elif touched is not None:
             more["affected"] = self._lake.spark.session.createDataFrame(
                 [tuple(value) for value in touched.values], schema=_key_schema(contract)

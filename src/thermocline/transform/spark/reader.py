@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Column
-from thermocline.engine.relations import private
 from thermocline.engine.spark import CATALOG
 from thermocline.engine.spark_types import quoted
-from thermocline.transform import parts
+from thermocline.engine.view_rewrite import private
+from thermocline.transform import target_parts
 from thermocline.transform.inputs import MOST_COMPARED, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import OLD, Touched
-from thermocline.transform.strategies.shaping import shaped, written_columns
+from thermocline.transform.spark.conform import shaped
+from thermocline.transform.target_parts import OLD, Touched
+from thermocline.transform.write_rules import written_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,7 +57,7 @@ class SparkReader:
         self, rows: DataFrame, column: str, values: Sequence[Any], *, days: bool
     ) -> DataFrame | None:
         """The rows of some values or days of a column."""
-        condition = parts.within(rows, column, values, days)
+        condition = target_parts.within(rows, column, values, days)
         return None if condition is None else rows.where(condition)
 
     def view(self, rows: DataFrame) -> str:
@@ -72,12 +73,12 @@ class SparkReader:
 
         return self._lake.spark.sql(written(meant(query)))
 
-    def parts(
+    def target_parts(
         self, rows: DataFrame, model: Model, columns: Sequence[str], most: int
     ) -> set[tuple[Any, ...]]:
         """The parts that rows lie in."""
         names = [quoted(name) for name in columns]
-        kinds = [parts.by_day(model, name) for name in columns]
+        kinds = [target_parts.by_day(model, name) for name in columns]
         asked = [f"cast({n} as date)" if day else n for n, day in zip(names, kinds, strict=True)]
         found = rows.selectExpr(*asked).distinct().limit(most + 1).collect()
         return {tuple(row) for row in found}
@@ -88,7 +89,7 @@ class SparkReader:
         By a list of literals rather than a join, because Spark pushes it down through the model's
         aggregates and windows to the scans.
         """
-        return rows.where(parts.condition(model, touched))
+        return rows.where(target_parts.condition(model, touched))
 
     def some(self, rows: DataFrame, share: float, most: int) -> DataFrame:
         """A random share of rows."""
@@ -102,7 +103,7 @@ class SparkReader:
         computed = shaped(rows, model.contract).selectExpr(*values)
         there = held.selectExpr(*values)
         both = computed.exceptAll(there).unionAll(there.exceptAll(computed))
-        return sorted(self.parts(both, model, columns, MOST_COMPARED), key=repr)
+        return sorted(self.target_parts(both, model, columns, MOST_COMPARED), key=repr)
 
     def close(self) -> None:
         """Drop the views."""

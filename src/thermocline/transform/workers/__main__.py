@@ -40,9 +40,9 @@ def answered(
     from thermocline import config, telemetry
     from thermocline.transform.workers import opened
     from thermocline.transform.workers.piece import Piece
-    from thermocline.transform.workers.work import brake
+    from thermocline.transform.workers.worker import brake
 
-    settings = config.load(project, profile)
+    settings = config.load_settings(project, profile)
     telemetry.hide(secret.reveal() for secret in settings.secrets())
     share = settings.workers.bytes if memory is None else memory
     with opened.worker(settings, share, threads) as worker:

@@ -24,21 +24,21 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import raise_if_failed
-from thermocline.check.tables import check_tables, involved
+from thermocline.check.table_checks import check_tables, involved
 from thermocline.errors import BadInput, NotFound, Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.draft import Draft, Published, source_head
-from thermocline.lake.faults import crash_point
+from thermocline.lake.commit_failures import MainMoved
+from thermocline.lake.crash_points import crash_point
+from thermocline.lake.draft import Draft, PublishResult, source_head
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
-from thermocline.lake.names import RUN_PREFIX, new_run_id
-from thermocline.lake.outcomes import MainMoved
-from thermocline.lake.retention import consumers
+from thermocline.lake.naming import RUN_PREFIX, new_run_id
+from thermocline.lake.retention import list_consumers
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform.duck.session import BY_SPARK, Unable
-from thermocline.transform.formulas import Computed, Formulas, Range
 from thermocline.transform.inputs import Span
+from thermocline.transform.model_versions import Computed, Formulas, Range
 from thermocline.transform.models import Model
-from thermocline.transform.parts import (
+from thermocline.transform.target_parts import (
     MOST_PARTS,
     Touched,
     by_day,
@@ -72,7 +72,7 @@ class BackfillReport:
     resumed: bool
     on_spark: int
     snapshots: int
-    published: Published
+    published: PublishResult
     seconds: float
     cpu_seconds: float
     peak_bytes: int
@@ -138,7 +138,7 @@ class Backfill:
             self.draft.begin(self.model.table)
             self._pin()
             if (beside := self.lake.beside) is not None:  # what it reads is kept while it works
-                beside.register(consumers(self.model.table, self._into, self.pins))
+                beside.register(list_consumers(self.model.table, self._into, self.pins))
             self._note()
         crash_point("backfill.begun")
         self.parts = self._parts()
@@ -169,7 +169,7 @@ class Backfill:
                 error.next_step = f"{first}Compute it as a whole, on Spark: {whole}."
             raise
 
-    def finish(self, *, batch: int | None = None, count: int | None = None) -> Published:
+    def finish(self, *, batch: int | None = None, count: int | None = None) -> PublishResult:
         """Check the table on the branch and publish it, on top of what others did meanwhile."""
         consumed: Mapping[str, Any] | None = dict(self.pins) if self.wanted.open else None
         for _ in range(ROUNDS):
@@ -183,7 +183,7 @@ class Backfill:
                 self._catch_up(batch, count)
         return self.draft.publish()
 
-    def report(self, published: Published, seconds: float) -> BackfillReport:
+    def report(self, published: PublishResult, seconds: float) -> BackfillReport:
         """What was done."""
         done = [outcome.done for outcome in self._outcomes if outcome.done]
         spared = self.executor.spared.get(self.model.table, 0)

@@ -14,12 +14,12 @@ from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import MOST_PARTS, Touched, standing, touched_columns
 from thermocline.transform.plan import BEYOND_KEY
+from thermocline.transform.target_parts import MOST_PARTS, Touched, standing, touched_columns
 from thermocline.transform.workers import cluster
 from thermocline.transform.workers.piece import Piece, cut, speakable
 from thermocline.transform.workers.pool import Outcome, Pool, Tally
-from thermocline.transform.workers.work import Worker
+from thermocline.transform.workers.worker import Worker
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from thermocline.contract import load_contracts
 from thermocline.lake import Lake
 from thermocline.transform.models import load_models
-from thermocline.transform.workers.work import Worker, limited
+from thermocline.transform.workers.worker import Worker, limited
 
 if TYPE_CHECKING:
     from thermocline.config import Settings

@@ -9,26 +9,26 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from thermocline.contract.definition import Write
+from thermocline.contract.definition import WriteMode
 from thermocline.engine.duck_types import quoted
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import source_head
 from thermocline.lake.metadata import MAIN, TableState
-from thermocline.lake.names import RUN_PREFIX
+from thermocline.lake.naming import RUN_PREFIX
 from thermocline.transform import plan
+from thermocline.transform.duck.conform import shaped
 from thermocline.transform.duck.executor import DuckExecutor
-from thermocline.transform.duck.placing import placed
 from thermocline.transform.duck.reader import DuckReader
+from thermocline.transform.duck.row_partitions import placed
 from thermocline.transform.duck.session import Session, Unable
-from thermocline.transform.duck.shaping import shaped
 from thermocline.transform.executor import first_line
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.parts import MOST_PARTS, touched_columns
 from thermocline.transform.step import Stand, decide
-from thermocline.transform.strategies.shaping import DELETED
+from thermocline.transform.target_parts import MOST_PARTS, touched_columns
 from thermocline.transform.workers.backfill import FAILED, noted
 from thermocline.transform.workers.piece import label
+from thermocline.transform.write_rules import DELETED
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -166,23 +166,23 @@ def _decided(
     """The partitions that a run's own decision reaches; None where it is not known which."""
     model = step.model
     if not lake.exists(model.table):
-        columns = touched_columns(model) if model.contract.write is Write.PARTITIONS else []
+        columns = touched_columns(model) if model.contract.write is WriteMode.PARTITIONS else []
         every = inputs.every_part(columns, MOST_PARTS) if columns else None
         return None if every is None else set(every.values)
     head = source_head(lake.state(model.table), MAIN)
     stand = Stand.on(lake, model, MAIN, head)
     decision = decide(inputs, stand, step.way, inputs.spans)
-    if decision.touched is not None and model.contract.write is Write.PARTITIONS:
+    if decision.touched is not None and model.contract.write is WriteMode.PARTITIONS:
         return set(decision.touched.values)
     rows = inputs.everything() if decision.rows is None else decision.rows
     if decision.touched is not None:
         rows = inputs.only(decision.touched)
     contract, iceberg = model.contract, lake.iceberg(model.table)
-    given = shaped(session, rows, contract, deletes=contract.write is not Write.APPEND)
+    given = shaped(session, rows, contract, deletes=contract.write is not WriteMode.APPEND)
     coming = placed(session, f"SELECT * FROM ({given}) WHERE NOT {DELETED}", iceberg)
     if coming is None or decision.way is plan.Way.FULL:
         return None if coming is None else {*held, *coming}
-    if contract.write is Write.APPEND:
+    if contract.write is WriteMode.APPEND:
         return coming
     # A row that changes leaves the partition where the row of its key is now.
     keys = given

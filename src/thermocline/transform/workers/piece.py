@@ -11,9 +11,9 @@ from decimal import Decimal
 from typing import Any
 
 from thermocline.errors import BadInput
-from thermocline.lake.names import ref_name, table_name
+from thermocline.lake.naming import validate_ref_name, validate_table_name
 from thermocline.transform.inputs import Span
-from thermocline.transform.parts import Touched
+from thermocline.transform.target_parts import Touched
 
 _READ: dict[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
@@ -76,7 +76,7 @@ class Piece:
         try:
             if said["version"] != VERSION:
                 raise ValueError(f"version {said['version']}")
-            spans = {t: Span(table_name(t), start, int(end))
+            spans = {t: Span(validate_table_name(t), start, int(end))
                      for t, (start, end) in said["spans"].items()}  # fmt: skip
             parts = said["parts"] and Touched(
                 tuple(said["parts"]["columns"]),
@@ -84,8 +84,8 @@ class Piece:
             )
             return cls(
                 str(said["run"]),
-                table_name(said["table"]),
-                ref_name(said["branch"]),
+                validate_table_name(said["table"]),
+                validate_ref_name(said["branch"]),
                 int(said["base"]),
                 spans,
                 parts,

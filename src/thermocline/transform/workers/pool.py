@@ -24,7 +24,7 @@ from thermocline import interrupt, telemetry
 from thermocline.errors import Permanent, ThermoclineError, Transient
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.workers.piece import Done, Piece
-from thermocline.transform.workers.work import OutOfMemory
+from thermocline.transform.workers.worker import OutOfMemory
 
 if TYPE_CHECKING:
     from thermocline.config import Settings
@@ -243,7 +243,7 @@ class _Process:
             return Permanent("The work was interrupted.", "Call it again to go on.").as_dict()
         if self._running is None:
             self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-            self._running = interrupt.start(
+            self._running = interrupt.start_child(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -29,7 +29,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertRefSnapshotId, SetSn
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
-from thermocline.config import load
+from thermocline.config import load_settings
 from thermocline.lake import Lake
 from thermocline.lake.atomic import TableChange
 
@@ -45,7 +45,7 @@ NOW = datetime.now(UTC).replace(microsecond=123_456)
 def make_lake(folder: Path) -> Lake:
     """An empty embedded lake with the layer gold."""
     (folder / "thermocline.toml").write_text('[lake]\nname = "test"\n')
-    lake = Lake(load(folder, environ={}))
+    lake = Lake(load_settings(folder, environ={}))
     lake.catalog.create_namespace("gold")
     return lake
 

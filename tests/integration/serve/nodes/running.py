@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from thermocline.serve.wire.wire import Frame, Line
+from thermocline.serve.wire.protocol import BlockingChannel, Frame
 
 TOKEN = "a-token-for-tests"
-PASSED_ON = ("PATH", "LANG", "TZ", "PYTHONPATH", "VIRTUAL_ENV")
+BASE_VARIABLES = ("PATH", "LANG", "TZ", "PYTHONPATH", "VIRTUAL_ENV")
 
 
 class Running:
@@ -25,7 +25,7 @@ class Running:
         self.address = f"unix:{folder / 'w.sock'}"
         self.process = subprocess.Popen(
             [sys.executable, *command, "--address", self.address],
-            env={name: os.environ[name] for name in PASSED_ON if name in os.environ}
+            env={name: os.environ[name] for name in BASE_VARIABLES if name in os.environ}
             | (environment or {}),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -36,9 +36,9 @@ class Running:
         self.process.stdin.flush()
         self.said = self.process.stdout.readline()
 
-    def line(self, timeout: float | None = 60) -> Line:
+    def line(self, timeout: float | None = 60) -> BlockingChannel:
         """A connection of its own."""
-        return Line.open(self.address, TOKEN, timeout)
+        return BlockingChannel.open(self.address, TOKEN, timeout)
 
     def stop(self) -> int:
         """Close its standard input, and give the code it ended with."""

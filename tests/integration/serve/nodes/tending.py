@@ -16,11 +16,11 @@ import pyarrow as pa
 from tests.integration.serve.nodes.keeping import NOW, in_order
 
 from thermocline.lake import Lake
-from thermocline.serve.keeper.heads import Heads
-from thermocline.serve.keeper.keeper import Keeper
-from thermocline.serve.keeper.policy import Policy
-from thermocline.serve.terms import Held
-from thermocline.serve.wire.wire import Line
+from thermocline.serve.replicator.catalog_poller import CatalogPoller
+from thermocline.serve.replicator.policy import Policy
+from thermocline.serve.replicator.replicator import Replicator
+from thermocline.serve.values import HotCopy
+from thermocline.serve.wire.protocol import BlockingChannel
 
 TOKEN = "token-of-a-test"
 SINCE = (NOW - timedelta(days=7)).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -44,7 +44,7 @@ class Process:
         self._process.stdin.write(f"{TOKEN}\n{settings}".encode())
         self._process.stdin.flush()
         assert self._process.stdout.readline() == b"ready\n"
-        self.line = Line.open(address, TOKEN, timeout=30)
+        self.line = BlockingChannel.open(address, TOKEN, timeout=30)
 
     def ask(self, **said: Any) -> dict[str, Any]:
         frame = self.line.ask(said)
@@ -96,13 +96,13 @@ class Keepers:
 
     def __init__(self) -> None:
         self.now = NOW
-        self._made: list[Keeper] = []
+        self._made: list[Replicator] = []
 
-    def __call__(self, lake: Lake, *nodes: Process, **policy: Any) -> Keeper:
+    def __call__(self, lake: Lake, *nodes: Process, **policy: Any) -> Replicator:
         given = Policy(**policy)
-        keeper = Keeper(Heads(lake.settings, given, {}), given, lambda: self.now)
+        keeper = Replicator(CatalogPoller(lake.settings, given, {}), given, lambda: self.now)
         self._made.append(keeper)
-        keeper.look()
+        keeper.poll()
         name_nodes(keeper, *nodes)
         return keeper
 
@@ -111,20 +111,22 @@ class Keepers:
             name_nodes(keeper)
 
 
-def name_nodes(keeper: Keeper, *nodes: Process) -> None:
+def name_nodes(keeper: Replicator, *nodes: Process) -> None:
     """Tell a keeper which nodes there are."""
     named = [{"name": n.name, "address": n.address, "token": TOKEN} for n in nodes]
     keeper.verbs()["nodes"]({"nodes": named}, b"")
 
 
-def caught_up(keeper: Keeper, node: str, *tables: str, seconds: float = 20.0) -> dict[str, Held]:
+def caught_up(
+    keeper: Replicator, node: str, *tables: str, seconds: float = 20.0
+) -> dict[str, HotCopy]:
     """Look, and wait until a node has these tables as the catalog does."""
-    keeper.look()
+    keeper.poll()
     until = time.monotonic() + seconds
     while True:
-        seen = keeper.lookout()
-        held = dict(seen.held.get(node, {}))
-        if all(t in held and held[t].snapshot == seen.heads[t].snapshot for t in tables):
+        seen = keeper.lake_state()
+        held = dict(seen.hot_copies.get(node, {}))
+        if all(t in held and held[t].snapshot == seen.table_heads[t].snapshot for t in tables):
             return held
         assert time.monotonic() < until, (tables, held)
         time.sleep(0.01)

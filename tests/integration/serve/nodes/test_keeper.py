@@ -57,7 +57,7 @@ from tests.integration.serve.nodes.tending import (
 )
 
 from thermocline.lake import Lake, refs
-from thermocline.serve.keeper import feeding, link
+from thermocline.serve.replicator import node_client, node_sync
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ def test_a_window_follows_appends_deletes_and_rewrites(
     lake: Lake, node: Process, keepers: Keepers, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when what goes is told in many messages."""
-    monkeypatch.setattr(link, "MOST_GONE", most)
-    monkeypatch.setattr(link, "MOST_DELETED", most)
+    monkeypatch.setattr(node_client, "MOST_GONE", most)
+    monkeypatch.setattr(node_client, "MOST_DELETED", most)
     table = make_table(lake, "gold.t")
     put(table, [row(n, days=n) for n in range(12)] + [row(99, note=None), {**row(98), "at": None}])
     keeper = keepers(lake, node)
@@ -134,7 +134,7 @@ def test_a_new_column_makes_a_new_copy(lake: Lake, node: Process, keepers: Keepe
         update.rename_column("note", "remark")
     put(table, [{"id": 2, "at": NOW, "remark": "r", "size": 7}])
     caught_up(keeper, "node-0", "gold.t")
-    assert keeper.lookout().heads["gold.t"].columns["size"] == "int"
+    assert keeper.lake_state().table_heads["gold.t"].columns["size"] == "int"
     found = node.rows('SELECT id, remark, size FROM "gold.t" ORDER BY id', t=head(table))
     assert found == [(1, "", None), (2, "r", 7)]
 
@@ -145,8 +145,8 @@ def test_a_table_made_anew_under_the_old_name(lake: Lake, node: Process, keepers
     keeper = keepers(lake, node)
     caught_up(keeper, "node-0", "gold.t")
     lake.catalog.drop_table("gold.t")
-    keeper.look()
-    until(lambda: not keeper.lookout().held["node-0"])
+    keeper.poll()
+    until(lambda: not keeper.lake_state().hot_copies["node-0"])
     assert "gold.t" not in node.ask(do="held")["tables"]
     table = make_table(lake, "gold.t")
     put(table, [row(5)])
@@ -197,20 +197,20 @@ def test_a_day_passes_and_the_window_with_it(lake: Lake, node: Process, keepers:
     keeper = keepers(lake, node)
     assert caught_up(keeper, "node-0", "gold.t")["gold.t"].since == SINCE
     keepers.now += timedelta(days=2)
-    keeper.told()
+    keeper.node_changed()
     tomorrow = SINCE + timedelta(days=2)
-    until(lambda: keeper.lookout().held["node-0"]["gold.t"].since == tomorrow)
+    until(lambda: keeper.lake_state().hot_copies["node-0"]["gold.t"].since == tomorrow)
     assert held_rows(node, "t", head(table)) == scanned(table, since=tomorrow)
     keepers.now -= timedelta(days=2)
-    keeper.told()
-    until(lambda: keeper.lookout().held["node-0"]["gold.t"].since == SINCE)
+    keeper.node_changed()
+    until(lambda: keeper.lake_state().hot_copies["node-0"]["gold.t"].since == SINCE)
     assert held_rows(node, "t", head(table)) == scanned(table, since=SINCE)
 
 
 def test_a_large_change_is_a_new_copy(
     lake: Lake, node: Process, keepers: Keepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeding, "BUILD_BYTES", 1)
+    monkeypatch.setattr(node_sync, "BUILD_BYTES", 1)
     table = make_table(lake, "gold.t")
     put(table, [row(1)])
     keeper = keepers(lake, node)
@@ -230,11 +230,11 @@ def test_a_distrusted_copy_is_out_of_sight_until_it_is_made_anew(
     seen = []
     with keeper._changed:
         epoch = keeper.verbs()["rebuild"]({"tables": ["gold.t"]}, b"")["epoch"]
-        seen.append(keeper.lookout())
+        seen.append(keeper.lake_state())
     assert seen[0].epoch == epoch
-    assert "gold.t" not in seen[0].held["node-0"]
+    assert "gold.t" not in seen[0].hot_copies["node-0"]
     caught_up(keeper, "node-0", "gold.t")
-    assert keeper.lookout().epoch > epoch
+    assert keeper.lake_state().epoch > epoch
     assert held_rows(node, "t", head(table)) == scanned(table)
 
 

@@ -33,15 +33,15 @@ from tests.integration.serve.nodes.tending import (
 )
 
 from thermocline.lake import Lake, refs
-from thermocline.lake.metadata import local_path
-from thermocline.serve.fleet.replica import Conversation, Replica
-from thermocline.serve.keeper import keeper as keeping
-from thermocline.serve.keeper import reading
-from thermocline.serve.keeper.keeper import Keeper
-from thermocline.serve.keeper.placing import place
-from thermocline.serve.keeper.reading import Difference
-from thermocline.serve.terms import Lookout
-from thermocline.serve.wire.wire import Line
+from thermocline.lake.metadata import location_path
+from thermocline.serve.fleet.state_sync import StateReplica, StateSync
+from thermocline.serve.replicator import copy_delta
+from thermocline.serve.replicator import replicator as keeping
+from thermocline.serve.replicator.copy_delta import CopyDelta
+from thermocline.serve.replicator.placement import place_tables
+from thermocline.serve.replicator.replicator import Replicator
+from thermocline.serve.values import LakeState
+from thermocline.serve.wire.protocol import BlockingChannel
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ def test_tables_of_one_commit_are_always_seen_together(
 
 
 def count_both(
-    keeper: Keeper, address: str, ended: threading.Event, seen: list[tuple[int, int]]
+    keeper: Replicator, address: str, ended: threading.Event, seen: list[tuple[int, int]]
 ) -> None:
     """Ask for both counts again and again, at the snapshots that the keeper tells of."""
-    line = Line.open(address, TOKEN, timeout=30)
+    line = BlockingChannel.open(address, TOKEN, timeout=30)
     sql = 'SELECT (SELECT count(*) FROM "gold.one"), (SELECT count(*) FROM "gold.two")'
     while not ended.is_set():
-        held = keeper.lookout().held.get("node-0", {})
+        held = keeper.lake_state().hot_copies.get("node-0", {})
         asked = {t: {"table": t, "snapshot": str(copy.snapshot)} for t, copy in held.items()}
         frame = line.ask({"do": "query", "sql": sql, "tables": asked, "format": "json",
                           "rows": 9, "bytes": 999, "seconds": 9.0})  # fmt: skip
@@ -114,14 +114,14 @@ def count_both(
     line.close()
 
 
-def look_often(keeper: Keeper, ended: threading.Event) -> None:
+def look_often(keeper: Replicator, ended: threading.Event) -> None:
     while not ended.wait(0.01):
-        keeper.look()
+        keeper.poll()
 
 
 def data_file(table: Table, number: int = 0) -> Path:
     files = sorted(task.file.file_path for task in table.refresh().scan().plan_files())
-    return local_path(files[number])
+    return location_path(files[number])
 
 
 def test_a_damaged_table_does_not_keep_others_from_moving_on(
@@ -137,9 +137,9 @@ def test_a_damaged_table_does_not_keep_others_from_moving_on(
     fresh.write_bytes(b"this is no Parquet file")
     put(good, [row(2)])
     caught_up(keeper, "node-0", "gold.good")
-    until(lambda: "gold.bad" not in keeper.lookout().held["node-0"])
+    until(lambda: "gold.bad" not in keeper.lake_state().hot_copies["node-0"])
     assert held_rows(node, "good", head(good)) == scanned(good)
-    assert "gold.bad" in keeper.lookout().heads
+    assert "gold.bad" in keeper.lake_state().table_heads
     bad.refresh().delete("id = 2")
     caught_up(keeper, "node-0", "gold.bad")
     assert held_rows(node, "bad", head(bad)) == scanned(bad)
@@ -155,23 +155,23 @@ def test_a_copy_that_takes_long_does_not_hold_up_other_tables(
     caught_up(keeper, "node-0", "gold.quick")
     put(long, [row(number) for number in range(10)])
     sent, enough = threading.Event(), threading.Event()
-    batches = Difference.rows
+    batches = CopyDelta.rows
 
-    def slowly(difference: Difference) -> Iterator[pa.RecordBatch]:
+    def slowly(difference: CopyDelta) -> Iterator[pa.RecordBatch]:
         yield from batches(difference)
-        of_long = all(path.startswith(long.location()) for path in difference.came)
+        of_long = all(path.startswith(long.location()) for path in difference.added)
         while of_long and not enough.wait(0.01):
             sent.set()
             yield empty(long)
 
-    monkeypatch.setattr(Difference, "rows", slowly)
-    keeper.look()
+    monkeypatch.setattr(CopyDelta, "rows", slowly)
+    keeper.poll()
     assert sent.wait(20)
     for number in range(2, 5):
         put(quick, [row(number)])
         caught_up(keeper, "node-0", "gold.quick")
         assert held_rows(node, "quick", head(quick)) == scanned(quick)
-    assert "gold.long" not in keeper.lookout().held["node-0"]
+    assert "gold.long" not in keeper.lake_state().hot_copies["node-0"]
     put(long, [row(11)])
     enough.set()
     caught_up(keeper, "node-0", "gold.quick", "gold.long")
@@ -180,7 +180,7 @@ def test_a_copy_that_takes_long_does_not_hold_up_other_tables(
 
 def empty(table: Table) -> pa.RecordBatch:
     """No rows, as a copy of the table takes them."""
-    columns = [*table.schema().as_arrow(), *reading.PLACES]
+    columns = [*table.schema().as_arrow(), *copy_delta.POSITIONS]
     nothing = [pa.array([], field.type) for field in columns]
     return pa.RecordBatch.from_arrays(nothing, [field.name for field in columns])
 
@@ -194,13 +194,13 @@ def test_a_damaged_metadata_file_hides_that_table_only(
     keeper = keepers(lake, node)
     caught_up(keeper, "node-0", "gold.good", "gold.bad")
     put(bad, [row(2)])
-    local_path(lake.state("gold.bad").metadata_location).write_bytes(b"{")
+    location_path(lake.state("gold.bad").metadata_location).write_bytes(b"{")
     put(good, [row(2)])
     caught_up(keeper, "node-0", "gold.good")
-    assert "gold.bad" not in keeper.lookout().heads
-    until(lambda: "gold.bad" not in keeper.lookout().held["node-0"])
+    assert "gold.bad" not in keeper.lake_state().table_heads
+    until(lambda: "gold.bad" not in keeper.lake_state().hot_copies["node-0"])
     began = time.monotonic()
-    keeper.look()
+    keeper.poll()
     assert time.monotonic() - began < 0.5, "what is known to be damaged is not read at every look"
 
 
@@ -227,10 +227,10 @@ def test_a_node_that_dies_is_filled_again(lake: Lake, sockets: Path, keepers: Ke
     mortal = node_process(sockets, "node-m")
     keeper = keepers(lake, mortal)
     caught_up(keeper, "node-m", "gold.t")
-    epoch = keeper.lookout().epoch
+    epoch = keeper.lake_state().epoch
     mortal.kill()
-    until(lambda: "node-m" not in keeper.lookout().held, seconds=5)
-    assert keeper.lookout().epoch > epoch
+    until(lambda: "node-m" not in keeper.lake_state().hot_copies, seconds=5)
+    assert keeper.lake_state().epoch > epoch
     put(table, [row(2)])
     again = node_process(sockets, "node-m")
     caught_up(keeper, "node-m", "gold.t")
@@ -247,7 +247,7 @@ def test_tables_move_when_nodes_come_and_go(
     put(make_table(lake, "gold.small", WHOLE), [row(1)])
     for table in tables.values():
         put(table, [row(1)])
-    owners = place({name: name for name in names}, ["node-0", "node-1"])
+    owners = place_tables({name: name for name in names}, ["node-0", "node-1"])
     assert all(owners.values()), "the names were chosen so that both nodes have some"
 
     keeper = keepers(lake, node)
@@ -259,24 +259,24 @@ def test_tables_move_when_nodes_come_and_go(
             until(partial(holds, keeper, name, {*owned, "gold.small"}))
     assert not missing, "a table was nowhere while it moved"
     name_nodes(keeper, other)
-    assert set(keeper.lookout().held) == {"node-1"}
+    assert set(keeper.lake_state().hot_copies) == {"node-1"}
     caught_up(keeper, "node-1", *names)
 
 
-def holds(keeper: Keeper, node: str, tables: set[str]) -> bool:
-    return set(keeper.lookout().held.get(node, {})) == tables
+def holds(keeper: Replicator, node: str, tables: set[str]) -> bool:
+    return set(keeper.lake_state().hot_copies.get(node, {})) == tables
 
 
 class watched:
     """Takes note of tables that no node holds, for as long as it is open."""
 
-    def __init__(self, keeper: Keeper, names: list[str], missing: list[str]) -> None:
+    def __init__(self, keeper: Replicator, names: list[str], missing: list[str]) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, args=(keeper, names, missing))
 
-    def _watch(self, keeper: Keeper, names: list[str], missing: list[str]) -> None:
+    def _watch(self, keeper: Replicator, names: list[str], missing: list[str]) -> None:
         while not self._ended.wait(0.002):
-            held = {table for copies in keeper.lookout().held.values() for table in copies}
+            held = {table for copies in keeper.lake_state().hot_copies.values() for table in copies}
             missing.extend(set(names) - held)
 
     def __enter__(self) -> None:
@@ -292,14 +292,14 @@ def test_what_is_asked_for_stays_when_room_is_short(
 ) -> None:
     for name in ("gold.a", "gold.b"):
         put(make_table(lake, name, WHOLE), [row(number) for number in range(100)])
-    size = keepers(lake).lookout().heads["gold.a"].files.total.bytes
+    size = keepers(lake).lake_state().table_heads["gold.a"].files.total.bytes
     keeper = keepers(lake, node, budget=6 * size)
     caught_up(keeper, "node-0", "gold.a")
-    assert "gold.b" not in keeper.lookout().held["node-0"]
+    assert "gold.b" not in keeper.lake_state().hot_copies["node-0"]
     keeper.verbs()["asked"]({"questions": [[["gold.b", "no.such"], 3]]}, b"")
-    keeper.told()
+    keeper.node_changed()
     caught_up(keeper, "node-0", "gold.b")
-    until(lambda: "gold.a" not in keeper.lookout().held["node-0"])
+    until(lambda: "gold.a" not in keeper.lake_state().hot_copies["node-0"])
 
 
 def test_the_process_answers_the_router_and_ends_with_it(
@@ -309,21 +309,21 @@ def test_the_process_answers_the_router_and_ends_with_it(
     put(table, [row(1)])
     project = str(lake.settings.project)
     keeper = Process(
-        "thermocline.serve.keeper", f"unix:{sockets / 'keeper'}.sock", "--project", project
+        "thermocline.serve.replicator", f"unix:{sockets / 'keeper'}.sock", "--project", project
     )
-    replica = Replica()
+    replica = StateReplica()
 
-    def asked(**said: Any) -> Lookout:
-        talk = Conversation(replica)
+    def asked(**said: Any) -> LakeState:
+        talk = StateSync(replica)
         following: dict[str, Any] | None = {**said, **talk.request()}
         while following is not None:
             reply = keeper.ask(**{"do": "lookout", **following})["lookout"]
             following = talk.take(reply)
-        talk.end(reply)
-        return replica.known
+        talk.finish(reply)
+        return replica.state
 
     seen = asked(wait=10.0)
-    assert seen.heads["gold.t"].snapshot == head(table)
+    assert seen.table_heads["gold.t"].snapshot == head(table)
     keeper.ask(do="nodes", nodes=[{"name": "n", "address": node.address, "token": TOKEN}])
 
     def held() -> Any:
@@ -331,7 +331,7 @@ def test_the_process_answers_the_router_and_ends_with_it(
         after = seen.epoch
         seen = asked(wait=10.0)
         assert seen.epoch > after
-        return seen.held.get("n", {}).get("gold.t")
+        return seen.hot_copies.get("n", {}).get("gold.t")
 
     while held() is None:
         pass
@@ -343,7 +343,7 @@ def test_the_process_answers_the_router_and_ends_with_it(
     assert time.monotonic() - began < 2.0
     put(table, [row(3)])
     looked = asked(do="look")
-    assert looked.heads["gold.t"].snapshot == head(table)
+    assert looked.table_heads["gold.t"].snapshot == head(table)
     assert "epoch" in keeper.ask(do="rebuild", tables=["gold.t"])
     assert keeper.line.ask({"do": "query", "sql": "select 1"}).error is not None
     assert keeper.ends() == 0
@@ -354,9 +354,9 @@ def test_a_look_at_a_lake_that_stands_still_is_cheap(lake: Lake, keepers: Keeper
     for number in range(20):
         put(make_table(lake, f"gold.t{number}"), [row(1)])
     keeper = keepers(lake)
-    epoch = keeper.lookout().epoch
+    epoch = keeper.lake_state().epoch
     began = time.process_time()
     for _ in range(50):
-        keeper.look()
+        keeper.poll()
     assert (time.process_time() - began) / 50 < 0.005
-    assert keeper.lookout().epoch == epoch
+    assert keeper.lake_state().epoch == epoch

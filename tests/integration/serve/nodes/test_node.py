@@ -22,8 +22,8 @@ from tests.integration.serve.nodes.running import Running, code, ok
 
 from thermocline.serve.node import staging
 from thermocline.serve.node.limits import BULK_NICE
-from thermocline.serve.node.store import MOST_CHANGES
-from thermocline.serve.wire.wire import Frame, Line, Lost
+from thermocline.serve.node.store import MAX_CHANGE_SETS
+from thermocline.serve.wire.protocol import BlockingChannel, ConnectionLost, Frame
 
 NODE = ("-m", "thermocline.serve.node", "--memory", str(512 << 20), "--threads", "4")
 COLUMNS = [("id", "long"), ("at", "timestamptz"), ("amount", "decimal(12,2)")]
@@ -40,7 +40,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def line(node: Running) -> Iterator[Line]:
+def line(node: Running) -> Iterator[BlockingChannel]:
     opened = node.line()
     yield opened
     opened.close()
@@ -60,22 +60,30 @@ def arrow(rows: list[Row]) -> pa.Table:
 
 def spots(rows: list[tuple[int, int]]) -> bytes:
     files, positions = zip(*rows, strict=True)
-    return staging.body(pa.table({
+    return staging.encode_body(pa.table({
         "__file": pa.array(files, pa.int32()), "__pos": pa.array(positions, pa.int64()),
     }))  # fmt: skip
 
 
-def load(line: Line, table: str, rows: list[Row], snapshot: int, since: datetime | None = None,
-         columns: Any = COLUMNS) -> None:  # fmt: skip
+def load(
+    line: BlockingChannel,
+    table: str,
+    rows: list[Row],
+    snapshot: int,
+    since: datetime | None = None,
+    columns: Any = COLUMNS,
+) -> None:
     change = f"c{next(_changes)}"
     ok(line.ask(staging.begin(change)))
-    ok(line.ask(staging.new(change, table, columns, snapshot, since=since, sort="at")))
+    ok(line.ask(staging.create(change, table, columns, snapshot, since=since, sort="at")))
     if rows:
-        ok(line.ask(staging.rows(change, table), staging.body(arrow(rows))))
+        ok(line.ask(staging.add_rows(change, table), staging.encode_body(arrow(rows))))
     ok(line.ask(staging.apply(change)))
 
 
-def ask(line: Line, sql: str, snapshots: dict[str, int] | None = None, **more: Any) -> Frame:
+def ask(
+    line: BlockingChannel, sql: str, snapshots: dict[str, int] | None = None, **more: Any
+) -> Frame:
     tables = {name: {"table": name, "snapshot": str(at)} for name, at in (snapshots or {}).items()}
     return line.ask({"do": "query", "sql": sql, "tables": tables, "format": "json",
                      "rows": 1000, "bytes": 10 << 20, "seconds": 20, **more})  # fmt: skip
@@ -86,7 +94,7 @@ def rows_of(frame: Frame) -> list[Any]:
     return [json.loads(line) for line in bytes(frame.body).decode().splitlines()]
 
 
-def test_it_answers_with_the_snapshot_it_holds(line: Line) -> None:
+def test_it_answers_with_the_snapshot_it_holds(line: BlockingChannel) -> None:
     load(line, "silver.orders", [(n, 1, n) for n in range(10)], 77)
     reply = ask(line, 'SELECT count(*), sum(amount), max("at") FROM "silver.orders" WHERE id < 5',
                 {"silver.orders": 77})  # fmt: skip
@@ -102,29 +110,29 @@ def test_it_answers_with_the_snapshot_it_holds(line: Line) -> None:
     assert 0 < held["memory"] < 512 << 20
 
 
-def test_zeros_keep_their_signs_when_rows_are_compressed(line: Line) -> None:
+def test_zeros_keep_their_signs_when_rows_are_compressed(line: BlockingChannel) -> None:
     zeros = [0.0] * 700 + [-0.0] * 700 + [1.5] * 700 + [7.0] * 700
     rows = pa.table({
         "x": pa.array(zeros), "__file": pa.array([1] * len(zeros), pa.int32()),
         "__pos": pa.array(range(len(zeros)), pa.int64()),
     })  # fmt: skip
     ok(line.ask(staging.begin("zeros")))
-    ok(line.ask(staging.new("zeros", "silver.zeros", [("x", "double")], 1)))
-    ok(line.ask(staging.rows("zeros", "silver.zeros"), staging.body(rows)))
+    ok(line.ask(staging.create("zeros", "silver.zeros", [("x", "double")], 1)))
+    ok(line.ask(staging.add_rows("zeros", "silver.zeros"), staging.encode_body(rows)))
     ok(line.ask(staging.apply("zeros")))
     sql = 'SELECT 1 / x, count(*) FROM "silver.zeros" WHERE x = 0 GROUP BY 1 ORDER BY 1'
     reply = ask(line, sql, {"silver.zeros": 1})
     assert rows_of(reply) == [["-inf", 700], ["inf", 700]]
 
 
-def test_hidden_columns_are_not_seen(line: Line) -> None:
+def test_hidden_columns_are_not_seen(line: BlockingChannel) -> None:
     load(line, "silver.hidden", [(1, 1, 1)], 1)
     reply = ask(line, 'SELECT * FROM "silver.hidden"', {"silver.hidden": 1})
     assert [name for name, _, _ in reply.header["columns"]] == ["id", "at", "amount"]
     assert code(ask(line, 'SELECT __file FROM "silver.hidden"', {"silver.hidden": 1})) == "query"
 
 
-def test_another_snapshot_is_moved_and_another_table_not_held(line: Line) -> None:
+def test_another_snapshot_is_moved_and_another_table_not_held(line: BlockingChannel) -> None:
     load(line, "silver.moving", [(1, 1, 1)], 5)
     sql = 'SELECT * FROM "silver.moving"'
     reply = ask(line, sql, {"silver.moving": 6})
@@ -134,7 +142,7 @@ def test_another_snapshot_is_moved_and_another_table_not_held(line: Line) -> Non
     assert code(ask(line, 'SELECT * FROM "silver.nope"', {"silver.nope": 6})) == "not-held"
 
 
-def test_a_copy_that_begins_later_than_asked_is_moved(line: Line) -> None:
+def test_a_copy_that_begins_later_than_asked_is_moved(line: BlockingChannel) -> None:
     """The window moves without a new snapshot, so the snapshot alone does not tell."""
     load(line, "silver.window", [(n, 1, n) for n in range(48)], 5, since=START)
     asked = {"table": "silver.window", "snapshot": "5", "since": "2026-11-10T00:00:00+00:00"}
@@ -151,12 +159,12 @@ def test_a_copy_that_begins_later_than_asked_is_moved(line: Line) -> None:
     assert reply.header["since"] == {"silver.window": later.isoformat()}
 
 
-def test_an_advance_takes_out_files_and_positions_and_adds_rows(line: Line) -> None:
+def test_an_advance_takes_out_files_and_positions_and_adds_rows(line: BlockingChannel) -> None:
     load(line, "silver.adv", [(n, n // 10, n % 10) for n in range(30)], 1)
     ok(line.ask(staging.begin("adv")))
     ok(line.ask(staging.advance("adv", "silver.adv", 1, 2)))
-    ok(line.ask(staging.rows("adv", "silver.adv"),
-                staging.body(arrow([(100, 0, 3), (101, 9, 0)]))))  # fmt: skip
+    ok(line.ask(staging.add_rows("adv", "silver.adv"),
+                staging.encode_body(arrow([(100, 0, 3), (101, 9, 0)]))))  # fmt: skip
     # Position 3 of file 0 goes, and comes again: what is added is not removed by the same change.
     ok(line.ask(staging.remove("adv", "silver.adv", files=[1]), spots([(0, 3), (0, 3), (2, 9)])))
     sql = 'SELECT id FROM "silver.adv" ORDER BY id'
@@ -167,12 +175,12 @@ def test_an_advance_takes_out_files_and_positions_and_adds_rows(line: Line) -> N
     assert [row[0] for row in rows_of(ask(line, sql, {"silver.adv": 2}))] == expected
 
 
-def test_a_table_is_replaced_with_other_columns_and_dropped(line: Line) -> None:
+def test_a_table_is_replaced_with_other_columns_and_dropped(line: BlockingChannel) -> None:
     load(line, "silver.shape", [(1, 1, 1)], 1)
     ok(line.ask(staging.begin("shape")))
-    ok(line.ask(staging.new("shape", "silver.shape", [("name", "string")], 2)))
+    ok(line.ask(staging.create("shape", "silver.shape", [("name", "string")], 2)))
     body = pa.table({"name": ["x"], "__file": pa.array([1], pa.int32()), "__pos": [0]})
-    ok(line.ask(staging.rows("shape", "silver.shape"), staging.body(body)))
+    ok(line.ask(staging.add_rows("shape", "silver.shape"), staging.encode_body(body)))
     ok(line.ask(staging.apply("shape")))
     assert rows_of(ask(line, 'SELECT * FROM "silver.shape"', {"silver.shape": 2})) == [["x"]]
     ok(line.ask(staging.begin("gone")))
@@ -209,13 +217,13 @@ TYPES: list[tuple[str, Any, pa.DataType, Any, Any]] = [
 ]  # fmt: skip
 
 
-def test_every_type_survives(line: Line) -> None:
+def test_every_type_survives(line: BlockingChannel) -> None:
     columns = [(name, kind) for name, kind, _, _, _ in TYPES]
     data = {name: pa.array([value, None], kind) for name, _, kind, value, _ in TYPES}
     data |= {"__file": pa.array([1, 1], pa.int32()), "__pos": pa.array([0, 1], pa.int64())}
     ok(line.ask(staging.begin("types")))
-    ok(line.ask(staging.new("types", "silver.types", columns, 1)))
-    ok(line.ask(staging.rows("types", "silver.types"), staging.body(pa.table(data))))
+    ok(line.ask(staging.create("types", "silver.types", columns, 1)))
+    ok(line.ask(staging.add_rows("types", "silver.types"), staging.encode_body(pa.table(data))))
     ok(line.ask(staging.apply("types")))
     first, second = rows_of(ask(line, 'SELECT * FROM "silver.types"', {"silver.types": 1}))
     assert first == [expected for *_, expected in TYPES]
@@ -225,14 +233,14 @@ def test_every_type_survives(line: Line) -> None:
     assert kinds == [["UUID", 'STRUCT("a b" UUID, n DATE[])', "TIMESTAMP WITH TIME ZONE"]]
 
 
-def test_staging_that_makes_no_sense_is_refused_and_harms_nothing(line: Line) -> None:
+def test_staging_that_makes_no_sense_is_refused_and_harms_nothing(line: BlockingChannel) -> None:
     load(line, "silver.safe", [(1, 1, 1)], 1)
     ok(line.ask(staging.begin("odd")))
-    new = staging.new("odd", "silver.odd", COLUMNS, 1, sort="at")
+    new = staging.create("odd", "silver.odd", COLUMNS, 1, sort="at")
     for said, body in [
         (staging.apply("another"), b""),
-        (staging.rows("odd", "silver.safe"), staging.body(arrow([(1, 1, 1)]))),
-        (staging.rows("odd", "silver.nope"), b""),
+        (staging.add_rows("odd", "silver.safe"), staging.encode_body(arrow([(1, 1, 1)]))),
+        (staging.add_rows("odd", "silver.nope"), b""),
         (staging.remove("odd", "silver.nope"), b""),
         ({**new, "columns": [["a", "int); DROP TABLE __held; --"]]}, b""),
         ({**new, "columns": [["a", {"type": "struct", "fields": []}]]}, b""),
@@ -248,21 +256,28 @@ def test_staging_that_makes_no_sense_is_refused_and_harms_nothing(line: Line) ->
     ]:
         assert code(line.ask(said, body)) in ("staging", "not-held", "moved"), said
     ok(line.ask(new))
-    assert code(line.ask(staging.rows("odd", "silver.odd"), b"garbage")) == "staging"
+    assert code(line.ask(staging.add_rows("odd", "silver.odd"), b"garbage")) == "staging"
     ok(line.ask(new))
     wrong = pa.table({"id": ["not a number"], "at": ["x"], "amount": ["y"], "__file": [1],
                       "__pos": [1]})  # fmt: skip
-    assert code(line.ask(staging.rows("odd", "silver.odd"), staging.body(wrong))) == "staging"
+    assert (
+        code(line.ask(staging.add_rows("odd", "silver.odd"), staging.encode_body(wrong)))
+        == "staging"
+    )
     held = ok(line.ask(staging.apply("odd")))
     assert "silver.odd" not in held["tables"] and held["tables"]["silver.safe"]["rows"] == 1
     assert rows_of(ask(line, 'SELECT id FROM "silver.safe"', {"silver.safe": 1})) == [[1]]
 
 
-def test_an_abandoned_change_leaves_no_trace(line: Line) -> None:
+def test_an_abandoned_change_leaves_no_trace(line: BlockingChannel) -> None:
     for ending in (staging.abandon("left"), staging.begin("left"), staging.reset()):
         ok(line.ask(staging.begin("left")))
-        ok(line.ask(staging.new("left", "silver.left", COLUMNS, 1, sort="at")))
-        ok(line.ask(staging.rows("left", "silver.left"), staging.body(arrow([(1, 1, 1)]))))
+        ok(line.ask(staging.create("left", "silver.left", COLUMNS, 1, sort="at")))
+        ok(
+            line.ask(
+                staging.add_rows("left", "silver.left"), staging.encode_body(arrow([(1, 1, 1)]))
+            )
+        )
         ok(line.ask(ending))
         if ending == staging.begin("left"):
             ok(line.ask(staging.apply("left")))
@@ -273,38 +288,38 @@ def test_an_abandoned_change_leaves_no_trace(line: Line) -> None:
     assert copies == [[held]]
 
 
-def test_a_copy_in_the_making_leaves_others_free_to_move(line: Line) -> None:
+def test_a_copy_in_the_making_leaves_others_free_to_move(line: BlockingChannel) -> None:
     load(line, "silver.free", [(1, 1, 1)], 1)
     ok(line.ask(staging.begin("long")))
-    ok(line.ask(staging.new("long", "silver.long", COLUMNS, 7, sort="at")))
-    ok(line.ask(staging.rows("long", "silver.long"), staging.body(arrow([(1, 1, 1)]))))
+    ok(line.ask(staging.create("long", "silver.long", COLUMNS, 7, sort="at")))
+    ok(line.ask(staging.add_rows("long", "silver.long"), staging.encode_body(arrow([(1, 1, 1)]))))
     for snapshot in (2, 3):
         ok(line.ask(staging.begin("step")))
         ok(line.ask(staging.advance("step", "silver.free", snapshot - 1, snapshot)))
-        added = staging.body(arrow([(snapshot, 2, snapshot)]))
-        ok(line.ask(staging.rows("step", "silver.free"), added))
+        added = staging.encode_body(arrow([(snapshot, 2, snapshot)]))
+        ok(line.ask(staging.add_rows("step", "silver.free"), added))
         assert "silver.long" not in ok(line.ask(staging.apply("step")))["tables"]
-    ok(line.ask(staging.rows("long", "silver.long"), staging.body(arrow([(2, 1, 2)]))))
+    ok(line.ask(staging.add_rows("long", "silver.long"), staging.encode_body(arrow([(2, 1, 2)]))))
     ok(line.ask(staging.apply("long")))
     both = {"silver.free": 3, "silver.long": 7}
     counted = 'SELECT (SELECT count(*) FROM "silver.free"), (SELECT count(*) FROM "silver.long")'
     assert rows_of(ask(line, counted, both)) == [[3, 2]]
 
 
-def test_a_step_from_a_copy_that_another_changed_is_refused(line: Line) -> None:
+def test_a_step_from_a_copy_that_another_changed_is_refused(line: BlockingChannel) -> None:
     load(line, "silver.twice", [(1, 1, 1)], 1)
     for change, row in (("one", (2, 2, 1)), ("two", (3, 3, 1))):
         ok(line.ask(staging.begin(change)))
         ok(line.ask(staging.advance(change, "silver.twice", 1, 2)))
-        ok(line.ask(staging.rows(change, "silver.twice"), staging.body(arrow([row]))))
+        ok(line.ask(staging.add_rows(change, "silver.twice"), staging.encode_body(arrow([row]))))
     ok(line.ask(staging.apply("one")))
     assert code(line.ask(staging.apply("two"))) == "moved"
     found = ask(line, 'SELECT id FROM "silver.twice" ORDER BY 1', {"silver.twice": 2})
     assert rows_of(found) == [[1], [2]]
 
 
-def test_so_many_changes_and_no_more(line: Line) -> None:
-    for number in range(MOST_CHANGES):
+def test_so_many_changes_and_no_more(line: BlockingChannel) -> None:
+    for number in range(MAX_CHANGE_SETS):
         ok(line.ask(staging.begin(f"of many {number}")))
     assert code(line.ask(staging.begin("one too many"))) == "staging"
     ok(line.ask(staging.reset()))
@@ -312,7 +327,7 @@ def test_so_many_changes_and_no_more(line: Line) -> None:
     ok(line.ask(staging.abandon("one too many")))
 
 
-def test_new_copies_step_back_for_queries(line: Line, node: Running) -> None:
+def test_new_copies_step_back_for_queries(line: BlockingChannel, node: Running) -> None:
     load(line, "silver.bulk", [(1, 1, 1)], 1)
     threads = Path(f"/proc/{node.process.pid}/task").iterdir()
     nice = {os.getpriority(os.PRIO_PROCESS, int(thread.name)) for thread in threads}
@@ -367,7 +382,7 @@ OUTSIDE = [
 ]  # fmt: skip
 
 
-def test_nothing_outside_is_reached_even_past_the_guard(line: Line) -> None:
+def test_nothing_outside_is_reached_even_past_the_guard(line: BlockingChannel) -> None:
     load(line, "silver.walls", [(1, 1, 1)], 3)
     for sql in OUTSIDE:
         reply = ask(line, sql)
@@ -380,7 +395,7 @@ def test_nothing_outside_is_reached_even_past_the_guard(line: Line) -> None:
     assert not Path("/tmp/node-log").exists()
 
 
-def test_errors_tell_no_value_of_a_row(line: Line) -> None:
+def test_errors_tell_no_value_of_a_row(line: BlockingChannel) -> None:
     for sql in ("SELECT ('card ' || 4111)::int", "SELECT 2147483647::int + 4111::int * 1000000",
                 "SELECT cast('4111-x' AS date) FROM range(3)"):  # fmt: skip
         reply = ask(line, sql)
@@ -390,7 +405,7 @@ def test_errors_tell_no_value_of_a_row(line: Line) -> None:
     assert "silver" not in str(ask(line, "SELECT * FROM secrets").error), "nor a table's name"
 
 
-def test_results_are_stopped_at_their_bounds(line: Line) -> None:
+def test_results_are_stopped_at_their_bounds(line: BlockingChannel) -> None:
     began = time.monotonic()
     assert code(ask(line, "SELECT * FROM range(100000000000)")) == "too-many-rows"
     assert code(ask(line, "SELECT i FROM range(1001) t(i)", rows=1000)) == "too-many-rows"
@@ -400,13 +415,13 @@ def test_results_are_stopped_at_their_bounds(line: Line) -> None:
     assert time.monotonic() - began < 10
 
 
-def test_a_query_that_is_cancelled_or_too_long_ends(node: Running, line: Line) -> None:
+def test_a_query_that_is_cancelled_or_too_long_ends(node: Running, line: BlockingChannel) -> None:
     endless = "SELECT count(*) FROM range(1000000000000) t(i) WHERE i % 7 = 8"
     assert code(ask(line, endless, seconds=0.3)) == "too-long"
     other = node.line()
 
     def give_up() -> None:
-        with pytest.raises(Lost):
+        with pytest.raises(ConnectionLost):
             ask(other, endless)
 
     asker = threading.Thread(target=give_up)
@@ -440,7 +455,7 @@ def test_memory_attacks_leave_it_alive_or_known_to_be_dead(tmp_path: Path) -> No
                 assert found in ("memory", "crowded", "too-long", "query"), sql
                 kept = ask(line, 'SELECT sum(id) FROM "silver.kept"', {"silver.kept": 9})
                 assert rows_of(kept) == [[499500]]
-            except Lost:
+            except ConnectionLost:
                 assert running.process.wait(5) != 0
                 return
         assert ok(line.ask({"do": "ping"}))["rss"] < (512 + 384) << 20
@@ -452,15 +467,15 @@ def test_a_copy_that_does_not_fit_is_refused_and_the_others_stay(tmp_path: Path)
         line = running.line()
         load(line, "silver.kept", [(n, 1, n) for n in range(1000)], 9)
         ok(line.ask(staging.begin("big")))
-        said = staging.new("big", "silver.big", [("s", "string")], 1, expect=1 << 30)
+        said = staging.create("big", "silver.big", [("s", "string")], 1, expect=1 << 30)
         assert code(line.ask(said)) == "memory"
-        ok(line.ask(staging.new("big", "silver.big", [("s", "string")], 1)))
+        ok(line.ask(staging.create("big", "silver.big", [("s", "string")], 1)))
         found = ""
         for number in range(100):
             noise = pa.table({"s": [os.urandom(500).hex() for _ in range(2000)],
                               "__file": pa.array([number] * 2000, pa.int32()),
                               "__pos": pa.array(range(2000), pa.int64())})  # fmt: skip
-            reply = line.ask(staging.rows("big", "silver.big"), staging.body(noise))
+            reply = line.ask(staging.add_rows("big", "silver.big"), staging.encode_body(noise))
             if reply.error:
                 found = code(reply)
                 break
@@ -485,7 +500,7 @@ def test_it_does_not_start_where_there_could_be_a_secret(tmp_path: Path, name: s
 # Changing while it is asked ----------------------------------------------------------------------
 
 
-def test_two_tables_are_always_of_one_look(node: Running, line: Line) -> None:
+def test_two_tables_are_always_of_one_look(node: Running, line: BlockingChannel) -> None:
     """Both tables get the same rows in each change, so both sums match in every query."""
     for table in ("gold.left", "gold.right"):
         load(line, table, [(n, 0, n) for n in range(100)], 1)
@@ -496,7 +511,7 @@ def test_two_tables_are_always_of_one_look(node: Running, line: Line) -> None:
            '(SELECT sum(id) FROM "gold.right"), (SELECT count(*) FROM "gold.right")')  # fmt: skip
     expected = {"1": (sum(range(100)), 100)}
 
-    def look() -> None:
+    def poll() -> None:
         own = node.line()
         tables = {"l": {"table": "gold.left"}, "r": {"table": "gold.right"}}
         while not done.is_set():
@@ -510,12 +525,12 @@ def test_two_tables_are_always_of_one_look(node: Running, line: Line) -> None:
                 wrong.append((reply.header["snapshots"], left, right, told))
             seen.update(snapshots)
 
-    threads = [threading.Thread(target=look) for _ in range(3)]
+    threads = [threading.Thread(target=poll) for _ in range(3)]
     for thread in threads:
         thread.start()
     live = {(0, n): n for n in range(100)}
     for snapshot in range(2, 42):
-        change = f"look{snapshot}"
+        change = f"poll{snapshot}"
         added = {(snapshot, n): snapshot * 1000 + n for n in range(50)}
         gone = [next(iter(live))]
         live = {spot: n for spot, n in live.items() if spot not in gone} | added
@@ -525,14 +540,14 @@ def test_two_tables_are_always_of_one_look(node: Running, line: Line) -> None:
         ok(line.ask(staging.begin(change)))
         for table in ("gold.left", "gold.right"):
             if snapshot % 10 == 0:  # from time to time a new copy instead
-                ok(line.ask(staging.new(change, table, COLUMNS, snapshot, sort="at")))
+                ok(line.ask(staging.create(change, table, COLUMNS, snapshot, sort="at")))
                 rows = [(n, file, pos) for (file, pos), n in live.items()]
             else:
                 ok(line.ask(staging.advance(change, table, snapshot - 1, snapshot)))
                 files = [snapshot - 3] if snapshot % 7 == 0 else []
                 ok(line.ask(staging.remove(change, table, files), spots(gone)))
                 rows = [(n, file, pos) for (file, pos), n in added.items()]
-            ok(line.ask(staging.rows(change, table), staging.body(arrow(rows))))
+            ok(line.ask(staging.add_rows(change, table), staging.encode_body(arrow(rows))))
         ok(line.ask(staging.apply(change)))
     done.set()
     for thread in threads:
@@ -541,7 +556,7 @@ def test_two_tables_are_always_of_one_look(node: Running, line: Line) -> None:
     assert len(seen) > 5, "queries ran between the changes"
 
 
-def test_2000_queries_from_8_threads(node: Running, line: Line) -> None:
+def test_2000_queries_from_8_threads(node: Running, line: BlockingChannel) -> None:
     load(line, "silver.many", [(n, 1, n) for n in range(1000)], 4)
     failed: list[Any] = []
 
@@ -594,7 +609,11 @@ def test_any_sequence_of_changes_is_what_a_plain_model_says(
         if step["kind"] == "new":
             after = added
             since = 0
-            ok(line.ask(staging.new(change, table, COLUMNS, snapshot + 1, since=START, sort="at")))
+            ok(
+                line.ask(
+                    staging.create(change, table, COLUMNS, snapshot + 1, since=START, sort="at")
+                )
+            )
         else:
             since = max(cut, step["cut"] or 0)
             later = START + timedelta(hours=since) if step["cut"] is not None else None
@@ -606,7 +625,7 @@ def test_any_sequence_of_changes_is_what_a_plain_model_says(
             after |= added
             after = {spot: n for spot, n in after.items() if n >= since}
         for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
-            ok(line.ask(staging.rows(change, table), staging.body(arrow(half))))
+            ok(line.ask(staging.add_rows(change, table), staging.encode_body(arrow(half))))
         if step["kind"] == "abandon":
             ok(line.ask(staging.abandon(change)))
         else:
@@ -626,7 +645,7 @@ def test_a_copy_that_is_mostly_deleted_rows_is_written_anew(tmp_path: Path) -> N
 
         def rows(file: int) -> bytes:
             count = 40_000
-            return staging.body(pa.table({
+            return staging.encode_body(pa.table({
                 "id": pa.array(range(count), pa.int64()),
                 "noise": [f"{file} {n * 7919 % 1000003}" for n in range(count)],
                 "__file": pa.array([file] * count, pa.int32()),
@@ -634,15 +653,15 @@ def test_a_copy_that_is_mostly_deleted_rows_is_written_anew(tmp_path: Path) -> N
             }))  # fmt: skip
 
         ok(line.ask(staging.begin("first")))
-        ok(line.ask(staging.new("first", "silver.churn", columns, 1)))
-        ok(line.ask(staging.rows("first", "silver.churn"), rows(1)))
+        ok(line.ask(staging.create("first", "silver.churn", columns, 1)))
+        ok(line.ask(staging.add_rows("first", "silver.churn"), rows(1)))
         memory = [ok(line.ask(staging.apply("first")))["memory"]]
         for number in range(2, 14):
             change = str(number)
             ok(line.ask(staging.begin(change)))
             ok(line.ask(staging.advance(change, "silver.churn", number - 1, number)))
             ok(line.ask(staging.remove(change, "silver.churn", [number - 1])))
-            ok(line.ask(staging.rows(change, "silver.churn"), rows(number)))
+            ok(line.ask(staging.add_rows(change, "silver.churn"), rows(number)))
             held = ok(line.ask(staging.apply(change)))
             assert held["tables"]["silver.churn"]["rows"] == 40_000
             memory.append(held["memory"])

@@ -10,8 +10,8 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from thermocline.errors import Permanent, ThermoclineError
-from thermocline.lake.groupcommit.combine import Round, combine
-from thermocline.lake.groupcommit.entry import Entry, Files, Partitions, Place, place
+from thermocline.lake.groupcommit.combine import CommitRound, combine
+from thermocline.lake.groupcommit.entry import Entry, Files, PartitionId, Partitions, partition_id
 
 PARTS = (1, 2, 3)
 POISON = 99
@@ -31,7 +31,7 @@ def file(path: str, part: int) -> DataFile:
     return made
 
 
-def at(part: int) -> Place:
+def at(part: int) -> PartitionId:
     return (0, (part,))
 
 
@@ -39,25 +39,25 @@ def at(part: int) -> Place:
 class Held:
     """A branch in memory: the partition of every file, and at which step rows were deleted."""
 
-    files: dict[str, Place] = field(default_factory=dict)
-    deleted: dict[Place, int] = field(default_factory=dict)
+    files: dict[str, PartitionId] = field(default_factory=dict)
+    deleted: dict[PartitionId, int] = field(default_factory=dict)
 
     def refusal(self, entry: Entry) -> ThermoclineError | None:
         return Permanent("refused") if entry.schema == POISON else None
 
-    def paths(self, places: frozenset[Place]) -> frozenset[str]:
+    def paths(self, places: frozenset[PartitionId]) -> frozenset[str]:
         return frozenset(path for path, where in self.files.items() if where in places)
 
-    def deletes_since(self, snapshot: int, places: frozenset[Place]) -> bool:
+    def deletes_since(self, snapshot: int, places: frozenset[PartitionId]) -> bool:
         return any(self.deleted.get(where, 0) > snapshot for where in places)
 
-    def apply(self, found: Round) -> None:
+    def apply(self, found: CommitRound) -> None:
         for path in found.removed:
             del self.files[path]
         for each in found.landing:
             for added in each.files:
                 assert added.file_path not in self.files
-                self.files[added.file_path] = place(added)
+                self.files[added.file_path] = partition_id(added)
 
 
 def one_by_one(held: Held, entries: list[Entry]) -> list[bool]:
@@ -77,12 +77,12 @@ def one_by_one(held: Held, entries: list[Entry]) -> list[bool]:
         if possible:
             for path in removed:
                 del held.files[path]
-            held.files |= {added.file_path: place(added) for added in each.files}
+            held.files |= {added.file_path: partition_id(added) for added in each.files}
     return landed
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> tuple[dict[str, Place], dict[Place, int], list[Entry]]:
+def queues(draw: st.DrawFn) -> tuple[dict[str, PartitionId], dict[PartitionId, int], list[Entry]]:
     """Files that are there, deletes, and entries that are likely to be in each other's way."""
     there = {f"f{n}": draw(st.sampled_from(PARTS)) for n in range(draw(st.integers(0, 5)))}
     deleted = draw(st.dictionaries(st.sampled_from(PARTS).map(at), st.integers(0, 3), max_size=2))
@@ -107,13 +107,13 @@ def queues(draw: st.DrawFn) -> tuple[dict[str, Place], dict[Place, int], list[En
             Entry(f"k{number}", "silver.t", "u", schema, tuple(files), replaces,
                   properties=properties)
         )  # fmt: skip
-        known |= {each.file_path: place(each)[1][0] for each in files}
+        known |= {each.file_path: partition_id(each)[1][0] for each in files}
     return {path: at(part) for path, part in there.items()}, deleted, entries
 
 
 @given(queues())
 def test_rounds_do_what_commits_one_by_one_do(
-    queue: tuple[dict[str, Place], dict[Place, int], list[Entry]],
+    queue: tuple[dict[str, PartitionId], dict[PartitionId, int], list[Entry]],
 ) -> None:
     there, deleted, entries = queue
     model, held = Held(dict(there), deleted), Held(dict(there), deleted)
@@ -139,7 +139,7 @@ def entry(key: str, *files: DataFile, replaces: Partitions | Files | None = None
     return Entry(key, "silver.t", "u", 1, files, replaces)
 
 
-def keys(found: Round) -> list[str]:
+def keys(found: CommitRound) -> list[str]:
     return [each.key for each in found.landing]
 
 

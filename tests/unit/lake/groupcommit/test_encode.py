@@ -42,8 +42,8 @@ from pyiceberg.types import (
 )
 
 from thermocline.errors import BadInput
-from thermocline.lake.groupcommit import encode
-from thermocline.lake.groupcommit.entry import Entry, Files, Partitions, place
+from thermocline.lake.groupcommit import entry_codec
+from thermocline.lake.groupcommit.entry import Entry, Files, Partitions, partition_id
 
 VALUES: list[tuple[PrimitiveType, tuple[Any, ...]]] = [
     (BooleanType(), (True, False)),
@@ -88,7 +88,9 @@ def data_file(partition: Record, bounds: dict[int, bytes] | None = None, spec: i
 
 
 def through(entry: Entry) -> Entry:
-    return encode.from_bytes(entry.key, entry.table, entry.branch, encode.to_bytes(entry))
+    return entry_codec.decode_entry(
+        entry.key, entry.table, entry.branch, entry_codec.encode_entry(entry)
+    )
 
 
 def entry(*files: DataFile, **more: Any) -> Entry:
@@ -103,7 +105,7 @@ def test_a_file_writes_the_same_manifest(kind: PrimitiveType, value: Any, tmp_pa
     given_file = data_file(Record(value), bound)
     [found] = through(entry(given_file)).files
     assert repr(found) == repr(given_file)
-    assert (found.spec_id, place(found)) == (7, place(given_file))
+    assert (found.spec_id, partition_id(found)) == (7, partition_id(given_file))
     before, after = (
         in_manifest(kind, file, tmp_path / name)
         for file, name in ((given_file, "before"), (found, "after"))
@@ -149,7 +151,7 @@ def test_whatever_values_come_back_alike(partitions: list[list[Any]], bound: byt
     replaced = Files.of(files, seen=2**62)
     found = through(entry(*files, replaces=replaced, properties={"a": "ä"}))
     assert [repr(file) for file in found.files] == [repr(file) for file in files]
-    assert [place(file) for file in found.files] == [place(file) for file in files]
+    assert [partition_id(file) for file in found.files] == [partition_id(file) for file in files]
     assert found.replaces == replaced
     assert found.properties == {"a": "ä"}
     overwritten = Partitions.of(files)
@@ -158,11 +160,11 @@ def test_whatever_values_come_back_alike(partitions: list[list[Any]], bound: byt
 
 def test_a_date_that_is_not_iceberg_s_number_is_refused() -> None:
     with pytest.raises(BadInput, match="A date is no value"):
-        encode.to_bytes(entry(data_file(Record(dt.date(2026, 1, 1)))))
+        entry_codec.encode_entry(entry(data_file(Record(dt.date(2026, 1, 1)))))
 
 
 def test_an_entry_of_another_version_is_not_misread() -> None:
-    said = json.loads(zlib.decompress(encode.to_bytes(entry(data_file(Record())))))
+    said = json.loads(zlib.decompress(entry_codec.encode_entry(entry(data_file(Record())))))
     later = zlib.compress(json.dumps({**said, "format": 2}).encode())
     with pytest.raises(ValueError, match="another version"):
-        encode.from_bytes("k", "silver.t", "main", later)
+        entry_codec.decode_entry("k", "silver.t", "main", later)

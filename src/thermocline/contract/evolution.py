@@ -1,0 +1,241 @@
+"""How a table differs from its contract: what to change, and what may not be changed.
+
+Only what keeps every value readable is a change. Everything else is a problem, and with a problem
+nothing is to be applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from thermocline.contract.definition import SCD2_COLUMNS, Column, Contract, DriftMode, TableShape
+from thermocline.contract.problems import Problem, build_contract_error, display_path
+from thermocline.contract.schema_changes import (
+    APPLY_ORDER,
+    AddColumn,
+    ChangeKey,
+    ChangePartitioning,
+    ChangeSortOrder,
+    DropColumn,
+    FieldPath,
+    MakeOptional,
+    PromoteType,
+    RenameColumn,
+    ReorderColumns,
+    SchemaChange,
+    SetDoc,
+    apply_changes,
+)
+from thermocline.contract.types import Decimal, Field, List, Map, Primitive, Struct, Type
+
+Member = Column | Field
+
+_PROMOTIONS = {("int", "long"), ("float", "double")}
+_SCD2_NAMES = {column.name for column in SCD2_COLUMNS}
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """The way from a table's shape to its contract: changes in an order that can be applied."""
+
+    changes: tuple[SchemaChange, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+    def require_changes(self) -> tuple[SchemaChange, ...]:
+        """The changes; raises ContractError with all problems when there are any."""
+        if self.problems:
+            raise build_contract_error(self.problems)
+        return self.changes
+
+    def apply(self, shape: TableShape) -> TableShape:
+        """What the shape is after the changes."""
+        return apply_changes(self.require_changes(), shape)
+
+
+def plan_evolution(current: TableShape, wanted: Contract) -> Evolution:
+    """What it takes to bring a table of the current shape to the wanted contract.
+
+    Renames and drops count only when the contract declares them, and are nothing once applied.
+    Columns that drift added (`drift: add`) stay, after the contract's own. The order of the key's
+    columns is no difference, for a table keeps it as a set.
+    """
+    return _Comparison(current, wanted).build()
+
+
+def is_promotion(old: Type, new: Type) -> bool:
+    """Whether every value of the old type is the same value in the new one, for Iceberg too."""
+    if isinstance(old, Decimal) and isinstance(new, Decimal):
+        return new.scale == old.scale and new.precision > old.precision
+    if isinstance(old, Primitive) and isinstance(new, Primitive):
+        return (old.name, new.name) in _PROMOTIONS
+    return False
+
+
+class _Comparison:
+    def __init__(self, current: TableShape, wanted: Contract) -> None:
+        self.current = current
+        self.contract = wanted
+        self.wanted = wanted.shape
+        self.dropped = {tuple(path.split(".")) for path in wanted.dropped}
+        self.changes: list[SchemaChange] = []
+        self.problems: list[Problem] = []
+        self._line = wanted.line
+
+    def build(self) -> Evolution:
+        self._compare_members(self.current.columns, self.wanted.columns, ())
+        self._compare_table_properties()
+        ordered = chain.from_iterable(
+            (change for change in self.changes if type(change) is kind) for kind in APPLY_ORDER
+        )
+        return Evolution(tuple(ordered), tuple(self.problems))
+
+    def _compare_table_properties(self) -> None:
+        """Key, partitioning and sort order, with the names that renamed columns have now."""
+        renames = [c for c in self.changes if isinstance(c, RenameColumn) and len(c.path) == 1]
+        now = apply_changes(renames, self.current)
+        if set(now.key) != set(self.wanted.key):
+            self.changes.append(ChangeKey(now.key, self.wanted.key))
+        if now.partition != self.wanted.partition:
+            self.changes.append(ChangePartitioning(now.partition, self.wanted.partition))
+        if now.sort != self.wanted.sort:
+            self.changes.append(ChangeSortOrder(now.sort, self.wanted.sort))
+
+    def _compare_members(
+        self, current: Sequence[Member], wanted: Sequence[Member], path: FieldPath
+    ) -> None:
+        """Columns of the table, or fields of the struct at a path."""
+        line = self._line
+        there = {member.name: member for member in current}
+        names = {member.name for member in wanted}
+        order: dict[str, str] = {}
+        for member in wanted:
+            self._line = member.line or line
+            old = self._find_predecessor(member, there, names, order, path)
+            if old is None:
+                continue
+            order[old.name] = member.name
+            self._compare_member(old, member, (*path, member.name))
+        self._line = line
+        left = [member for member in current if member.name not in order]
+        kept = [member.name for member in left if not self._check_removed(member, path)]
+        added = [member.name for member in wanted if member.name not in order.values()]
+        arrived = [order.get(m.name, m.name) for m in current if m.name in (*order, *kept)]
+        target = [*(member.name for member in wanted), *kept]
+        if [*arrived, *added] != target:
+            self.changes.append(ReorderColumns(path, tuple(target)))
+
+    def _find_predecessor(
+        self,
+        member: Member,
+        there: dict[str, Member],
+        names: set[str],
+        taken: dict[str, str],
+        path: FieldPath,
+    ) -> Member | None:
+        """What the member was before, or None after noting that it is new."""
+        here, old = (*path, member.name), member.renamed_from
+        if old is not None and old in there and old != member.name:
+            if old in names:
+                hint = "remove renamedFrom once the rename has been applied"
+                self._report(here, f"renamed from {old}, which the contract still has", hint)
+            elif member.name in there:
+                hint = f"remove renamedFrom, and list {_join_path((*path, old))} under dropped"
+                self._report(here, f"renamed from {old}, but the table has both", hint)
+                taken[old] = old
+            elif old in taken:
+                self._report(here, f"renamed from {old}, as is {taken[old]}")
+                return None
+            else:
+                self.changes.append(RenameColumn((*path, old), member.name))
+                return there[old]
+        if member.name in there:
+            return there[member.name]
+        twin = next((n for n in there if n.lower() == member.name.lower()), None)
+        if twin is not None:
+            hint = f"declare renamedFrom: {twin}"
+            self._report(here, f"differs from {twin} only by case", hint)
+            taken[twin] = member.name
+        elif member.required:
+            self._report(here, *_explain_required(member, path))
+        else:
+            self.changes.append(AddColumn(here, member.type, member.doc))
+        return None
+
+    def _check_removed(self, member: Member, path: FieldPath) -> bool:
+        """Whether a member that the contract does not name goes, or is kept."""
+        here = (*path, member.name)
+        if here not in self.dropped:
+            if self.contract.drift is DriftMode.ADD:
+                return False
+            what = "is in the table but not in the contract"
+            hint = f"keep it, or list {_join_path(here)} under dropped"
+            self._report(here, what, hint)
+            return True
+        if not path and member.name in self.current.key:
+            self._report(here, "is part of the key and cannot be dropped")
+        elif not path and any(p.column == member.name for p in self.current.partition):
+            hint = "partition by other columns first, and drop it in a later version"
+            self._report(here, "is a partition column and cannot be dropped", hint)
+        else:
+            self.changes.append(DropColumn(here))
+        return True
+
+    def _compare_member(self, old: Member, new: Member, path: FieldPath) -> None:
+        self._compare_nullability(old.required, new.required, path)
+        if (old.doc or None) != (new.doc or None):
+            self.changes.append(SetDoc(path, new.doc or None))
+        self._compare_type(old.type, new.type, path)
+
+    def _compare_nullability(self, old: bool, new: bool, path: FieldPath) -> None:
+        if old and not new:
+            self.changes.append(MakeOptional(path))
+        elif new and not old:
+            hint = "rows may hold nulls already; keep it optional and add a nullValues rule"
+            self._report(path, "optional → required tightens", hint)
+
+    def _compare_type(self, old: Type, new: Type, path: FieldPath) -> None:
+        match old, new:
+            case Struct(before), Struct(after):
+                self._compare_members(before, after, path)
+            case List(), List():
+                element = (*path, "element")
+                self._compare_nullability(old.element_required, new.element_required, element)
+                self._compare_type(old.element, new.element, element)
+            case Map(), Map():
+                value = (*path, "value")
+                if old.key != new.key:
+                    hint = "declare it as a new column"
+                    what = f"{old.key} → {new.key} changes a map's key"
+                    self._report((*path, "key"), what, hint)
+                self._compare_nullability(old.value_required, new.value_required, value)
+                self._compare_type(old.value, new.value, value)
+            case _ if is_promotion(old, new):
+                self.changes.append(PromoteType(path, old, new))
+            case _ if old != new:
+                what = f"{old} → {new} {_describe_type_change(old, new)}"
+                self._report(path, what, "declare it as a new column")
+
+    def _report(self, path: FieldPath, what: str, hint: str = "") -> None:
+        file = display_path(self.contract.path) if self.contract.path else ""
+        self.problems.append(Problem(file, self._line, _join_path(path), what, hint))
+
+
+def _join_path(path: FieldPath) -> str:
+    return ".".join(path)
+
+
+def _describe_type_change(old: Type, new: Type) -> str:
+    if is_promotion(new, old):
+        return "narrows"
+    if isinstance(old, Decimal) and isinstance(new, Decimal):
+        return "changes the scale"
+    return "is another type"
+
+
+def _explain_required(member: Member, path: FieldPath) -> tuple[str, str]:
+    if not path and member.name in _SCD2_NAMES:
+        return "the table keeps no history so far", "scd2 needs a new table"
+    hint = "rows already there have no value; add it as optional"
+    return "a new column cannot be required", hint

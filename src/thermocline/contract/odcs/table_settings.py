@@ -1,0 +1,210 @@
+"""The terms of a table: how it is written and ordered, how fresh and how long it is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from thermocline.contract.definition import (
+    DriftMode,
+    IncrementalMode,
+    SortField,
+    UpdateMode,
+    WriteMode,
+)
+from thermocline.contract.odcs.custom_properties import CustomSetting, read_settings
+from thermocline.contract.odcs.durations import parse_duration
+from thermocline.contract.problems import DocumentPath, ProblemReport, did_you_mean, quote
+
+if TYPE_CHECKING:
+    from open_data_contract_standard.model import (
+        OpenDataContractStandard,
+        SchemaObject,
+        ServiceLevelAgreementProperty,
+    )
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+_FRESHNESS = ("freshness", "latency")
+_SLA_PROPERTIES = (*_FRESHNESS, "retention")
+
+
+@dataclass
+class TableSettings:
+    """The settings of a table, and where each of them was written."""
+
+    write: WriteMode = WriteMode.APPEND
+    order_by: tuple[str, ...] = ()
+    delete_when: str | None = None
+    updates: UpdateMode = UpdateMode.COPY_ON_WRITE
+    incremental: IncrementalMode = IncrementalMode.AUTO
+    drift: DriftMode = DriftMode.REFUSE
+    dropped: tuple[str, ...] = ()
+    sort: tuple[SortField, ...] = ()
+    hot: timedelta | None = None
+    history: timedelta | None = None
+    freshness: timedelta | None = None
+    freshness_column: str | None = None
+    retention: timedelta | None = None
+    tags: tuple[str, ...] = ()
+    readers: tuple[str, ...] | None = None
+    places: dict[str, DocumentPath] = field(default_factory=dict)
+
+
+def read_table_settings(
+    document: OpenDataContractStandard,
+    schema: SchemaObject,
+    at: DocumentPath,
+    report: ProblemReport,
+) -> TableSettings:
+    """The table's terms, from the contract's custom and service-level properties."""
+    settings = read_settings(document.customProperties, (), "customProperties", "table", report)
+    inner = read_settings(schema.customProperties, at, "customProperties", "table", report)
+    for name in settings.keys() & inner.keys():
+        report.add(inner[name].at, name, "is set both for the contract and for its schema")
+    settings |= inner
+    tags = dict.fromkeys([*(document.tags or ()), *(schema.tags or ())])
+    terms = TableSettings(tags=tuple(tags), places={name: s.at for name, s in settings.items()})
+    terms.write = _read_choice(settings.get("write"), WriteMode.APPEND, "write", report)
+    terms.updates = _read_choice(
+        settings.get("updates"), UpdateMode.COPY_ON_WRITE, "updates", report
+    )
+    terms.incremental = _read_choice(
+        settings.get("incremental"), IncrementalMode.AUTO, "incremental", report
+    )
+    terms.drift = _read_choice(settings.get("drift"), DriftMode.REFUSE, "drift", report)
+    terms.order_by = _read_texts(settings.get("orderBy"), "orderBy", report)
+    terms.dropped = _read_texts(settings.get("dropped"), "dropped", report)
+    terms.sort = _read_sort(settings.get("sortBy"), report)
+    terms.delete_when = _read_condition(settings.get("deleteWhen"), report)
+    terms.hot = _read_duration(settings.get("hot"), "hot", report)
+    terms.history = _read_duration(settings.get("history"), "history", report)
+    terms.readers = _read_readers(document, report)
+    _read_service_levels(document, schema.name or "", terms, report)
+    return terms
+
+
+def _read_readers(
+    document: OpenDataContractStandard, report: ProblemReport
+) -> tuple[str, ...] | None:
+    """The roles whose access is to read, or is left out; None where no roles are named."""
+    if document.roles is None:
+        return None
+    for index, entry in enumerate(document.roles):
+        if not (entry.role or "").strip():
+            report.add(("roles", index), "roles", "an entry names no role")
+    return tuple(
+        entry.role.strip()
+        for entry in document.roles
+        if entry.role and "read" in re.split(r"\W+", (entry.access or "read").lower())
+    )
+
+
+def _read_choice(
+    setting: CustomSetting | None, default: _Choice, name: str, report: ProblemReport
+) -> _Choice:
+    if setting is None:
+        return default
+    values = [member.value for member in type(default)]
+    if setting.value not in values:
+        hint = did_you_mean(str(setting.value), values) or f"one of {', '.join(values)}"
+        report.add_broken(setting.at, name, f"unknown value {quote(setting.value)}", hint)
+        return default
+    return type(default)(setting.value)
+
+
+def _read_texts(setting: CustomSetting | None, name: str, report: ProblemReport) -> tuple[str, ...]:
+    if setting is None:
+        return ()
+    values = [setting.value] if isinstance(setting.value, str) else setting.value
+    if not isinstance(values, list) or not all(isinstance(v, str) and v.strip() for v in values):
+        report.add(setting.at, name, "must be a column or a list of columns")
+        return ()
+    stripped = [value.strip() for value in values]
+    for value in sorted({value for value in stripped if stripped.count(value) > 1}):
+        report.add(setting.at, name, f"{quote(value)} is there twice")
+    return tuple(stripped)
+
+
+def _read_sort(setting: CustomSetting | None, report: ProblemReport) -> tuple[SortField, ...]:
+    sort = []
+    for text in _read_texts(setting, "sortBy", report):
+        column, _, direction = text.partition(" ")
+        direction = direction.strip().lower()
+        if direction not in ("", "asc", "desc"):
+            assert setting is not None
+            hint = "write column, column asc or column desc"
+            report.add(setting.at, "sortBy", f"cannot read {quote(text)}", hint)
+            continue
+        sort.append(SortField(column, direction == "desc"))
+    return tuple(sort)
+
+
+def _read_condition(setting: CustomSetting | None, report: ProblemReport) -> str | None:
+    if setting is None:
+        return None
+    if not isinstance(setting.value, str) or not setting.value.strip():
+        hint = "write it as text, for example \"_op = 'd'\""
+        report.add(setting.at, "deleteWhen", "must be a SQL condition", hint)
+        return None
+    return setting.value.strip()
+
+
+def _read_duration(
+    setting: CustomSetting | None, name: str, report: ProblemReport
+) -> timedelta | None:
+    return _parse_duration(setting.value, None, setting.at, name, report) if setting else None
+
+
+def _parse_duration(
+    value: Any, unit: str | None, at: DocumentPath, name: str, report: ProblemReport
+) -> timedelta | None:
+    try:
+        return parse_duration(value, unit)
+    except ValueError as error:
+        report.add(at, name, f"cannot read {quote(value)}", str(error))
+        return None
+
+
+def _read_service_levels(
+    document: OpenDataContractStandard, table: str, terms: TableSettings, report: ProblemReport
+) -> None:
+    seen: dict[str, DocumentPath] = {}
+    for index, entry in enumerate(document.slaProperties or ()):
+        at: DocumentPath = ("slaProperties", index)
+        name = entry.property or ""
+        if name not in _SLA_PROPERTIES:
+            hint = did_you_mean(name, _SLA_PROPERTIES)
+            if hint:
+                report.add(at, "slaProperties", f"unknown property {quote(name)}", hint)
+            continue
+        promise = "freshness" if name in _FRESHNESS else name
+        if promise in seen:
+            report.add(at, name, f"{promise} is promised twice")
+            continue
+        seen[promise] = at
+        span = _parse_duration(entry.value, entry.unit, (*at, "value"), name, report)
+        if promise == "retention":
+            terms.retention = span
+            terms.places["retention"] = at
+        else:
+            terms.freshness = span
+            terms.freshness_column = _read_element(entry, document, table)
+            terms.places["freshness"] = (*at, "element")
+
+
+def _read_element(
+    entry: ServiceLevelAgreementProperty, document: OpenDataContractStandard, table: str
+) -> str | None:
+    element = entry.element or document.slaDefaultElement
+    if element is None or element == table:
+        return None
+    return element.removeprefix(f"{table}.")
+
+
+def to_contract_arguments(terms: TableSettings) -> Mapping[str, Any]:
+    """The terms as keyword arguments of a Contract."""
+    return {name: value for name, value in vars(terms).items() if name != "places"}

@@ -1,0 +1,263 @@
+"""Files of one batch as judged rows: typed columns, the reasons against a row, where it came from.
+
+Nothing is decided here. There is a row for every record of the files; `files` lands those without
+a reason and quarantines the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from thermocline.contract.definition import Contract
+from thermocline.engine.spark_types import quoted
+from thermocline.ingest import value_expressions
+from thermocline.ingest.layout import Layout
+from thermocline.ingest.lines import FLAW, NumberedFiles, read_numbered_lines
+from thermocline.ingest.parquet import read_parquet
+from thermocline.ingest.source import Source
+from thermocline.ingest.validation import RAW, UnknownFields, empty_frame, validate
+from thermocline.ingest.value_expressions import FlawExpression, literal, member
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from thermocline.ingest.stage import StagedFile
+
+OBJECT, EMPTY, MISMATCH = "__tc_object", "__tc_empty", "__tc_odd"
+"""A JSON object's members as texts, by their names; whether there is no text at all; whether there
+are not as many members as columns with a value."""
+
+CELLS, MALFORMED = "__tc_cells", "__tc_malformed"
+"""The cells of a line, c0, c1, …, and the line itself when it has more or fewer of them."""
+
+FIELDS = "__tc_fields"
+"""All fields of a record as texts, by their names."""
+
+
+@dataclass(frozen=True)
+class TextRecords:
+    """Records whose fields can be named, but are still text.
+
+    `texts` has the expression of a text for every column of the contract, and `stray` what a
+    record has beyond them. `flaws` are those of the record itself. `odd` is a condition, over the
+    columns with their values, without which each text has become a value. `carried` columns are
+    passed through.
+    """
+
+    frame: DataFrame
+    texts: Mapping[str, str]
+    flaws: Sequence[FlawExpression]
+    stray: UnknownFields
+    odd: str = "true"
+    carried: tuple[str, ...] = ()
+
+
+def read_files(
+    spark: SparkSession,
+    files: NumberedFiles,
+    source: Source,
+    contract: Contract,
+    *,
+    picking: bool = False,
+) -> DataFrame:
+    """All records of the files, judged. Files may differ in format, header or schema.
+
+    `picking` says that the caller will pick out a few of them by what stands against them.
+    """
+    groups: dict[tuple[str, Layout], list[tuple[int, StagedFile]]] = {}
+    for index, file in files:
+        if file.examined.expanded:
+            key = (file.separator, Layout.from_file(file.examined, source, contract))
+            groups.setdefault(key, []).append((index, file))
+    frames = []
+    for (separator, layout), members in groups.items():
+        if layout.format == "parquet":
+            frames.append(read_parquet(spark, members, contract))
+        else:
+            lines = read_numbered_lines(spark, members, separator, header=layout.header)
+            frames.append(
+                convert_and_validate(
+                    parse_records(lines, layout, contract), contract, picking=picking
+                )
+            )
+    if not frames:
+        return empty_frame(spark, contract)
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def parse_records(lines: DataFrame, layout: Layout, contract: Contract) -> TextRecords:
+    """Lines (RAW and FLAW among their columns) as records of a layout."""
+    if layout.format == "jsonl":
+        return parse_objects(lines, contract)
+    return _parse_cells(lines, layout, contract)
+
+
+def parse_objects(lines: DataFrame, contract: Contract) -> TextRecords:
+    """Lines of JSON as records, one object a line."""
+    # Parsed as an array that a null of ours ends: what follows the object on its line, and what
+    # Spark would pass over, then makes the text invalid or the array longer.
+    text = f"concat('[', {value_expressions.exact_numbers(RAW)}, ',null]')"
+    array = f"from_json({text}, 'array<map<string,string>>', {value_expressions.STRICT_JSON})"
+    parsed = lines.selectExpr(
+        "*", f"{RAW} is null as {EMPTY}", f"case when {FLAW} is null then {array} end as __tc_array"
+    )
+    frame = parsed.selectExpr(
+        *lines.columns, EMPTY, f"if(size(__tc_array) = 2, __tc_array[0], null) as {OBJECT}"
+    )
+    texts = {column.name: member(OBJECT, column.name) for column in contract.columns}
+    # As many members as there are values: then each is known, there once, and readable. Only the
+    # other records are worth the search for a name among their members.
+    filled = " + ".join(f"if({quoted(name)} is null, 0, 1)" for name in texts) or "0"
+    odd = f"coalesce(size({OBJECT}) <> {filled}, false)"
+    names = f"map_keys({OBJECT})"
+    twice = f"({MISMATCH} and size(array_distinct({names})) < size({OBJECT}))"
+    flaws = [
+        FlawExpression(f"{FLAW} is not null", FLAW),
+        # A message without a value is a record of its own, whose fields are all missing.
+        FlawExpression(
+            f"({FLAW} is null and not {EMPTY} and {OBJECT} is null)", "'not a JSON object'"
+        ),
+        FlawExpression(twice, "'a field that is there twice'"),
+        value_expressions.unpaired_surrogate(RAW),
+    ]
+    known = f"array({', '.join(literal(name) for name in texts)})"
+    unknown = f"array_except({names}, {known})"
+    # Not by map_filter, which Spark can only interpret; and it refuses a map with a key twice.
+    pairs = ", ".join(f"struct({literal(n)} as key, {it} as value)" for n, it in texts.items())
+    others = f"map_from_entries(array_except(map_entries({OBJECT}), array({pairs})))"
+    stray = UnknownFields(
+        f"({MISMATCH} and size({unknown}) > 0)",
+        unknown,
+        f"if({twice}, null, {others})" if texts else OBJECT,
+    )
+    return TextRecords(frame, texts, flaws, stray, odd)
+
+
+def extract_fields(lines: DataFrame, layout: Layout) -> DataFrame:
+    """Lines with FIELDS, whatever a contract says of them; null where a line cannot be read."""
+    if layout.format == "jsonl":
+        exact = value_expressions.exact_numbers(RAW)
+        everything = f"from_json({exact}, 'map<string,string>', {value_expressions.STRICT_JSON})"
+        return lines.selectExpr("*", f"{everything} as {FIELDS}")
+    cells = ", ".join(f"{literal(n)}, {CELLS}.c{i}" for i, n in enumerate(layout.fields))
+    return _split_cells(lines, layout).selectExpr(
+        *lines.columns, f"if({CELLS} is null, null, map({cells})) as {FIELDS}"
+    )
+
+
+def _split_cells(lines: DataFrame, layout: Layout) -> DataFrame:
+    cells = ", ".join(f"c{i} string" for i in range(len(layout.fields)))
+    options = ", ".join(f"{literal(k)}, {literal(v)}" for k, v in layout.csv_options().items())
+    parsed = f"from_csv({RAW}, {literal(f'{cells}, {MALFORMED} string')}, map({options}))"
+    return lines.selectExpr("*", f"case when {FLAW} is null then {parsed} end as {CELLS}")
+
+
+def _parse_cells(lines: DataFrame, layout: Layout, contract: Contract) -> TextRecords:
+    sound = f"({FLAW} is null and {{}})"
+    flaws = [
+        FlawExpression(f"{FLAW} is not null", FLAW),
+        FlawExpression(
+            sound.format(layout.open_quote_condition(RAW)), "'a quote that is not closed'"
+        ),
+        FlawExpression(
+            sound.format(f"{CELLS}.{MALFORMED} is not null"),
+            literal(f"not {len(layout.fields)} cells"),
+        ),
+    ]
+    fields = {name: f"{CELLS}.c{i}" for i, name in enumerate(layout.fields)}
+    texts = {}
+    for column in contract.columns:
+        text = fields.pop(column.name, "cast(null as string)")
+        if not value_expressions.is_nested(column.type) and str(column.type) != "string":
+            # An empty cell is no number: who quotes all cells writes a missing one like this.
+            text = f"nullif(trim({text}), '')"
+        texts[column.name] = text
+    stray = UnknownFields()
+    if fields:
+        stray = UnknownFields(
+            "true",
+            f"array({', '.join(literal(name) for name in fields)})",
+            f"map({', '.join(f'{literal(name)}, {it}' for name, it in fields.items())})",
+        )
+    return TextRecords(_split_cells(lines, layout), texts, flaws, stray)
+
+
+def convert_and_validate(
+    found: TextRecords, contract: Contract, *, picking: bool = False
+) -> DataFrame:
+    """Records with the contract's columns, judged; `picking` as for `read`."""
+    columns = contract.columns
+    frame, texts = found.frame, dict(found.texts)
+    nested = [column for column in columns if value_expressions.is_nested(column.type)]
+    shapes = {column.name: quoted(f"__tc_shape_{i}") for i, column in enumerate(nested)}
+    # A projection each for shapes, values and reasons: Spark then computes each of them once.
+    frame = frame.selectExpr(
+        "*",
+        *(f"{value_expressions.parse(c.type, texts[c.name])} as {shapes[c.name]}" for c in nested),
+    )
+    frame = frame.selectExpr(
+        "*",
+        *(
+            f"{value_expressions.value(c.type, shapes.get(c.name, texts[c.name]))}"
+            f" as {quoted(c.name)}"
+            for c in columns
+        ),
+    )
+    frame = frame.selectExpr("*", f"{found.odd} as {MISMATCH}")
+    frame = _parse_once(frame) if picking else frame
+    flaws = list(found.flaws)
+    for column in columns:
+        name, type_ = column.name, column.type
+        if str(type_) != "string":
+            typed_by = shapes.get(name, quoted(name))
+            flaw = value_expressions.unreadable_flaw(name, type_, texts[name], typed_by)
+            flaws.append(replace(flaw, when=f"({MISMATCH} and {flaw.when})"))
+        if name in shapes:
+            flaws += value_expressions.flaws(type_, shapes[name], name)
+    stray = _add_nested_unknown(found.stray, contract, shapes, texts)
+    return validate(frame, contract, flaws, stray, found.carried)
+
+
+def _parse_once(frame: DataFrame) -> DataFrame:
+    """The same rows, behind a count that Spark moves no filter across.
+
+    A filter on the reasons would otherwise go below the parsing, and parse each record again for
+    every field that it looks at.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    return frame.observe(Observation(), F.count(F.lit(1)).alias("rows"))
+
+
+def _add_nested_unknown(
+    outer: UnknownFields, contract: Contract, shapes: Mapping[str, str], texts: Mapping[str, str]
+) -> UnknownFields:
+    """What a record has beyond its columns, with what there is beyond the contract inside them."""
+    flags, names, saved = [outer.drifted], [outer.names], [outer.texts]
+    for column in contract.columns:
+        inside = []
+        if column.name in shapes:
+            inside = list(
+                value_expressions.unknown_members(column.type, shapes[column.name], column.name)
+            )
+        if not inside:
+            continue
+        flag = " or ".join(f"coalesce({one}, false)" for one, _ in inside)
+        flags.append(flag)
+        names += [named for _, named in inside]
+        # A member inside a column has no place of its own: the whole column's text is kept.
+        saved.append(f"if({flag}, map({literal(column.name)}, {texts[column.name]}), null)")
+    if outer == UnknownFields() and len(flags) == 1:
+        return outer
+    drifted = " or ".join(f"({flag})" for flag in flags)
+    listed = ", ".join(f"coalesce({each}, array())" for each in names)
+    kept = ", ".join(f"coalesce({each}, cast(map() as map<string,string>))" for each in saved)
+    return UnknownFields(
+        f"({drifted})",
+        f"if({drifted}, array_distinct(concat({listed})), null)",
+        f"if({drifted}, map_concat({kept}), null)",
+    )

@@ -1,0 +1,156 @@
+"""What runs that failed or died leave behind: their branches, and when those are let go."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from thermocline.config import private_files
+from thermocline.errors import ThermoclineError
+from thermocline.lake import liveness, refs
+from thermocline.lake.commit_times import now_ms
+from thermocline.lake.naming import RUN_PREFIX, run_start_ms
+from thermocline.telemetry import log, one_line
+
+if TYPE_CHECKING:
+    from thermocline.lake.lake import Lake
+    from thermocline.lake.metadata import TableState
+
+_SWEEP_FILE = "swept"
+_SWEEP_SECONDS = 3600.0
+"""Seconds between two looks at all tables; commits in between look at their own tables alone."""
+
+
+@dataclass(frozen=True)
+class UnpublishedRun:
+    """A run with branches that it has not published. `working` is None where nothing is known."""
+
+    run: str
+    tables: tuple[str, ...]
+    began: datetime
+    touched: datetime
+    """When it began or last committed."""
+    working: bool | None
+
+    @property
+    def branch(self) -> str:
+        """Its branch in each of the tables."""
+        return RUN_PREFIX + self.run
+
+
+def is_run_branch(name: str) -> bool:
+    """Whether a branch is one that a run makes for itself."""
+    return run_of(name) is not None
+
+
+def run_of(branch: str) -> str | None:
+    """The run that a branch belongs to, if it belongs to one."""
+    run = branch.removeprefix(RUN_PREFIX)
+    return run if run != branch and run_start_ms(run) is not None else None
+
+
+def find_unpublished_runs(
+    lake: Lake, states: Mapping[str, TableState] | None = None
+) -> list[UnpublishedRun]:
+    """The runs that have branches, oldest first."""
+    found: dict[str, list[TableState]] = {}
+    for state in (lake.states() if states is None else states).values():
+        for name in state.refs:
+            if (run := run_of(name)) is not None:
+                found.setdefault(run, []).append(state)
+    return [
+        UnpublishedRun(
+            run,
+            tuple(sorted(state.table for state in having)),
+            _moment(run_start_ms(run) or 0),
+            _moment(max(_last_activity_ms(state, RUN_PREFIX + run) for state in having)),
+            liveness.is_working(lake.settings.project, run),
+        )
+        for run, having in sorted(found.items())
+    ]
+
+
+def find_dead_branches(
+    lake: Lake, state: TableState, before_ms: int, ours: Iterable[str]
+) -> Iterator[tuple[str, int]]:
+    """The branches of a table whose runs began and last committed before a time, with their heads.
+
+    Runs that are known to be at work are left alone, however old they are.
+    """
+    for name, ref in state.refs.items():
+        run = run_of(name)
+        if run is None or name in ours or _last_activity_ms(state, name) >= before_ms:
+            continue
+        if not liveness.is_working(lake.settings.project, run):
+            yield name, ref.snapshot
+
+
+def drop_branch(lake: Lake, branch: str, tables: Collection[str]) -> list[str]:
+    """Remove a branch from all tables that have it, in one transaction; says from which."""
+    states = lake.states(tables)
+    heads = {t: head for t, state in states.items() if (head := state.head(branch)) is not None}
+    if heads:
+        lake.commit([refs.drop_ref(table, branch, was=head) for table, head in heads.items()])
+    return list(heads)
+
+
+def drop_run(lake: Lake, run: UnpublishedRun) -> None:
+    """Remove a run's branches from all tables. Main stays as it is."""
+    drop_branch(lake, run.branch, run.tables)
+    liveness.forget_run(lake.settings.project, run.run)
+
+
+def expire_dead_runs(lake: Lake) -> list[str]:
+    """Drop what runs left that are older than `lake.retention.dead_after`; says which runs."""
+    project, before = lake.settings.project, _moment(now_ms() - lake.keep.dead_ms)
+    files, found = liveness.known_runs(project), find_unpublished_runs(lake)
+    dead = [run for run in found if run.touched < before and not run.working]
+    for run in dead:
+        drop_run(lake, run)
+    for name in set(files) - {run.run for run in found}:
+        if liveness.is_working(project, name) is False:
+            liveness.forget_run(project, name)  # it was killed before it had a branch, or after
+    return [run.run for run in dead]
+
+
+def expire_dead_runs_when_due(lake: Lake) -> None:
+    """Do so if this project has not for an hour, whichever tables are committed to.
+
+    It never fails the commit that it follows: what cannot be done now is done the next time.
+    """
+    try:
+        if _is_due(lake):
+            for run in expire_dead_runs(lake):
+                log("retention", "dropped the branches of a dead run", run=run)
+    except (OSError, ThermoclineError) as error:
+        log("retention", "not swept", level="WARNING", reason=one_line(str(error)))
+
+
+def _is_due(lake: Lake) -> bool:
+    """Whether the last look is long ago; this call then counts as one."""
+    path: Path = private_files.ensure_folder(lake.settings.project) / _SWEEP_FILE
+    wait = min(_SWEEP_SECONDS, lake.keep.dead_ms / 1000)
+    try:
+        due = time.time() - path.stat().st_mtime >= wait
+    except FileNotFoundError:
+        due = False  # a project that is new here, or was never looked at: in an hour
+        path.touch(mode=0o600)
+    if due:
+        os.utime(path)
+    return due
+
+
+def _last_activity_ms(state: TableState, branch: str) -> int:
+    """When a run began, or last committed to a table."""
+    run = run_of(branch)
+    began = run_start_ms(run) if run is not None else None
+    return max(began or 0, state.snapshot(state.refs[branch].snapshot).timestamp_ms)
+
+
+def _moment(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, tz=UTC)

@@ -1,0 +1,66 @@
+"""One clock for a question: what it calls "now" is the same moment on every engine.
+
+The clock's words are replaced by the moment at which the question came. So the time range that
+decides the route is the one that is answered, a second engine gives the same answer a minute
+later, and an answer that only depends on the day may be kept for the day.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from thermocline.sql.guard import Refused
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+_DATES = ("CurrentDate", "UtcDate")
+_ZONED = ("CurrentTimestamp",)
+_UNZONED = ("CurrentDatetime", "Localtimestamp", "UtcTimestamp")
+_TIMES = ("CurrentTime", "Localtime", "UtcTime")
+_ALIASES = {"now": "CurrentTimestamp", "today": "CurrentDate"}
+
+
+class Clock(IntEnum):
+    """How finely a question looks at the clock."""
+
+    NEVER = 0
+    DAY = 1
+    INSTANT = 2
+
+
+def pin_clock(tree: exp.Query, now: datetime) -> Clock:
+    """Replace the clock's words in a query by `now`; says how finely it looked."""
+    from sqlglot import exp
+
+    finest = Clock.NEVER
+    for node in list(tree.find_all(exp.Func)):
+        kind = type(node).__name__
+        if isinstance(node, exp.Anonymous):
+            kind = _ALIASES.get(node.name.lower(), kind)
+            if node.name.lower() == "age" and len(node.expressions) == 1:
+                raise Refused("age() of one moment counts from now.", "Give it both moments.")
+        if kind not in (*_DATES, *_ZONED, *_UNZONED, *_TIMES):
+            continue
+        given = node.args.get("this")
+        if isinstance(given, exp.Expr) and not (isinstance(given, exp.Literal) and given.is_int):
+            raise Refused("The clock is read in UTC only.", "Shift it with AT TIME ZONE.")
+        node.replace(_literal(kind, now.astimezone(UTC)))
+        finest = max(finest, Clock.DAY if kind in _DATES else Clock.INSTANT)
+    return finest
+
+
+def _literal(kind: str, now: datetime) -> exp.Expr:
+    from sqlglot import exp
+
+    plain = now.replace(tzinfo=None)
+    if kind in _DATES:
+        return exp.cast(exp.Literal.string(plain.date().isoformat()), "date")
+    if kind in _TIMES:
+        return exp.cast(exp.Literal.string(plain.time().isoformat("microseconds")), "time")
+    text = plain.isoformat(" ", "microseconds")
+    if kind in _ZONED:
+        return exp.cast(exp.Literal.string(f"{text}+00:00"), "timestamptz")
+    return exp.cast(exp.Literal.string(text), "timestamp")

@@ -1,0 +1,255 @@
+"""A question in two parts: rows before a moment, and rows from it on.
+
+Counts, sums and extremes of exact values can be taken of each part and put together, and the answer
+is the same to the last digit. The older part of a table seldom changes: what was counted of it
+before still holds, and only the newer part, which is hot, is counted anew after a commit. Whatever
+is not listed here is not split.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sqlglot import exp
+
+from thermocline.engine.query_types import family
+from thermocline.sql.guard import Question
+from thermocline.sql.translate import Unfaithful, plainly
+
+if TYPE_CHECKING:
+    from thermocline.serve.values import EncodedRows, ResultColumn
+
+_EXACT = frozenset({"integer", "decimal"})
+_COMPARABLE = _EXACT | {"text", "boolean", "date", "timestamp", "timestamptz"}
+"""Families of which every value equals itself alone, and is written as a constant without loss."""
+_AGGREGATES: dict[type[exp.Expr], frozenset[str] | None] = {
+    exp.Count: None,
+    exp.Sum: _EXACT,
+    exp.Min: _COMPARABLE,
+    exp.Max: _COMPARABLE,
+}
+"""Aggregates that can be put together from parts, and of which families."""
+_ALLOWED_AROUND = frozenset(
+    {
+        "Select", "Alias", "Identifier", "Literal", "Null", "Boolean", "Paren", "Add", "Sub", "Mul",
+        "Div", "IntDiv", "Mod", "Neg", "Abs", "Round", "Floor", "Ceil", "Cast", "DataType",
+        "DataTypeParam", "Case", "If", "Coalesce", "Nullif", "Greatest", "Least", "And", "Or",
+        "Not", "EQ", "NEQ", "GT", "GTE", "LT", "LTE", "Is", "In", "Between", "DPipe", "Concat",
+        "Lower", "Upper", "Group", "Having", "Order", "Ordered", "Limit", "Offset",
+    }
+)  # fmt: skip
+"""What may stand around aggregates and keys, once these have been taken of parts."""
+_CLAUSES = ("expressions", "from_", "where", "group", "having", "order", "limit", "offset")
+_TYPES = {
+    "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER",
+    "int64": "BIGINT", "string": "TEXT", "date32[day]": "DATE", "timestamp[us]": "TIMESTAMP",
+    "timestamp[us, tz=UTC]": "TIMESTAMPTZ",
+}  # fmt: skip
+_DECIMAL = re.compile(r"decimal128\((\d+), (\d+)\)")
+_PARTS = "parts"
+
+
+@dataclass(frozen=True)
+class QuerySplit:
+    """The older part as a question of its own, and what is asked of both parts together."""
+
+    table: str
+    older: Question
+    _newer: exp.Select
+    _whole: exp.Select
+    """The question over a table `parts`, where rows of both will be."""
+
+    def combine(self, older: EncodedRows) -> Question | None:
+        """The question, over the newer rows and what the older part gave; None if it cannot be."""
+        kinds = [_duckdb_type(column) for column in older.columns]
+        if None in kinds:
+            return None
+        tree, newer = self._whole.copy(), self._newer.copy()
+        (mention,) = newer.find_all(exp.Table)
+        rows = [_constant_row(json.loads(line), kinds) for line in older.body.splitlines()]
+        both: exp.Query = newer
+        if rows:
+            names = [exp.to_identifier(column.name) for column in older.columns]
+            alias = exp.TableAlias(this=exp.to_identifier("older"), columns=names)
+            values = exp.Values(expressions=rows, alias=alias)
+            counted = exp.Select(expressions=[exp.Star()]).from_(values, copy=False)
+            both = exp.Union(this=newer, expression=counted, distinct=False)
+        parts = exp.Subquery(this=both, alias=exp.TableAlias(this=exp.to_identifier(_PARTS)))
+        tree.set("from_", exp.From(this=parts))
+        return Question(tree, self.older.dialect, {self.table: [mention]})
+
+
+def split_query(
+    question: Question, time: str, boundary: datetime, columns: Mapping[str, str]
+) -> QuerySplit | None:
+    """The question in two parts of its only table, before and from a moment (UTC) on, or None.
+
+    `time` is the column by which rows are told apart; rows without a time must not matter to the
+    question. `columns` are the table's, with their types.
+    """
+    if question.dialect != "duckdb" or len(question.tables) != 1:
+        return None
+    ((table, mentions),) = question.tables.items()
+    if len(mentions) != 1:
+        return None
+    try:
+        tree = plainly(question, {table: columns})
+    except Unfaithful:
+        return None
+    if not isinstance(tree, exp.Select) or not _is_splittable(tree):
+        return None
+    group = tree.args.get("group")
+    keys = [] if group is None else list(group.expressions)
+    whole, aggregates = _rewrite_over_parts(tree, keys)
+    if whole is None or not aggregates or not all(family(key) in _COMPARABLE for key in keys):
+        return None
+    at = _time_constant(boundary, columns[time])
+    if at is None:
+        return None
+    source = tree.args["from_"].this
+    column = exp.column(time, table=source.alias, quoted=True)
+    older, newer = (
+        _build_part(tree, keys, aggregates, condition)
+        for condition in (exp.LT(this=column, expression=at), exp.GTE(this=column, expression=at))
+    )
+    (mention,) = older.find_all(exp.Table)
+    return QuerySplit(table, Question(older, question.dialect, {table: [mention]}), newer, whole)
+
+
+def _is_splittable(tree: exp.Select) -> bool:
+    """One table, its rows chosen, grouped and counted, and nothing else."""
+    if _has_other_arguments(tree, *_CLAUSES):
+        return False
+    if len(list(tree.find_all(exp.Select, exp.SetOperation, exp.Subquery, exp.Window))) != 1:
+        return False
+    source = tree.args.get("from_")
+    if source is None or type(source.this) is not exp.Table or not source.this.alias:
+        return False
+    group = tree.args.get("group")
+    return not _has_other_arguments(source.this, "this", "db", "catalog", "alias") and (
+        group is None or not _has_other_arguments(group, "expressions")
+    )
+
+
+def _has_other_arguments(node: exp.Expr, *keys: str) -> bool:
+    """Whether a node has more to it than is named here."""
+    return any(value for key, value in node.args.items() if key not in keys)
+
+
+def _rewrite_over_parts(
+    tree: exp.Select, keys: Sequence[exp.Expr]
+) -> tuple[exp.Select | None, list[exp.Expr]]:
+    """The query over what its parts gave, and the aggregates that are to be taken of each part."""
+    aggregates: list[exp.Expr] = []
+
+    def replaced(node: exp.Expr) -> exp.Expr:
+        if node in keys:
+            return _parts_column(f"k{keys.index(node)}")
+        inner = node.this if isinstance(node, exp.Filter) else node
+        if type(inner) not in _AGGREGATES or not _is_mergeable(inner):
+            return node
+        if node not in aggregates:
+            aggregates.append(node.copy())
+        return _merge_aggregate(inner, f"a{aggregates.index(node)}")
+
+    whole = tree.copy()
+    for clause in ("from_", "where", "group"):
+        whole.set(clause, None)
+    # Its own aggregates are put in place of those of the question: they are not looked at again.
+    whole.transform(replaced, copy=False)
+    if keys:
+        by = [_parts_column(f"k{n}") for n in range(len(keys))]
+        whole.set("group", exp.Group(expressions=by))
+    return (
+        (whole, aggregates)
+        if all(_is_allowed(node, whole) for node in whole.walk())
+        else (None, [])
+    )
+
+
+def _is_allowed(node: exp.Expr, whole: exp.Select) -> bool:
+    """Whether a node may stand in a query over parts."""
+    if isinstance(node, exp.Column):
+        return node.table == _PARTS or _is_result(node, whole)
+    if isinstance(node, exp.AggFunc):  # one of ours: of a column that the parts have
+        return isinstance(node.this, exp.Column)
+    return type(node).__name__ in _ALLOWED_AROUND
+
+
+def _is_mergeable(node: exp.Expr) -> bool:
+    families = _AGGREGATES[type(node)]
+    if _has_other_arguments(node, "this", "big_int") or isinstance(
+        node.this, exp.Distinct | exp.Order
+    ):
+        return False
+    return families is None or family(node.this) in families
+
+
+def _merge_aggregate(node: exp.Expr, name: str) -> exp.Expr:
+    found = _parts_column(name)
+    match node:
+        case exp.Count():
+            return exp.cast(exp.Sum(this=found), "bigint")
+        case _:
+            return type(node)(this=found)
+
+
+def _parts_column(name: str) -> exp.Column:
+    return exp.column(name, table=_PARTS)
+
+
+def _is_result(node: exp.Column, whole: exp.Select) -> bool:
+    """Whether it is the name of a result, by which rows are ordered."""
+    ordered = node.find_ancestor(exp.Order) is not None
+    return ordered and not node.table and node.name in {each.alias for each in whole.selects}
+
+
+def _build_part(
+    tree: exp.Select, keys: Sequence[exp.Expr], aggregates: Sequence[exp.Expr], condition: exp.Expr
+) -> exp.Select:
+    """The keys and aggregates of those rows for which a condition holds."""
+    named = [
+        *(exp.alias_(key.copy(), f"k{n}") for n, key in enumerate(keys)),
+        *(exp.alias_(each.copy(), f"a{n}") for n, each in enumerate(aggregates)),
+    ]
+    part = exp.Select(expressions=named).from_(tree.args["from_"].this.copy(), copy=False)
+    if tree.args.get("where"):
+        part = part.where(tree.args["where"].this.copy(), copy=False)
+    part = part.where(condition.copy(), copy=False)
+    return part.group_by(*(key.copy() for key in keys), copy=False) if keys else part
+
+
+def _time_constant(at: datetime, kind: str) -> exp.Expr | None:
+    """A moment as a constant of the column's type."""
+    text = at.isoformat(" ", "microseconds")
+    match kind:
+        case "timestamptz":
+            return exp.cast(exp.Literal.string(f"{text}+00:00"), "timestamptz")
+        case "timestamp":
+            return exp.cast(exp.Literal.string(text), "timestamp")
+        case "date" if at.time() == datetime.min.time():
+            return exp.cast(exp.Literal.string(text[:10]), "date")
+    return None
+
+
+def _duckdb_type(column: ResultColumn) -> str | None:
+    found = _DECIMAL.fullmatch(column.type)
+    return f"DECIMAL({found[1]}, {found[2]})" if found else _TYPES.get(column.type)
+
+
+def _constant_row(row: Sequence[Any], kinds: Sequence[str | None]) -> exp.Tuple:
+    return exp.Tuple(expressions=[_constant(v, k) for v, k in zip(row, kinds, strict=True)])
+
+
+def _constant(value: Any, kind: str | None) -> exp.Expr:
+    held: exp.Expr = exp.Null()
+    if isinstance(value, bool):
+        held = exp.Boolean(this=value)
+    elif value is not None:
+        held = exp.Literal.string(str(value))
+    return exp.cast(held, kind or "text", dialect="duckdb")

@@ -1,0 +1,76 @@
+"""Whose query is begun next where there are more than can run: everybody's in turn.
+
+A caller may have so many running at once with one engine that others find it free, and of those
+who wait the one is next who has the fewest running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import AsyncIterator
+
+from thermocline.serve.fleet.messages import QueryNotStarted
+
+
+class FairScheduler:
+    """The queries that one engine has running, by caller, and those that wait for it."""
+
+    def __init__(self, max_running: int, max_per_caller: int, max_waiting: int = 256) -> None:
+        self._max_running = max_running
+        self._max_per_caller = max_per_caller
+        self._max_waiting = max_waiting
+        self._running: Counter[str] = Counter()
+        self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
+
+    @property
+    def running(self) -> int:
+        """How many run now."""
+        return self._running.total()
+
+    @contextlib.asynccontextmanager
+    async def slot(self, caller: str, seconds: float) -> AsyncIterator[None]:
+        """Wait for a caller's turn, for so long. Raises Away when it does not come."""
+        if self.running < self._max_running and self._running[caller] < self._max_per_caller:
+            self._running[caller] += 1
+        else:
+            await self._wait(caller, seconds)
+        try:
+            yield
+        finally:
+            self._running[caller] -= 1
+            if not self._running[caller]:
+                del self._running[caller]
+            self._start_waiting()
+
+    async def _wait(self, caller: str, seconds: float) -> None:
+        if sum(name == caller for name, _ in self._waiting) >= self._max_waiting:
+            raise QueryNotStarted("Too many queries wait already.", "Ask again.")
+        turn = asyncio.get_running_loop().create_future()
+        entry = caller, turn
+        self._waiting.append(entry)
+        try:
+            await asyncio.wait_for(asyncio.shield(turn), seconds)
+        except BaseException as error:
+            if turn.done() and not turn.cancelled():  # its turn came all the same
+                self._running[caller] -= 1
+                self._start_waiting()
+            else:
+                self._waiting.remove(entry)
+            if isinstance(error, TimeoutError):
+                raise QueryNotStarted(
+                    f"No turn was free for {seconds:.3g} s.", "Ask again."
+                ) from None
+            raise
+
+    def _start_waiting(self) -> None:
+        """Begin what may be begun: of whoever has the fewest running, what waits longest."""
+        while self.running < self._max_running and self._waiting:
+            fits = [each for each in self._waiting if self._running[each[0]] < self._max_per_caller]
+            if not fits:
+                return
+            chosen = min(fits, key=lambda each: self._running[each[0]])
+            self._waiting.remove(chosen)
+            self._running[chosen[0]] += 1
+            chosen[1].set_result(None)

@@ -1,0 +1,66 @@
+"""A prepared question in the words of the engine that a route names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from thermocline.engine.query_types import no_rows
+from thermocline.engine.view_rewrite import private
+from thermocline.serve.fleet.messages import TableVersion
+from thermocline.serve.values import NO_SNAPSHOT, EngineName, LakeState
+from thermocline.sql.translate import Engine, translate
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from thermocline.serve.route import AccessPath
+    from thermocline.sql.guard import Question
+
+DIALECTS: dict[EngineName, Engine] = {
+    "hot": "duckdb", "direct": "duckdb", "spark": "spark", "trino": "trino",
+}  # fmt: skip
+
+
+class Translatable(Protocol):
+    """A question, and its translations by engine as far as they were asked for."""
+
+    @property
+    def question(self) -> Question: ...
+    @property
+    def sql(self) -> dict[tuple[str, ...], str]: ...
+
+
+def translate_query(
+    prepared: Translatable, access_path: AccessPath, lake_state: LakeState, catalog: str
+) -> tuple[str, Mapping[str, TableVersion]]:
+    """Return the query in an engine's words, and what its table names stand for.
+
+    `catalog` is how Trino calls this lake. Raises Unfaithful.
+    """
+    heads = lake_state.table_heads
+    held = lake_state.hot_copies.get(access_path.node or "", {})
+    dialect = DIALECTS[access_path.engine]
+    views: dict[str, TableVersion] = {}
+    names: dict[str, exp.Expr | str] = {}
+    for number, (table, snapshot) in enumerate(access_path.snapshots.items()):
+        view = table if dialect == "duckdb" else private(f"asked_{number}")
+        names[table] = view
+        if snapshot == NO_SNAPSHOT:
+            names[table] = no_rows(heads[table].columns)
+            continue
+        if dialect == "trino":
+            names[table] = f"{catalog}.{table} FOR VERSION AS OF {snapshot}"
+        since = held[table].since if access_path.engine == "hot" and table in held else None
+        views[view] = TableVersion(table, snapshot, heads[table].metadata, since)
+    asked = access_path.snapshots.items()
+    columns: dict[str, Mapping[str, str]] | None
+    columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
+    if len(columns) < len(access_path.snapshots):
+        columns = None  # it was another table then, and nothing is concluded of it
+    shapes = [] if columns is None else [heads[table].schema_fingerprint for table in columns]
+    key = (dialect, *map(str, names.values()), *shapes)
+    if key not in prepared.sql:
+        prepared.sql.clear()
+        prepared.sql[key] = translate(prepared.question, dialect, names, columns)
+    return prepared.sql[key], views

@@ -1,0 +1,76 @@
+"""Whether the answer to a query of Trino's depends on the time zone of the session.
+
+A value of a column with a zone has its own zone there, which is UTC for all of a lake's. The
+session's counts where a time without a zone becomes one with, where the two kinds meet, and for the
+clock. What is not understood depends on it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from thermocline.engine.query_types import TIMES, T, family, schema
+from thermocline.errors import BadInput
+from thermocline.sql.dialect import qualify
+from thermocline.sql.guard import guard
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from thermocline.engine.query_types import Columns
+
+_ZONE = re.compile(r"(?:Z|UTC|[+-]\d\d:?\d\d|[A-Za-z]+/[A-Za-z_]+)\s*$")
+_LOCAL = TIMES - {"timestamptz"}
+_NAMED = frozenset({"now", "from_iso8601_timestamp", "from_unixtime", "to_iso8601"})
+_ALIKE = frozenset({
+    "DateTrunc", "TimestampTrunc", "Extract", "Year", "Quarter", "Month", "Week", "WeekOfYear",
+    "Day", "DayOfMonth", "DayOfYear", "DayOfWeek", "DayOfWeekIso", "Hour", "Minute", "Second",
+    "DateAdd", "DateDiff", "Date", "TimeToStr", "Min", "Max", "Count",
+    "ApproxDistinct", "ArrayAgg", "Lag", "Lead", "FirstValue", "LastValue", "Coalesce", "Case",
+    "If", "Nullif", "Greatest", "Least", "LastDay", "Grouping",
+})  # fmt: skip
+"""Functions of times without a zone that do not ask for the session's."""
+_APART = frozenset({"Select", "Order", "Group", "Tuple", "From", "Where", "Having", "Window",
+                    "With", "CTE", "Subquery", "And", "Or", "Not", "Exists"})  # fmt: skip
+"""Nodes whose parts never become one type."""
+
+
+def depend_on_session(sql: str, columns: Columns) -> bool:
+    """Return whether the session's zone can make a difference."""
+    tree = guard(sql, "trino").tree.copy()
+    try:
+        tree = qualify.made(tree, "trino", schema(columns))
+    except BadInput:
+        return True
+    return any(_depends(node) for node in tree.walk())
+
+
+def _depends(node: exp.Expr) -> bool:
+    from sqlglot import exp
+
+    clock = (exp.CurrentDate, exp.CurrentTime, exp.CurrentTimestamp, exp.Localtime,
+             exp.Localtimestamp, exp.UnixToTime)  # fmt: skip
+    if isinstance(node, clock):
+        return True
+    if isinstance(node, exp.Anonymous):
+        return node.name.lower() in _NAMED
+    if isinstance(node, exp.Cast):
+        if not node.is_type(T.TIMESTAMPTZ, T.TIMETZ):
+            return False
+        written = isinstance(node.this, exp.Literal) and _ZONE.search(node.this.name) is not None
+        return not written and family(node.this) not in {"timestamptz", "null"}
+    if isinstance(node, exp.SetOperation):
+        pairs = zip(node.this.unnest().selects, node.expression.unnest().selects, strict=False)
+        return any(_mixed([family(one), family(other)]) for one, other in pairs)
+    name = type(node).__name__
+    if name in _APART:
+        return False
+    families = [family(each) for each in node.iter_expressions()]
+    if isinstance(node, exp.Func) and name not in _ALIKE and _LOCAL & set(families):
+        return True
+    return _mixed(families)
+
+
+def _mixed(families: list[str]) -> bool:
+    return "timestamptz" in families and bool(_LOCAL & set(families))
