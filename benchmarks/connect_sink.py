@@ -20,7 +20,7 @@ from tests.servers.kafka import Kafka
 
 from thermocline.api import Lakehouse
 from thermocline.engine import jars
-from thermocline.engine.spark import catalog_conf
+from thermocline.engine.spark import build_catalog_conf
 
 ICEBERG, PARQUET = jars.ICEBERG, "1.17.1"
 PACKAGES = (
@@ -80,7 +80,7 @@ def land(worker: Connect, server: Kafka, lakehouse: Lakehouse, topic: str, table
 
 
 def _settings(server: Kafka, lakehouse: Lakehouse, topic: str, table: str) -> Mapping[str, str]:
-    catalog, _ = catalog_conf(lakehouse.lake.settings)
+    catalog, _ = build_catalog_conf(lakehouse.lake.settings)
     given = {
         key.partition("catalog.lake.")[2]: value
         for key, value in catalog.items()

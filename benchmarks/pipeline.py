@@ -150,12 +150,12 @@ def _drop_plain(project: Path) -> None:
 
 
 def _plain_bronze(lakehouse: Lakehouse) -> None:
-    from thermocline.engine.spark_types import ddl, quoted
+    from thermocline.engine.spark_types import quote_identifier, to_ddl
 
     spark = lakehouse.lake.spark.session
     for source in lakehouse.sources.values():
         contract = lakehouse.contracts[source.target]
-        schema = ", ".join(f"{quoted(c.name)} {ddl(c.type)}" for c in contract.columns)
+        schema = ", ".join(f"{quote_identifier(c.name)} {to_ddl(c.type)}" for c in contract.columns)
         folder = str(lakehouse.settings.project / source.path)
         if "orders" in folder or "events" in folder:
             rows = spark.read.parquet(folder)

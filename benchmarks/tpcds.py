@@ -26,7 +26,7 @@ from tests.servers import trino as real
 
 import thermocline as tc
 from benchmarks.measure import machine
-from thermocline.engine.duck import extension
+from thermocline.engine.duck import find_extension
 from thermocline.lake import Lake
 
 SCHEMA = "tpcds"
@@ -45,7 +45,7 @@ max_seconds = 120
 def build(project: Path, scale: float) -> dict[str, str]:
     """Make a lake with all tables; gives the extension's own texts."""
     source = duckdb.connect()
-    source.execute(f"LOAD '{extension('tpcds')}'")
+    source.execute(f"LOAD '{find_extension('tpcds')}'")
     source.execute(f"CALL dsdgen(sf={scale})")
     project.mkdir(parents=True)
     (project / "thermocline.toml").write_text(SETTINGS)

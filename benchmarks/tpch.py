@@ -24,7 +24,7 @@ from sqlglot import exp
 
 import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
-from thermocline.engine.duck import extension
+from thermocline.engine.duck import find_extension
 from thermocline.lake import Lake
 from thermocline.transform.models import table_references
 
@@ -64,7 +64,7 @@ class Question:
 def build(project: Path, scale: float) -> list[Question]:
     """A lake with the eight tables, and a model with its contract for each query."""
     source = duckdb.connect(config={"memory_limit": "4GB"})
-    source.execute(f"LOAD '{extension('tpch')}'")
+    source.execute(f"LOAD '{find_extension('tpch')}'")
     source.execute(f"CALL dbgen(sf={scale})")
     project.mkdir(parents=True)
     (project / "thermocline.toml").write_text(SETTINGS.format(engine="duckdb"))

@@ -30,7 +30,7 @@ from sqlglot import exp
 
 import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
-from thermocline.engine.duck import all_rows
+from thermocline.engine.duck import build_snapshot_query
 from thermocline.lake.naming import new_run_id
 from thermocline.transform.models import parse_query, table_references
 
@@ -376,7 +376,7 @@ def content(house: tc.Lakehouse) -> list[Any]:
     with house.lake.duck.connect() as connection:
         for table in MODEL_TABLES:
             state = house.lake.state(table)
-            rows = all_rows(connection, state.metadata_location, state.head() or 0)
+            rows = build_snapshot_query(connection, state.metadata_location, state.head() or 0)
             columns = ", ".join(COLUMNS[table])
             found += connection.execute(
                 f"select '{table}', day, count(*), sum(cast(hash({columns}) as hugeint)) "

@@ -36,10 +36,10 @@ from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField, Rule, UpdateMode
 from thermocline.contract.types import Primitive
-from thermocline.lake import Lake, atomic, filechange
+from thermocline.lake import Lake, atomic_commit, snapshot_producer
 from thermocline.lake.file_commit import snapshot_changes
-from thermocline.lake.filechange import FileChange
 from thermocline.lake.naming import new_run_id
+from thermocline.lake.snapshot_producer import FileChange
 
 SIZES = (6_000, 25_000, 100_000)
 A_DAY = 20
@@ -101,8 +101,8 @@ def _make(project: Path, size: int) -> int:
         ]
         head = table.current_snapshot()
         parent = None if head is None else head.snapshot_id
-        made = filechange.snapshot_of(table, FileChange(files, appends=True), parent, {})
-        atomic.commit_all(table.catalog, snapshot_changes(table, made, "main", parent))
+        made = snapshot_producer.snapshot_of(table, FileChange(files, appends=True), parent, {})
+        atomic_commit.commit_all(table.catalog, snapshot_changes(table, made, "main", parent))
         table = lake.iceberg(TABLE)
     draft = lake.draft(new_run_id())
     draft.append(TABLE, _rows(size), bookmark=None, operation="ingest")
@@ -161,7 +161,7 @@ def _overwrite(lake: Lake) -> None:
 
 
 def _warn(lake: Lake) -> None:
-    from thermocline.lake.partitions import partition_warnings
+    from thermocline.lake.partition_cardinality import partition_warnings
 
     head = lake.state(TABLE).head()
     assert head is not None

@@ -27,8 +27,8 @@ from thermocline.contract import Column, Contract, PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
 from thermocline.lake.catalog import connect
-from thermocline.lake.groupcommit import Entry, Files
-from thermocline.lake.writing import write_files
+from thermocline.lake.data_file_writer import write_files
+from thermocline.lake.groupcommit import CommitEntry, ReplaceFiles
 
 TABLE = "silver.crowd"
 CONTRACT = Contract(
@@ -217,11 +217,11 @@ class Crowd:
         owners = range(writer + 1) if self._job.freeze else [writer]
         for number in range(len(self._answers(writer)), self._job.commits):
             for owner in owners:
-                entry = Entry.of(
+                entry = CommitEntry.of(
                     table, key(owner, number), write_files(table, rows_of(owner, number))
                 )
                 began = time.perf_counter()
-                snapshot = lake.commits.commit(entry, self._job.patience)
+                snapshot = lake.group_commit.commit(entry, self._job.patience)
                 seconds = time.perf_counter() - began
             self._note(writer, number, snapshot, seconds)
 
@@ -252,8 +252,8 @@ class Crowd:
             if head is not None and len(old) > _WORTH_JOINING:
                 new = write_files(table, table.scan(snapshot_id=head.snapshot_id).to_arrow())
                 name = f"compaction-{number}"
-                replaced = Files.of(old, head.snapshot_id)
-                lake.commits.commit(Entry.of(table, name, new, replaces=replaced), 600)
+                replaced = ReplaceFiles.of(old, head.snapshot_id)
+                lake.group_commit.commit(CommitEntry.of(table, name, new, replaces=replaced), 600)
                 (self._notes / name).touch()
             time.sleep(0.5)
 
@@ -299,7 +299,7 @@ def preload() -> None:
     import pyiceberg.io.pyarrow  # noqa: F401
 
     import thermocline.lake.groupcommit.committer
-    import thermocline.lake.groupcommit.optimistic  # noqa: F401
+    import thermocline.lake.groupcommit.optimistic_commit  # noqa: F401
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -10,8 +10,8 @@ from pyiceberg.table import Table
 from tests.contract.catalog_tables import ORDERS, order
 
 from thermocline.lake import Lake
-from thermocline.lake.groupcommit import Entry, Files, Partitions
-from thermocline.lake.writing import write_files
+from thermocline.lake.data_file_writer import write_files
+from thermocline.lake.groupcommit import CommitEntry, ReplaceFiles, ReplacePartitions
 
 TABLE = ORDERS.table
 
@@ -22,25 +22,25 @@ def files(table: Table, *numbers: int) -> list[DataFile]:
     return write_files(table, rows)
 
 
-def entry(lake: Lake, key: str, *numbers: int, **more: Any) -> Entry:
+def entry(lake: Lake, key: str, *numbers: int, **more: Any) -> CommitEntry:
     table = lake.iceberg(TABLE)
-    return Entry.of(table, key, files(table, *numbers), **more)
+    return CommitEntry.of(table, key, files(table, *numbers), **more)
 
 
-def overwriting(lake: Lake, key: str, *numbers: int) -> Entry:
+def overwriting(lake: Lake, key: str, *numbers: int) -> CommitEntry:
     """An entry that replaces the days of its orders; number and number + 28 are of one day."""
     table = lake.iceberg(TABLE)
     new = files(table, *numbers)
-    return Entry.of(table, key, new, replaces=Partitions.of(new))
+    return CommitEntry.of(table, key, new, replaces=ReplacePartitions.of(new))
 
 
-def compacting(lake: Lake, key: str, *numbers: int) -> Entry:
+def compacting(lake: Lake, key: str, *numbers: int) -> CommitEntry:
     """An entry that replaces all files there are by new ones."""
     table = lake.iceberg(TABLE)
     old = [task.file for task in table.scan().plan_files()]
     head = lake.state(TABLE).head()
     assert head is not None
-    return Entry.of(table, key, files(table, *numbers), replaces=Files.of(old, head))
+    return CommitEntry.of(table, key, files(table, *numbers), replaces=ReplaceFiles.of(old, head))
 
 
 def summary(lake: Lake, snapshot: int) -> dict[str, str]:

@@ -43,10 +43,10 @@ from pyiceberg.types import (
 )
 
 from thermocline.errors import Permanent
-from thermocline.lake import Lake, atomic, filechange, filediff, rewrite
+from thermocline.lake import Lake, atomic_commit, filediff, overwrite, snapshot_producer
 from thermocline.lake.file_commit import snapshot_changes
-from thermocline.lake.filechange import FileChange
 from thermocline.lake.metadata import location_path
+from thermocline.lake.snapshot_producer import FileChange
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),
@@ -205,14 +205,14 @@ class RandomFiles:
         before, after = (_all(self.table, head) for head in (start, end))
         if any(entry.data_file.spec_id != today for entry in (*before, *after)):
             try:
-                rewrite.changed_partitions(self.table, start, end)
-            except rewrite.OlderPartitioning:
+                overwrite.changed_partitions(self.table, start, end)
+            except overwrite.OlderPartitioning:
                 return
             raise Differs(f"older partitioning was overlooked: {self.log}")
         wanted = {entry.data_file.partition for entry in after if self.random.random() < 0.4}
         # No contract partitions by a float, of which NaN is no partition that is equal to itself.
         wanted = {each for each in wanted | {self._partition(today)} if "nan" not in repr(each)}
-        found = {file.file_path for file in rewrite._of_today(self.table, end, wanted)}
+        found = {file.file_path for file in overwrite._of_today(self.table, end, wanted)}
         there = {e.data_file.file_path for e in after if e.data_file.partition in wanted}
         self._same("files of partitions", found, there)
         old, new = (
@@ -220,7 +220,7 @@ class RandomFiles:
             for entries in (before, after)
         )
         changed = {(old | new)[path] for path in old.keys() ^ new.keys()}
-        found = {repr(each) for each in rewrite.changed_partitions(self.table, start, end)}
+        found = {repr(each) for each in overwrite.changed_partitions(self.table, start, end)}
         self._same("changed partitions", found, changed)
 
     def _same(self, what: str, found: Any, there: Any) -> None:
@@ -230,8 +230,10 @@ class RandomFiles:
     def _commit(self, change: FileChange) -> None:
         head = self.table.current_snapshot()
         parent = None if head is None else head.snapshot_id
-        made = filechange.snapshot_of(self.table, change, parent, {})
-        atomic.commit_all(self.table.catalog, snapshot_changes(self.table, made, "main", parent))
+        made = snapshot_producer.snapshot_of(self.table, change, parent, {})
+        atomic_commit.commit_all(
+            self.table.catalog, snapshot_changes(self.table, made, "main", parent)
+        )
         self._load()
         self.live |= {file.file_path: file for file in change.added}
         for file in change.removed:

@@ -21,13 +21,13 @@ from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 from pyiceberg.transforms import BucketTransform, IdentityTransform, MonthTransform
 from tests.contract.catalog_tables import ORDERS, order, orders
 
-from thermocline.lake import Lake, atomic, avro, filechange, filediff, refs, rewrite
+from thermocline.lake import Lake, atomic_commit, avro, filediff, overwrite, refs, snapshot_producer
+from thermocline.lake.data_file_writer import write_files
 from thermocline.lake.file_commit import snapshot_changes
-from thermocline.lake.filechange import FileChange
 from thermocline.lake.locations import normalize_location
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.orphans import find_orphans
-from thermocline.lake.writing import write_files
+from thermocline.lake.snapshot_producer import FileChange
 
 Photo = dict[str, tuple[int, str]]
 
@@ -70,14 +70,14 @@ class RandomRows:
         }
         if some:
             empty = self._rows(0)
-            self._commit(rewrite.rows_at(table, head, empty, some, on_read=True), branch)
+            self._commit(overwrite.rows_at(table, head, empty, some, on_read=True), branch)
 
     def rewrite(self) -> None:
         """Write rows in the place of some files, which stay in older snapshots."""
         table, branch = self._table(), self._a_branch()
         head = table.metadata.refs[branch].snapshot_id
         paths = [f.file_path for f in self._data(table, head) if self.dice.random() < 0.3]
-        self._commit(rewrite.files_at(table, head, self._rows(2), paths), branch)
+        self._commit(overwrite.files_at(table, head, self._rows(2), paths), branch)
 
     def tag(self) -> None:
         """Name any snapshot."""
@@ -140,8 +140,8 @@ class RandomRows:
         table = self._table()
         branch = branch or self._a_branch()
         head = table.metadata.refs[branch].snapshot_id
-        made = filechange.snapshot_of(table, change, head, {})
-        atomic.commit_all(self.lake.catalog, snapshot_changes(table, made, branch, head))
+        made = snapshot_producer.snapshot_of(table, change, head, {})
+        atomic_commit.commit_all(self.lake.catalog, snapshot_changes(table, made, branch, head))
 
     def _a_branch(self) -> str:
         found = self.lake.state(self.name).refs.values()

@@ -16,7 +16,7 @@ from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField, SortField
 from thermocline.contract.types import Field, List, Map, Primitive, Struct
 from thermocline.errors import CatalogUnavailable, CommitConflict, CommitUnknown, Permanent
-from thermocline.lake import Draft, Lake, atomic
+from thermocline.lake import Draft, Lake, atomic_commit
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.metadata import location_path
 
@@ -133,7 +133,7 @@ def test_somebody_who_commits_meanwhile_is_waited_out(
 ) -> None:
     draft = made.draft("RUN")
     draft.begin(TABLE)
-    real = atomic.commit_all
+    real = atomic_commit.commit_all
     others = iter(range(2))
 
     def beaten(*args: Any) -> None:
@@ -144,7 +144,7 @@ def test_somebody_who_commits_meanwhile_is_waited_out(
             ))  # fmt: skip
         real(*args)
 
-    monkeypatch.setattr(atomic, "commit_all", beaten)
+    monkeypatch.setattr(atomic_commit, "commit_all", beaten)
     appended(draft, (1, "a", 1))
     assert (ids(made), ids(made, draft.branch)) == ([9, 9], [1])
 
@@ -154,7 +154,7 @@ def test_somebody_who_commits_meanwhile_is_waited_out(
 def test_a_commit_that_fails_is_looked_for_before_that_is_believed(
     made: Lake, monkeypatch: pytest.MonkeyPatch, failure: type[Exception], *, lands: bool
 ) -> None:
-    real = atomic.commit_all
+    real = atomic_commit.commit_all
 
     def cut_off(*args: Any) -> None:
         if lands:
@@ -163,7 +163,7 @@ def test_a_commit_that_fails_is_looked_for_before_that_is_believed(
 
     draft = made.draft("RUN")
     draft.begin(TABLE)
-    monkeypatch.setattr(atomic, "commit_all", cut_off)
+    monkeypatch.setattr(atomic_commit, "commit_all", cut_off)
     if lands:
         assert appended(draft, (1, "a", 1)) == draft.head(TABLE)
         assert ids(made, draft.branch) == [1]
@@ -185,7 +185,7 @@ def test_a_commit_that_cannot_be_looked_for_is_unknown(
 
     draft = made.draft("RUN")
     draft.begin(TABLE)
-    monkeypatch.setattr(atomic, "commit_all", cut_off)
+    monkeypatch.setattr(atomic_commit, "commit_all", cut_off)
     with pytest.raises(CommitUnknown, match="not known whether"):
         appended(draft, (1, "a", 1))
 
@@ -198,7 +198,7 @@ def test_who_loses_every_race_is_told_of_a_conflict(
 
     draft = made.draft("RUN")
     draft.begin(TABLE)
-    monkeypatch.setattr(atomic, "commit_all", beaten)
+    monkeypatch.setattr(atomic_commit, "commit_all", beaten)
     with pytest.raises(CommitConflict, match="others"):
         appended(draft, (1, "a", 1))
 

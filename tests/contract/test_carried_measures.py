@@ -87,7 +87,7 @@ def rows(chance: random.Random, count: int) -> pa.Table:
 
 def change(lake: Lake, draft: Draft, chance: random.Random, *, on_read: bool) -> None:
     """Add rows, put some in the place of a partition, or take some out of files."""
-    from thermocline.engine.duck import scan
+    from thermocline.engine.duck import build_scan
 
     act = chance.choice(["append", "partition", "rows", "rows", "everything", "nothing"])
     new = rows(chance, chance.randint(0, 8))
@@ -100,7 +100,7 @@ def change(lake: Lake, draft: Draft, chance: random.Random, *, on_read: bool) ->
         draft.replace(TABLE, new, bookmark=None, operation="replace")
     elif act == "rows":
         draft.begin(TABLE)
-        source = scan(lake.state(TABLE).metadata_location, draft.head(TABLE))
+        source = build_scan(lake.state(TABLE).metadata_location, draft.head(TABLE))
         found = lake.duck.connection.execute(
             f"select filename, list(file_row_number) from {source} "
             f"where id in ({chance.randrange(40)}, {chance.randrange(40)}) group by filename"

@@ -401,7 +401,7 @@ def test_repartitioning_back_and_forth_reads_every_row(lake: Lake) -> None:
 
 
 def test_the_private_parts_of_pyiceberg_that_we_stand_on_are_as_they_were() -> None:
-    """lake/atomic.py calls these. When this fails, read it again beside the new PyIceberg."""
+    """lake/atomic_commit.py calls these. When this fails, read it again beside the new PyIceberg."""
     from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
     from pyiceberg.table import CommitTableRequest

@@ -23,9 +23,9 @@ from thermocline.contract.types import Primitive
 from thermocline.errors import NotFound
 from thermocline.lake import Lake, refs
 from thermocline.lake.metadata import TableState, location_path
-from thermocline.transform.declare import Read
+from thermocline.transform.model_decorator import Read
 from thermocline.transform.models import Model
-from thermocline.transform.plan import plan
+from thermocline.transform.run_plan import plan
 
 TABLES = [f"silver.t{number:02}" for number in range(12)]
 ADDRESS = "THERMOCLINE_LAKE__CATALOG__URI"

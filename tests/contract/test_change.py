@@ -15,7 +15,7 @@ from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed, Permanent
-from thermocline.lake import Draft, Lake, atomic, writing
+from thermocline.lake import Draft, Lake, atomic_commit, data_file_writer
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.changes import diff_snapshots
 
@@ -69,11 +69,11 @@ def places(draft: Draft, *wanted: int) -> dict[str, Any]:
     """Where rows are: file and position."""
     state = draft.lake.state(TABLE)
     draft.lake.duck.view("t", state.metadata_location, draft.head(TABLE))
-    from thermocline.engine.duck import scan
+    from thermocline.engine.duck import build_scan
 
     found = draft.lake.duck.connection.execute(
         f"select filename, list(file_row_number) "
-        f"from {scan(state.metadata_location, draft.head(TABLE))} "
+        f"from {build_scan(state.metadata_location, draft.head(TABLE))} "
         f"where id in ({', '.join(map(str, wanted))}) group by filename"
     ).fetchall()
     return {path: np.array(at) for path, at in found}
@@ -177,16 +177,16 @@ def test_manifests_of_deletes_are_merged_too(draft: Draft) -> None:
 def test_files_are_written_once_though_others_commit_meanwhile(
     draft: Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, written = atomic.commit_all, []
+    real, written = atomic_commit.commit_all, []
     others = iter(range(2))
 
     def beaten(*args: Any) -> None:
         if (number := next(others, None)) is not None:
-            monkeypatch.setattr(atomic, "commit_all", real)
+            monkeypatch.setattr(atomic_commit, "commit_all", real)
             draft.lake.draft(f"OTHER{number}").append(
                 TABLE, rows((99, 1)), bookmark=None, operation="ingest"
             )
-            monkeypatch.setattr(atomic, "commit_all", beaten)
+            monkeypatch.setattr(atomic_commit, "commit_all", beaten)
         real(*args)
 
     class Watched:
@@ -194,7 +194,7 @@ def test_files_are_written_once_though_others_commit_meanwhile(
             written.append(1)
             yield rows((7, 4))
 
-    monkeypatch.setattr(atomic, "commit_all", beaten)
+    monkeypatch.setattr(atomic_commit, "commit_all", beaten)
     draft.replace(TABLE, Watched(), bookmark=None, operation="replace")
     assert (ids(draft), len(written)) == ([7], 1)
 
@@ -210,8 +210,8 @@ def test_a_file_that_is_gone_already_is_no_ones_to_replace(draft: Draft) -> None
 def test_parts_are_bounded_and_no_row_is_lost(
     draft: Draft, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "BUFFER_BYTES", 64)
-    monkeypatch.setattr(writing, "MAX_OPEN_FILES", 1)
+    monkeypatch.setattr(data_file_writer, "BUFFER_BYTES", 64)
+    monkeypatch.setattr(data_file_writer, "MAX_OPEN_FILES", 1)
     parts = [rows((n, 1 + n % 2)) for n in range(20)]
     draft.replace(TABLE, parts, bookmark=None, operation="replace")
     assert ids(draft) == list(range(20))

@@ -66,8 +66,8 @@ def _names(lake: Lake) -> None:
 COMMITS: dict[str, Callable[[Lake], object]] = {
     "pyiceberg": lambda lake: add_orders(lake, TABLE, 2),
     "draft": _draft,
-    "group commit": lambda lake: lake.commits.commit(entry(lake, "k1", 3)),
-    "group commit that replaces": lambda lake: lake.commits.commit(overwriting(lake, "k2", 4)),
+    "group commit": lambda lake: lake.group_commit.commit(entry(lake, "k1", 3)),
+    "group commit that replaces": lambda lake: lake.group_commit.commit(overwriting(lake, "k2", 4)),
     "names": _names,
     "evolution": lambda lake: lake.ensure(evolved()),
     "rollback": _rollback,

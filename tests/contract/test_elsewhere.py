@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[Lake], object]] = {
     "make a table": lambda lake: lake.ensure(orders("silver.new")),
     "change a table": lambda lake: lake.ensure(orders(version="2.0.0")),
     "commit": lambda lake: lake.commit([]),
-    "group commit": lambda lake: lake.commits,
+    "group commit": lambda lake: lake.group_commit,
     "rows beside": lambda lake: lake.beside,
     "mend times": lambda lake: lake.mend_times(TABLE),
     "a run's branch": lambda lake: lake.draft("RUN").begin(TABLE),
@@ -113,7 +113,7 @@ def test_a_project_by_another_path_is_the_same_project(
     then = opened(tmp_path / used)
     assert ids(then, TABLE) == [1, 2]
     add_orders(then, TABLE, 3)
-    then.commits.commit(entry(then, "more", 4))
+    then.group_commit.commit(entry(then, "more", 4))
     then.ensure(orders("silver.new"))
     for lake in (opened(tmp_path / used), opened(tmp_path / made)):
         assert duck_rows(lake, TABLE) == [order(number) for number in (1, 2, 3, 4)]

@@ -15,11 +15,11 @@ from tests.contract.catalog_tables import EVERY_TYPE, ORDERS, add_orders, ids
 from tests.contract.commit_entries import TABLE, compacting, entry, files, overwriting, summary
 
 from thermocline.errors import CatalogUnavailable, CommitConflict, Permanent
-from thermocline.lake import Lake, atomic, refs
+from thermocline.lake import Lake, atomic_commit, refs
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.groupcommit import Entry, Files, Partitions
+from thermocline.lake.data_file_writer import write_files
+from thermocline.lake.groupcommit import CommitEntry, ReplaceFiles, ReplacePartitions
 from thermocline.lake.orphans import find_orphans
-from thermocline.lake.writing import write_files
 
 
 @pytest.fixture
@@ -30,8 +30,8 @@ def made(lake: Lake) -> Lake:
 
 def test_appended_files_are_there_under_their_key(made: Lake) -> None:
     marks = {bookmarks.BOOKMARK: '{"n":1}', bookmarks.RUN: "R"}
-    first = made.commits.commit(entry(made, "job-1", 1, 2, properties=marks))
-    second = made.commits.commit(entry(made, "job-2", 3))
+    first = made.group_commit.commit(entry(made, "job-1", 1, 2, properties=marks))
+    second = made.group_commit.commit(entry(made, "job-2", 3))
     assert ids(made, TABLE) == [1, 2, 3]
     assert ids(made, TABLE, first) == [1, 2]
     state = made.state(TABLE)
@@ -52,8 +52,10 @@ def test_every_type_is_committed_as_spark_would_find_it(lake: Lake) -> None:
     row = {**blank, "id": 7, "country": "NÖ"}
     rows = pa.Table.from_pylist([row], table.schema().as_arrow())
     new = write_files(table, rows)
-    lake.commits.commit(Entry.of(table, "k", new, replaces=Partitions.of(new)))
-    lake.commits.commit(Entry.of(table, "l", write_files(table, rows), replaces=Partitions.of(new)))
+    lake.group_commit.commit(CommitEntry.of(table, "k", new, replaces=ReplacePartitions.of(new)))
+    lake.group_commit.commit(
+        CommitEntry.of(table, "l", write_files(table, rows), replaces=ReplacePartitions.of(new))
+    )
     [found] = (
         lake.iceberg(EVERY_TYPE.table).scan(row_filter="country = 'NÖ'").to_arrow().to_pylist()
     )
@@ -62,26 +64,26 @@ def test_every_type_is_committed_as_spark_would_find_it(lake: Lake) -> None:
 
 
 def test_partitions_are_overwritten_whole(made: Lake) -> None:
-    made.commits.commit(entry(made, "a", 1, 29, 2))
-    snapshot = made.commits.commit(overwriting(made, "b", 57))
+    made.group_commit.commit(entry(made, "a", 1, 29, 2))
+    snapshot = made.group_commit.commit(overwriting(made, "b", 57))
     assert ids(made, TABLE) == [2, 57]
     said = summary(made, snapshot)
     assert made.state(TABLE).snapshot(snapshot).operation == "overwrite"
     assert (said["deleted-records"], said["added-records"]) == ("2", "1")
     assert said["total-records"] == "2"
     table = made.iceberg(TABLE)
-    emptied = Partitions.of(files(table, 2))
-    made.commits.commit(Entry.of(table, "c", (), replaces=emptied))
+    emptied = ReplacePartitions.of(files(table, 2))
+    made.group_commit.commit(CommitEntry.of(table, "c", (), replaces=emptied))
     assert ids(made, TABLE) == [57]
-    made.commits.commit(entry(made, "d", 1))
+    made.group_commit.commit(entry(made, "d", 1))
     assert ids(made, TABLE) == [1, 57]
 
 
 def test_a_key_lands_once_whatever_its_files_are(made: Lake, open_lake: Callable[[], Lake]) -> None:
-    first = made.commits.commit(entry(made, "k", 1))
+    first = made.group_commit.commit(entry(made, "k", 1))
     add_orders(made, TABLE, 50)
-    assert made.commits.commit(entry(made, "k", 1)) == first
-    assert open_lake().commits.commit(entry(made, "k", 2)) == first
+    assert made.group_commit.commit(entry(made, "k", 1)) == first
+    assert open_lake().group_commit.commit(entry(made, "k", 2)) == first
     assert ids(made, TABLE) == [1, 50]
 
 
@@ -90,7 +92,7 @@ def test_one_key_from_eight_writers_at_once_lands_once(
 ) -> None:
     def write(number: int) -> int:
         mine = open_lake()
-        return mine.commits.commit(entry(mine, "k", number))
+        return mine.group_commit.commit(entry(mine, "k", number))
 
     with ThreadPoolExecutor(8) as pool:
         snapshots = set(pool.map(write, range(8)))
@@ -99,22 +101,22 @@ def test_one_key_from_eight_writers_at_once_lands_once(
 
 
 def test_files_that_are_gone_are_a_conflict_and_the_key_may_be_used_again(made: Lake) -> None:
-    made.commits.commit(entry(made, "a", 1, 2))
+    made.group_commit.commit(entry(made, "a", 1, 2))
     late = compacting(made, "late", 1, 2)
-    made.commits.commit(compacting(made, "early", 1, 2))
+    made.group_commit.commit(compacting(made, "early", 1, 2))
     with pytest.raises(CommitConflict, match="2 of the files that it replaces are gone"):
-        made.commits.commit(late)
+        made.group_commit.commit(late)
     assert ids(made, TABLE) == [1, 2]
-    made.commits.commit(compacting(made, "late", 1, 2))
+    made.group_commit.commit(compacting(made, "late", 1, 2))
     assert ids(made, TABLE) == [1, 2]
 
 
 def test_compaction_keeps_what_was_appended_meanwhile(made: Lake) -> None:
     for number in range(3):
-        made.commits.commit(entry(made, f"a{number}", number))
+        made.group_commit.commit(entry(made, f"a{number}", number))
     compaction = compacting(made, "compact", 0, 1, 2)
-    made.commits.commit(entry(made, "b", 9))
-    made.commits.commit(compaction)
+    made.group_commit.commit(entry(made, "b", 9))
+    made.group_commit.commit(compaction)
     assert ids(made, TABLE) == [0, 1, 2, 9]
 
 
@@ -122,17 +124,17 @@ def test_a_branch_has_commits_of_its_own(made: Lake) -> None:
     base = add_orders(made, TABLE, 1)
     manage = made.iceberg(TABLE).manage_snapshots()
     manage.create_branch(base, "aside", max_ref_age_ms=10**9, min_snapshots_to_keep=7).commit()
-    snapshot = made.commits.commit(entry(made, "k", 2, branch="aside"))
+    snapshot = made.group_commit.commit(entry(made, "k", 2, branch="aside"))
     assert (ids(made, TABLE), ids(made, TABLE, snapshot)) == ([1], [1, 2])
     kept = made.iceberg(TABLE).metadata.refs["aside"]
     assert (kept.max_ref_age_ms, kept.min_snapshots_to_keep) == (10**9, 7)
-    made.commits.commit(entry(made, "l", 3))
+    made.group_commit.commit(entry(made, "l", 3))
     assert made.state(TABLE).head("aside") == snapshot
     made.commit([refs.new_ref(made.state(TABLE), "mark", None, tag=True)])
     with pytest.raises(Permanent, match="no branch nowhere"):
-        made.commits.commit(entry(made, "m", 4, branch="nowhere"))
+        made.group_commit.commit(entry(made, "m", 4, branch="nowhere"))
     with pytest.raises(Permanent, match=r"mark of silver\.orders is a tag"):
-        made.commits.commit(entry(made, "n", 4, branch="mark"))
+        made.group_commit.commit(entry(made, "n", 4, branch="mark"))
     assert ids(made, TABLE) == [1, 3]
 
 
@@ -140,12 +142,12 @@ def test_files_of_an_older_schema_land_unless_a_column_is_required_by_now(made: 
     old, older = entry(made, "old", 1), entry(made, "older", 2)
     with made.iceberg(TABLE).update_schema() as update:
         update.add_column("more", StringType())
-    made.commits.commit(old)
+    made.group_commit.commit(old)
     with made.iceberg(TABLE).update_schema(allow_incompatible_changes=True) as update:
         update.update_column("old", required=True)
     with pytest.raises(Permanent, match="the schema moved, and now requires old"):
-        made.commits.commit(older)
-    made.commits.commit(entry(made, "new", 3))
+        made.group_commit.commit(older)
+    made.group_commit.commit(entry(made, "new", 3))
     assert ids(made, TABLE) == [1, 3]
 
 
@@ -154,10 +156,10 @@ def test_partitions_of_an_older_partitioning_are_not_overwritten(made: Lake) -> 
     with made.iceberg(TABLE).update_spec() as update:
         update.add_identity("quantity")
     with pytest.raises(Permanent, match="partitioned in another way"):
-        made.commits.commit(overwrite)
-    made.commits.commit(old)
-    made.commits.commit(entry(made, "new", 2))
-    made.commits.commit(overwriting(made, "again", 2))
+        made.group_commit.commit(overwrite)
+    made.group_commit.commit(old)
+    made.group_commit.commit(entry(made, "new", 2))
+    made.group_commit.commit(overwriting(made, "again", 2))
     assert ids(made, TABLE) == [1, 2]
     assert {task.file.spec_id for task in made.iceberg(TABLE).scan().plan_files()} == {0, 1}
 
@@ -166,10 +168,10 @@ def test_files_for_a_table_that_was_dropped_are_not_for_its_successor(made: Lake
     stranger = entry(made, "stranger", 4)
     made.catalog.drop_table(TABLE)
     with pytest.raises(Permanent, match=r"There is no table silver\.orders"):
-        made.commits.commit(stranger)
+        made.group_commit.commit(stranger)
     made.ensure(ORDERS)
     with pytest.raises(Permanent, match="made anew"):
-        made.commits.commit(stranger)
+        made.group_commit.commit(stranger)
     assert ids(made, TABLE) == []
 
 
@@ -180,7 +182,7 @@ def test_others_who_commit_meanwhile_are_worked_around(
     add_orders(made, TABLE, 1)
     made.commit([refs.new_ref(made.state(TABLE), "aside", None, tag=False)])
     name = "post_loaded" if made.settings.catalog.type == "rest" else "swap_loaded"
-    real = getattr(atomic, name)
+    real = getattr(atomic_commit, name)
     others = iter(["main", "aside"])
 
     def beaten(*given: Any) -> None:
@@ -189,8 +191,8 @@ def test_others_who_commit_meanwhile_are_worked_around(
             add_orders(made, TABLE, 50, branch=branch)
         real(*given)
 
-    monkeypatch.setattr(atomic, name, beaten)
-    made.commits.commit(entry(made, "k", 2))
+    monkeypatch.setattr(atomic_commit, name, beaten)
+    made.group_commit.commit(entry(made, "k", 2))
     assert ids(made, TABLE) == [1, 2, 50]
     assert ids(made, TABLE, made.state(TABLE).head("aside")) == [1, 50]
     if made.settings.catalog.type != "rest":
@@ -201,7 +203,7 @@ def test_others_who_commit_meanwhile_are_worked_around(
 def test_an_answer_that_was_lost_is_looked_for(made: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit landed, others came on top, and the connection broke before it was said."""
     name = "post_loaded" if made.settings.catalog.type == "rest" else "swap_loaded"
-    real = getattr(atomic, name)
+    real = getattr(atomic_commit, name)
     lost = iter([True])
 
     def cut_off(*given: Any) -> None:
@@ -210,8 +212,8 @@ def test_an_answer_that_was_lost_is_looked_for(made: Lake, monkeypatch: pytest.M
             add_orders(made, TABLE, 50)
             raise CatalogUnavailable("cut off", "")
 
-    monkeypatch.setattr(atomic, name, cut_off)
-    snapshot = made.commits.commit(entry(made, "k", 1))
+    monkeypatch.setattr(atomic_commit, name, cut_off)
+    snapshot = made.group_commit.commit(entry(made, "k", 1))
     assert summary(made, snapshot)[bookmarks.KEYS] == "k"
     assert ids(made, TABLE) == [1, 50]
 
@@ -222,7 +224,7 @@ def test_manifests_do_not_become_more_without_end(made: Lake) -> None:
     rewritten = []
     for number in range(12):
         before = set(manifests(made))
-        made.commits.commit(entry(made, f"k{number}", number))
+        made.group_commit.commit(entry(made, f"k{number}", number))
         rewritten.append(len(before - set(manifests(made))))
     assert len(manifests(made)) <= 4
     assert rewritten.count(0) >= 8, "most commits leave the manifests alone"
@@ -233,7 +235,7 @@ def test_an_overwriting_reads_and_rewrites_what_it_touches_alone(
     made: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(4):
-        made.commits.commit(entry(made, f"k{number}", number))
+        made.group_commit.commit(entry(made, f"k{number}", number))
     before = manifests(made)
     read: list[str] = []
     real = ManifestFile.fetch_manifest_entry
@@ -244,7 +246,7 @@ def test_an_overwriting_reads_and_rewrites_what_it_touches_alone(
 
     change = overwriting(made, "over", 29)
     monkeypatch.setattr(ManifestFile, "fetch_manifest_entry", noted)
-    made.commits.commit(change)
+    made.group_commit.commit(change)
     monkeypatch.undo()
     [gone] = set(before) - set(manifests(made))
     assert read == [gone]
@@ -259,13 +261,13 @@ def manifests(lake: Lake) -> list[str]:
 
 
 def test_files_read_from_a_snapshot_that_expired_cannot_be_judged(made: Lake) -> None:
-    made.commits.commit(entry(made, "a", 1))
+    made.group_commit.commit(entry(made, "a", 1))
     late = compacting(made, "late", 1)
-    assert isinstance(late.replaces, Files)
-    expired = Files(late.replaces.files, seen=42)
+    assert isinstance(late.replaces, ReplaceFiles)
+    expired = ReplaceFiles(late.replaces.files, seen=42)
     with pytest.raises(CommitConflict, match="were deleted meanwhile"):
-        made.commits.commit(replace(late, replaces=expired))
-    made.commits.commit(late)
+        made.group_commit.commit(replace(late, replaces=expired))
+    made.group_commit.commit(late)
     assert ids(made, TABLE) == [1]
 
 

@@ -12,7 +12,7 @@ from tests.contract.commit_entries import TABLE, compacting, entry, files, overw
 from thermocline.errors import CommitConflict, Permanent, Transient
 from thermocline.lake import Lake
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.groupcommit import Entry, queue
+from thermocline.lake.groupcommit import CommitEntry, queue
 from thermocline.lake.groupcommit.committer import Committer
 from thermocline.lake.groupcommit.queue import LeaseLost, Queue
 from thermocline.lake.orphans import find_orphans
@@ -27,10 +27,10 @@ def made(lake: Lake) -> Lake:
 
 
 def test_waiting_entries_share_a_snapshot_and_one_that_fails_is_alone(made: Lake) -> None:
-    made.commits.commit(entry(made, "start", 1))
+    made.group_commit.commit(entry(made, "start", 1))
     gone = compacting(made, "gone", 1)
-    made.commits.commit(overwriting(made, "replaced", 29))
-    submit = made.commits.submit
+    made.group_commit.commit(overwriting(made, "replaced", 29))
+    submit = made.group_commit.submit
     tickets = [submit(entry(made, f"k{number}", number)) for number in range(40, 46)]
     failing = submit(gone)
     last = submit(entry(made, "last", 60))
@@ -43,7 +43,7 @@ def test_waiting_entries_share_a_snapshot_and_one_that_fails_is_alone(made: Lake
 
 
 def test_the_second_overwriting_of_a_partition_is_the_next_snapshot(made: Lake) -> None:
-    submit = made.commits.submit
+    submit = made.group_commit.submit
     first = submit(overwriting(made, "first", 1))
     second = submit(overwriting(made, "second", 29))
     third = submit(entry(made, "third", 57))
@@ -54,7 +54,7 @@ def test_the_second_overwriting_of_a_partition_is_the_next_snapshot(made: Lake) 
 
 def test_bookmarks_that_differ_get_snapshots_of_their_own(made: Lake) -> None:
     tickets = [
-        made.commits.submit(
+        made.group_commit.submit(
             entry(made, f"k{n}", n, properties={bookmarks.BOOKMARK: f'{{"n":{n // 2}}}'})
         )
         for n in range(4)
@@ -70,11 +70,11 @@ def test_bookmarks_that_differ_get_snapshots_of_their_own(made: Lake) -> None:
 
 def test_rounds_are_bounded(made: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "BATCH_ENTRIES", 3)
-    tickets = [made.commits.submit(entry(made, f"k{n}", n)) for n in range(5)]
+    tickets = [made.group_commit.submit(entry(made, f"k{n}", n)) for n in range(5)]
     landed = [ticket.wait() for ticket in tickets]
     assert [landed.count(snapshot) for snapshot in dict.fromkeys(landed)] == [3, 2]
     monkeypatch.setattr(queue, "BATCH_BYTES", 1)
-    tickets = [made.commits.submit(entry(made, f"l{n}", n)) for n in range(3)]
+    tickets = [made.group_commit.submit(entry(made, f"l{n}", n)) for n in range(3)]
     assert len({ticket.wait() for ticket in tickets}) == 3
 
 
@@ -82,9 +82,9 @@ def test_an_entry_that_breaks_the_writer_fails_alone(made: Lake) -> None:
     table = made.iceberg(TABLE)
     [broken] = files(table, 7)
     broken.partition[0] = "no day"
-    good = [made.commits.submit(entry(made, f"a{n}", n)) for n in range(2)]
-    bad = made.commits.submit(Entry.of(table, "bad", [broken]))
-    more = made.commits.submit(entry(made, "b", 3))
+    good = [made.group_commit.submit(entry(made, f"a{n}", n)) for n in range(2)]
+    bad = made.group_commit.submit(CommitEntry.of(table, "bad", [broken]))
+    more = made.group_commit.submit(entry(made, "b", 3))
     for ticket in (*good, more):
         ticket.wait()
     with pytest.raises(Permanent, match=r"entry bad for silver\.orders cannot be written"):
@@ -95,11 +95,11 @@ def test_an_entry_that_breaks_the_writer_fails_alone(made: Lake) -> None:
 def test_an_entry_that_cannot_be_read_fails_alone(made: Lake) -> None:
     from sqlalchemy import text
 
-    bad = made.commits.submit(entry(made, "bad", 1))
+    bad = made.group_commit.submit(entry(made, "bad", 1))
     with made.catalog.engine.begin() as connection:  # type: ignore[attr-defined]
         change = "UPDATE thermocline_commit_entries SET content = :junk WHERE key = 'bad'"
         connection.execute(text(change), {"junk": b"junk"})
-    made.commits.commit(entry(made, "good", 2))
+    made.group_commit.commit(entry(made, "good", 2))
     with pytest.raises(Permanent, match="entry bad for"):
         bad.wait()
     assert ids(made, TABLE) == [2]
@@ -107,7 +107,7 @@ def test_an_entry_that_cannot_be_read_fails_alone(made: Lake) -> None:
 
 def test_who_lost_the_lease_cannot_commit(made: Lake) -> None:
     """The next holder has not even begun: the fence alone is in the way."""
-    made.commits.submit(entry(made, "k", 1))
+    made.group_commit.submit(entry(made, "k", 1))
     rows = Queue(made.catalog, lease_seconds=-1)  # type: ignore[arg-type]
     late, next_one = rows.lease(TABLE, "late"), rows.lease(TABLE, "next")
     assert late is not None and next_one is not None
@@ -117,7 +117,7 @@ def test_who_lost_the_lease_cannot_commit(made: Lake) -> None:
         committer._commit(late, rows.waiting(TABLE))
     assert made.state(TABLE).metadata_location == before
     assert not rows.renew(late)
-    standing = rows.standing(TABLE, "k")
+    standing = rows.status(TABLE, "k")
     assert standing is not None and standing.state == queue.WAITING
     committer._commit(next_one, rows.waiting(TABLE))
     assert ids(made, TABLE) == [1]
@@ -125,7 +125,7 @@ def test_who_lost_the_lease_cannot_commit(made: Lake) -> None:
 
 
 def test_a_leaseholder_that_works_on_gives_signs_of_life(made: Lake) -> None:
-    made.commits.submit(entry(made, "k", 1))
+    made.group_commit.submit(entry(made, "k", 1))
     rows = Queue(made.catalog)  # type: ignore[arg-type]
     held = rows.lease(TABLE, "me")
     assert held is not None
@@ -150,35 +150,35 @@ def expiry(lake: Lake) -> float:
 
 
 def test_a_lease_has_one_holder_until_it_is_released(made: Lake) -> None:
-    made.commits.submit(entry(made, "k", 1))
+    made.group_commit.submit(entry(made, "k", 1))
     rows = Queue(made.catalog)  # type: ignore[arg-type]
     held = rows.lease(TABLE, "one")
     assert held is not None
     assert rows.lease(TABLE, "two") is None
     with pytest.raises(Transient, match=r"still waits after 0\.3 s"):
-        made.commits.submit(entry(made, "k", 1)).wait(0.3)
+        made.group_commit.submit(entry(made, "k", 1)).wait(0.3)
     rows.release(held)
     again = rows.lease(TABLE, "two")
     assert again is not None and again.fence == held.fence + 1
     rows.release(again)
-    made.commits.submit(entry(made, "k", 1)).wait()
+    made.group_commit.submit(entry(made, "k", 1)).wait()
     assert ids(made, TABLE) == [1]
 
 
 def test_an_entry_outlives_its_writer_and_a_settled_one_its_use(
     made: Lake, open_lake: Callable[[], Lake], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made.commits.submit(entry(made, "left", 1))
-    open_lake().commits.commit(entry(made, "next", 2))
+    made.group_commit.submit(entry(made, "left", 1))
+    open_lake().group_commit.commit(entry(made, "next", 2))
     assert ids(made, TABLE) == [1, 2]
     rows = Queue(made.catalog)  # type: ignore[arg-type]
-    assert rows.standing(TABLE, "left") is not None
+    assert rows.status(TABLE, "left") is not None
     monkeypatch.setattr(queue, "KEY_SECONDS", -1.0)
-    waiting = made.commits.submit(entry(made, "aside", 3))
+    waiting = made.group_commit.submit(entry(made, "aside", 3))
     held = rows.lease(TABLE, "me")
     assert held is not None
     rows.release(held)
-    assert rows.standing(TABLE, "left") is None
+    assert rows.status(TABLE, "left") is None
     monkeypatch.undo()
     waiting.wait()
     assert ids(made, TABLE) == [1, 2, 3]
@@ -187,8 +187,8 @@ def test_an_entry_outlives_its_writer_and_a_settled_one_its_use(
 def test_a_queue_of_another_version_is_left_alone(made: Lake) -> None:
     from sqlalchemy import text
 
-    made.commits.commit(entry(made, "k", 1))
+    made.group_commit.commit(entry(made, "k", 1))
     with made.catalog.engine.begin() as connection:  # type: ignore[attr-defined]
         connection.execute(text("UPDATE thermocline_versions SET version = 2"))
     with pytest.raises(Permanent, match="of version 2, not 1"):
-        Queue(made.catalog).standing(TABLE, "k")  # type: ignore[arg-type]
+        Queue(made.catalog).status(TABLE, "k")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from pyiceberg.types import StringType
 
 from thermocline.contract import Column, Contract
 from thermocline.contract.types import Primitive
-from thermocline.lake import Draft, Lake, MainMoved, atomic, next_metadata, refs
+from thermocline.lake import Draft, Lake, MainMoved, atomic_commit, metadata_updates, refs
 from thermocline.lake.orphans import find_orphans
 
 TABLE, OTHER = "bronze.t", "quarantine.t"
@@ -54,13 +54,13 @@ def test_a_batch_is_one_commit_of_each_table_and_no_branch(
 ) -> None:
     lake = late.lake
     before = {table: lake.state(table) for table in (TABLE, OTHER)}
-    real, commits = atomic.commit_all, []
+    real, commits = atomic_commit.commit_all, []
 
     def counted(*given: Any, **more: Any) -> None:
         commits.append([change.table for change in given[1]])
         real(*given, **more)
 
-    monkeypatch.setattr(atomic, "commit_all", counted)
+    monkeypatch.setattr(atomic_commit, "commit_all", counted)
     number = add(late, 1, 2)
     late.append(OTHER, rows(3), bookmark=None, operation="quarantine")
     assert commits == []
@@ -140,7 +140,7 @@ def test_the_next_metadata_is_what_pyiceberg_would_write(late: Draft) -> None:
         refs.set_ref(TABLE, "main", first, was=head),
         refs.set_ref(TABLE, "side", head, was=None),
     ):
-        ours = next_metadata.apply_updates(
+        ours = metadata_updates.apply_updates(
             TABLE, state.raw, state.metadata_location, change.updates
         )
         theirs = update_table_metadata(

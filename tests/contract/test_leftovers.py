@@ -20,7 +20,7 @@ from thermocline.config import private_files
 from thermocline.contract import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake import Draft, Lake, liveness, run_branches
+from thermocline.lake import Draft, Lake, run_branches, run_locks
 from thermocline.lake.naming import RUN_PREFIX, new_run_id
 
 TABLE, QUIET = "silver.t", "silver.quiet"
@@ -109,7 +109,7 @@ def test_a_killed_run_is_dropped_from_all_tables_and_a_live_one_is_kept(
         dead: ("dead", True), alive: ("working", False), mine: ("dead", True)
     }  # fmt: skip
     assert branches(lake) == {TABLE: {RUN_PREFIX + alive}, QUIET: {RUN_PREFIX + alive}}
-    assert liveness.known_runs(lake.settings.project) == [alive]
+    assert run_locks.known_runs(lake.settings.project) == [alive]
     assert clean(lake, force=True).runs[0].dropped is False
 
 
@@ -127,7 +127,7 @@ def test_a_run_is_named_by_the_beginning_of_its_id(lake: Lake) -> None:
 
 def test_a_run_of_another_machine_is_kept_until_it_is_old(lake: Lake) -> None:
     run = failed(lake)
-    liveness.forget_run(lake.settings.project, run)
+    run_locks.forget_run(lake.settings.project, run)
     [kept] = clean(lake).runs
     assert (str(kept.status), kept.dropped) == ("unknown", False)
     with pytest.raises(BadInput, match=f"Run {run} was started on another machine"):
@@ -143,7 +143,7 @@ def test_old_branches_go_by_themselves_also_where_nobody_commits(
 ) -> None:
     run = failed(lake)
     if not known:
-        liveness.forget_run(lake.settings.project, run)
+        run_locks.forget_run(lake.settings.project, run)
     publish(lake)
     assert RUN_PREFIX + run in branches(lake)[QUIET]  # seven days are not over
 
@@ -158,9 +158,9 @@ def test_old_branches_go_by_themselves_also_where_nobody_commits(
     os.utime(swept, (long_ago, long_ago))
     publish(impatient)  # to one of the tables
     assert branches(impatient) == {TABLE: {alive.branch}, QUIET: {alive.branch}}
-    assert liveness.known_runs(settings.project) == [alive.run]
+    assert run_locks.known_runs(settings.project) == [alive.run]
     alive.drop()
-    assert liveness.known_runs(settings.project) == []
+    assert run_locks.known_runs(settings.project) == []
     impatient.duck.stop()
 
 
@@ -171,13 +171,13 @@ def test_a_copy_of_the_project_knows_nothing_of_its_runs(lake: Lake, tmp_path: P
     shutil.copytree(
         private_files.ensure_folder(lake.settings.project), copied / private_files.FOLDER
     )
-    assert liveness.is_working(lake.settings.project, draft.run) is True
-    assert liveness.is_working(copied, draft.run) is None
+    assert run_locks.is_working(lake.settings.project, draft.run) is True
+    assert run_locks.is_working(copied, draft.run) is None
     draft.release()
-    assert liveness.is_working(lake.settings.project, draft.run) is False
+    assert run_locks.is_working(lake.settings.project, draft.run) is False
 
 
 def test_a_project_that_cannot_be_written_to_loses_nothing(lake: Lake) -> None:
-    assert liveness.is_working(Path("/nowhere"), new_run_id()) is None
-    liveness.RunLock(Path("/nowhere"), new_run_id()).release(done=True)
+    assert run_locks.is_working(Path("/nowhere"), new_run_id()) is None
+    run_locks.RunLock(Path("/nowhere"), new_run_id()).release(done=True)
     assert not Path("/nowhere").exists()

@@ -22,8 +22,8 @@ from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
-from thermocline.lake.manifests import Manifests
-from thermocline.lake.partitions import max_partitions, partition_warnings
+from thermocline.lake.manifest_pruning import Manifests
+from thermocline.lake.partition_cardinality import max_partitions, partition_warnings
 
 ONE = "silver.one"
 

@@ -189,15 +189,15 @@ def test_commits_that_wait_land_in_the_copy(
 ) -> None:
     lake.ensure(ORDERS)
     add_orders(lake, TABLE, 1, 2)
-    lake.commits._queue.put(entry(lake, "waits", 3, 4))
-    lake.commits._queue.put(compacting(lake, "compacts", 1, 2))
+    lake.group_commit._queue.put(entry(lake, "waits", 3, 4))
+    lake.group_commit._queue.put(compacting(lake, "compacts", 1, 2))
     lake.close()
     copy = tmp_path / "copy"
     shutil.copytree(project, copy)
     original = photo(project)
     relocated(copy)
     here = opening(copy)
-    here.commits.commit(entry(here, "next", 5))
+    here.group_commit.commit(entry(here, "next", 5))
     assert ids(here, TABLE) == [1, 2, 3, 4, 5]
     assert names(here, str(project)) == []
     assert photo(project) == original

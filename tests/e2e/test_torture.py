@@ -22,9 +22,9 @@ from thermocline.errors import BadInput
 from thermocline.ingest.postgres.source import Postgres as Database
 from thermocline.lake import bookmark as bookmarks
 from thermocline.torture import Order, expected, torture
-from thermocline.torture import project as projects
+from thermocline.torture import trial_project as projects
+from thermocline.torture.chaos_plan import Deed
 from thermocline.torture.lanes import FilesLane, PostgresLane
-from thermocline.torture.plan import Deed
 from thermocline.torture.verdict import judge
 from thermocline.torture.workload import Workload
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from thermocline.engine.duck_types import ddl as duck_ddl
-from thermocline.engine.duck_types import quoted
-from thermocline.engine.spark_types import ddl as spark_ddl
+from thermocline.engine.duck_types import quote_identifier
+from thermocline.engine.duck_types import to_ddl as duck_ddl
+from thermocline.engine.spark_types import to_ddl as spark_ddl
 from thermocline.transform.duck.session import Session
 from thermocline.transform.duck.strategies import write as duck_write
 from thermocline.transform.spark.strategies import write as spark_write
@@ -65,7 +65,7 @@ class Writer:
             if affected is not None:
                 [key] = contract.key
                 kind = duck_ddl(contract.column(key).type)  # type: ignore[union-attr]
-                held, name = session.register(pa.table({key: affected})), quoted(key)
+                held, name = session.register(pa.table({key: affected})), quote_identifier(key)
                 keys = f"select cast({name} as {kind}) as {name} from {held}"
                 how["affected"] = session.keep(keys)
             return duck_write(session, rows, contract, draft, bookmark=bookmark, **how)

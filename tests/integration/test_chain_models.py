@@ -21,7 +21,7 @@ from tests.random_chains import DAY, NUMBER, Chain
 from thermocline.api import Lakehouse
 from thermocline.errors import BadInput, ThermoclineError
 from thermocline.lake.changes import read_rows
-from thermocline.transform.verify import NotReproduced
+from thermocline.transform.part_verification import NotReproduced
 
 DUCK_SEEDS = (0, 9)
 """Each stands for a lake with eight models and four batches."""

@@ -26,7 +26,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 
-from thermocline.engine.arrow import normalise
+from thermocline.engine.arrow import normalize
 from thermocline.errors import Permanent
 from thermocline.lake.changes import (
     diff_snapshots,
@@ -136,7 +136,7 @@ def test_any_two_snapshots_of_a_random_history(
         table = catalog.create_table("silver.t", SCHEMA, partition_spec=spec)
         play(table, [("append", first), *steps])
         snapshots = [s.snapshot_id for s in table.metadata.snapshots]
-        truth = {s: bag(normalise(table.scan(snapshot_id=s).to_arrow())) for s in snapshots}
+        truth = {s: bag(normalize(table.scan(snapshot_id=s).to_arrow())) for s in snapshots}
         pairs = list(itertools.product([None, *snapshots], snapshots))
         chosen = data.draw(st.lists(st.sampled_from(pairs), min_size=1, max_size=6, unique=True))
         for start, end in chosen:
@@ -217,7 +217,7 @@ class History:
 
     def rows(self, snapshot: int) -> pa.Table:
         frame = self.spark.read.option("versionAsOf", str(snapshot)).table("lake.silver.t")
-        return normalise(frame.toArrow())
+        return normalize(frame.toArrow())
 
     def check_all_pairs(self, sample: int) -> None:
         table = self.lake.iceberg("silver.t")

@@ -21,7 +21,7 @@ from thermocline.check.pattern import portable
 from thermocline.check.violating_rows import row_reasons, sample_query
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Primitive
-from thermocline.engine.arrow import normalise
+from thermocline.engine.arrow import normalize
 from thermocline.errors import ContractError
 
 CASES = Path(__file__).parents[1] / "unit" / "check" / "cases.py"
@@ -44,7 +44,7 @@ class Session:
         frame.createOrReplaceTempView(name)
 
     def query(self, sql: str, /) -> pa.Table:
-        return normalise(self.spark.sql(sql).toArrow())
+        return normalize(self.spark.sql(sql).toArrow())
 
 
 class DuckDB:
@@ -62,7 +62,7 @@ class DuckDB:
         self.connection.unregister("_given")
 
     def query(self, sql: str, /) -> pa.Table:
-        return normalise(self.connection.execute(sql).to_arrow_table())
+        return normalize(self.connection.execute(sql).to_arrow_table())
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_reasons_are_the_same_on_a_dataframe(engines):
     session, duck = engines
     contract = cases.contract(*(case.rule for case in cases.CASES.values()))
     frame = session.spark.table("things").withColumn("why", expr(row_reasons(contract, "spark")))
-    rows = normalise(frame.select("id", "why").toArrow()).to_pylist()
+    rows = normalize(frame.select("id", "why").toArrow()).to_pylist()
     reasons = row_reasons(contract, "duckdb")
     assert rows == duck.query(f"select id, {reasons} as why from things order by rowid").to_pylist()
     assert rows[0]["why"] != rows[1]["why"]

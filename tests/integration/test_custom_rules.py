@@ -16,8 +16,8 @@ from thermocline.check import table_checks
 from thermocline.check.compiler import compile, evaluate
 from thermocline.check.gate import check
 from thermocline.check.rule_result import Outcome
-from thermocline.engine.arrow import normalise
-from thermocline.engine.spark import TRANSLATED
+from thermocline.engine.arrow import normalize
+from thermocline.engine.spark import TRANSLATED_SQL_CONF
 from thermocline.errors import ContractError
 from thermocline.lake import Lake
 
@@ -95,7 +95,7 @@ def verdict(engine: Any, dialect: str, rule: Any) -> Outcome | str:
 
 def test_random_rules_find_the_same_on_both_engines(spark: Any) -> None:
     session = spark.newSession()
-    for key, value in TRANSLATED.items():
+    for key, value in TRANSLATED_SQL_CONF.items():
         session.conf.set(key, value)
     frame = session.createDataFrame(cases.TABLE)
     frame = frame.withColumn("local_at", frame.local_at.cast("timestamp_ntz"))
@@ -107,10 +107,10 @@ def test_random_rules_find_the_same_on_both_engines(spark: Any) -> None:
     duck.register("customers", cases.CUSTOMERS)
 
     def on_spark(sql: str) -> pa.Table:
-        return normalise(session.sql(sql).toArrow())
+        return normalize(session.sql(sql).toArrow())
 
     def on_duckdb(sql: str) -> pa.Table:
-        return normalise(duck.execute(sql).to_arrow_table())
+        return normalize(duck.execute(sql).to_arrow_table())
 
     chance = random.Random(17)
     translated = 0

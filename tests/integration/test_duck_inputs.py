@@ -15,7 +15,7 @@ from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed
-from thermocline.lake import Lake, atomic
+from thermocline.lake import Lake, atomic_commit
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session, Unable
 from thermocline.transform.duck.strategies import write
@@ -81,17 +81,17 @@ def test_rows_are_computed_again_for_a_table_that_changed_its_shape_meanwhile(
 ) -> None:
     first, last = land(lake, (1, "1")), land(lake, (2, "2"), (3, "3"))
     rows = DuckReader(session).appended(Span(SOURCE.table, first, last))
-    real = atomic.commit_all
+    real = atomic_commit.commit_all
 
     def evolved(*args: Any) -> None:
-        monkeypatch.setattr(atomic, "commit_all", real)
+        monkeypatch.setattr(atomic_commit, "commit_all", real)
         with lake.iceberg(TARGET.table).update_schema() as update:
             update.add_column("more", StringType())
         real(*args)
 
     draft = lake.draft("w")
     draft.begin(TARGET.table)
-    monkeypatch.setattr(atomic, "commit_all", evolved)
+    monkeypatch.setattr(atomic_commit, "commit_all", evolved)
     made = write(session, rows, TARGET, draft, bookmark={})
     assert lake.state(TARGET.table).snapshot(made).count("added-records") == 2
 

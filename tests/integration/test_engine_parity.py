@@ -14,10 +14,10 @@ from thermocline.contract.definition import Column
 from thermocline.contract.types import Decimal as DecimalType
 from thermocline.contract.types import Field, List, Primitive, Struct
 from thermocline.transform import engine_parity
-from thermocline.transform.declare import Read
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
 from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.model_decorator import Read
 from thermocline.transform.models import Model, parse_query
 from thermocline.transform.spark.reader import SparkReader
 

@@ -36,8 +36,8 @@ from pyiceberg.types import (
 )
 from tests.conftest import SETTINGS
 
-from thermocline.engine.arrow import normalise
-from thermocline.engine.duck import scan
+from thermocline.engine.arrow import normalize
+from thermocline.engine.duck import build_scan
 from thermocline.lake.changes import read_rows
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class World:
         )
 
     def duck(self, snapshot: int, columns: str = "*", where: str = "true") -> pa.Table:
-        source = scan(self.table.metadata_location, snapshot)
+        source = build_scan(self.table.metadata_location, snapshot)
         return self.lake.duck.query(f"SELECT {columns} FROM {source} WHERE {where}")
 
 
@@ -212,7 +212,7 @@ def test_all_columns_of_a_snapshot(world: World, name: str) -> None:
     by_spark = world.spark(snapshot)
     assert_same(by_spark, world.duck(snapshot))
     assert_same(by_spark, read_rows(world.table, snapshot))
-    by_pyiceberg = normalise(world.table.scan(snapshot_id=snapshot).to_arrow())
+    by_pyiceberg = normalize(world.table.scan(snapshot_id=snapshot).to_arrow())
     assert_same(by_spark.drop(NULL_IS_LOST), by_pyiceberg.drop(NULL_IS_LOST))
 
 
@@ -271,7 +271,7 @@ def test_filters_that_pyiceberg_can_express(world: World, name: str) -> None:
     where = "price > 0.5 AND day IS NOT NULL"
     by_spark = world.spark(snapshot, ", ".join(fields), where)
     assert by_spark.num_rows > 0
-    assert_same(by_spark, normalise(by_pyiceberg.to_arrow()))
+    assert_same(by_spark, normalize(by_pyiceberg.to_arrow()))
     assert_same(by_spark, world.duck(snapshot, ", ".join(fields), where))
 
 
@@ -323,9 +323,9 @@ def test_spark_finds_a_uuid_by_equality(world: World) -> None:
 
 @pytest.mark.xfail(strict=True, reason="PyIceberg reads a null list of structs as an empty one")
 def test_pyiceberg_keeps_null_lists_of_structs(world: World) -> None:
-    """When this passes, the reader of our own in lake/datafile.py may have become unnecessary."""
+    """When this passes, the reader of our own in lake/data_file_reader.py may have become unnecessary."""
     snapshot = world.at["old"]
-    scanned = normalise(world.table.scan(snapshot_id=snapshot).to_arrow())
+    scanned = normalize(world.table.scan(snapshot_id=snapshot).to_arrow())
     assert_same(world.spark(snapshot), scanned)
 
 
@@ -333,7 +333,7 @@ def test_time_of_day_which_spark_cannot_read(tmp_path: Path) -> None:
     import duckdb
     from pyiceberg.catalog.sql import SqlCatalog
 
-    from thermocline.engine.duck import extension
+    from thermocline.engine.duck import find_extension
 
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/c.db", warehouse=tmp_path.as_uri())
     catalog.create_namespace("silver")
@@ -348,6 +348,6 @@ def test_time_of_day_which_spark_cannot_read(tmp_path: Path) -> None:
     assert ours.to_pylist() == given
     connection = duckdb.connect()
     for name in ("avro", "iceberg"):
-        connection.execute(f"LOAD '{extension(name)}'")
-    found = connection.execute(f"FROM {scan(table.metadata_location, head.snapshot_id)}")
-    assert_same(ours, normalise(found.to_arrow_table()))
+        connection.execute(f"LOAD '{find_extension(name)}'")
+    found = connection.execute(f"FROM {build_scan(table.metadata_location, head.snapshot_id)}")
+    assert_same(ours, normalize(found.to_arrow_table()))

@@ -29,7 +29,7 @@ from thermocline.contract.definition import (
     SortField,
 )
 from thermocline.contract.types import Decimal, Primitive
-from thermocline.engine.arrow import normalise
+from thermocline.engine.arrow import normalize
 from thermocline.engine.spark import SparkEngine
 from thermocline.errors import CheckFailed
 from thermocline.ingest.arrow import ambiguous, parquet
@@ -112,7 +112,7 @@ class Pair:
         table = f"{layer}.{lane}_{self.number}"
         if not self.lake.exists(table):
             return []
-        found = normalise(self.lake.iceberg(table).scan().to_arrow())
+        found = normalize(self.lake.iceberg(table).scan().to_arrow())
         kept = [name for name in found.column_names if name not in VOLATILE]
         rows = found.select(kept).to_pylist()
         return sorted(tuple(repr(value) for value in row.values()) for row in rows)

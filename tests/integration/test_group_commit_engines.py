@@ -23,7 +23,7 @@ def test_spark_and_duckdb_read_it_and_deleted_rows_stay_deleted(
     lake: Lake, spark: SparkSession
 ) -> None:
     lake.ensure(orders(updates=UpdateMode.MERGE_ON_READ))
-    commit = lake.commits.commit
+    commit = lake.group_commit.commit
     commit(entry(lake, "a", 1, 2, 29, 57))
     commit(overwriting(lake, "b", 2, 30))
     assert spark_ids(spark) == ids(lake, TABLE) == [1, 2, 29, 30, 57]

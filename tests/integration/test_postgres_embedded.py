@@ -23,8 +23,8 @@ from tests.servers.postgres import PASSWORD
 from thermocline.errors import Permanent
 from thermocline.ingest import marks
 from thermocline.ingest.feed import LostData, OtherStream
-from thermocline.ingest.postgres.place import Place
-from thermocline.ingest.postgres.slot import Keeper, NewHistory
+from thermocline.ingest.postgres.log_position import Place
+from thermocline.ingest.postgres.replication_slot import Keeper, NewHistory
 from thermocline.ingest.stream import open_ingester, poll_sources
 
 
@@ -195,7 +195,7 @@ def test_a_log_that_went_back_or_is_another_server_s_is_refused_for_good(shop: P
 def test_a_second_reader_of_the_slot_stops_and_the_first_goes_on(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("thermocline.ingest.postgres.slot.PATIENCE", 0.5)
+    monkeypatch.setattr("thermocline.ingest.postgres.replication_slot.PATIENCE", 0.5)
     lakehouse = shop.open()
     source, contract = lakehouse.sources["orders"], lakehouse.contracts[RAW]
     with closing(open_ingester(lakehouse.lake, source, contract)) as first:
@@ -377,7 +377,7 @@ def test_a_password_is_in_no_log_and_on_no_command_line(shop: Project) -> None:
         shop.sql("insert into orders values (1, 'ann')")
         ingester.ingest_batch()
         lines = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
-    assert any(b"postgres.reader" in line for line in lines)
+    assert any(b"postgres.capture_worker" in line for line in lines)
     assert not any(PASSWORD.encode() in line for line in lines)
     logs = list((shop.folder / ".thermocline").glob("*.log"))
     assert not any(PASSWORD in log.read_text(errors="replace") for log in logs)

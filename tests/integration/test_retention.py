@@ -25,7 +25,7 @@ from thermocline.ingest import marks
 from thermocline.ingest.folder_stream import FolderIngester
 from thermocline.ingest.marks import Mark
 from thermocline.ingest.source import Source
-from thermocline.lake import Lake, bookmark, next_metadata, refs
+from thermocline.lake import Lake, bookmark, metadata_updates, refs
 from thermocline.lake.companions import load_unit
 from thermocline.lake.metadata import location_path
 from thermocline.lake.naming import RUN_PREFIX, new_run_id
@@ -288,7 +288,7 @@ def test_old_metadata_files_are_removed_and_their_number_is_constant(
         put(landing, f"{number}.jsonl", number)
         assert take(lake, landing)
     assert len(list(folder.glob("*.metadata.json"))) > 6
-    monkeypatch.setattr(next_metadata, "GRACE_MS", 0)
+    monkeypatch.setattr(metadata_updates, "GRACE_MS", 0)
     counts = []
     for number in range(8):
         put(landing, f"{number}.jsonl", number)

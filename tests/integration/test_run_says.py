@@ -42,8 +42,8 @@ def stale(house: Lakehouse, table: str) -> set[str]:
 
 def held(house: Lakehouse, table: str) -> dict[str, set[str]]:
     """The files of each partition."""
-    from thermocline.lake.rewrite import standing_partitions, values_of
-    from thermocline.transform.workers.piece import label
+    from thermocline.lake.overwrite import standing_partitions, values_of
+    from thermocline.transform.workers.work_unit import label
 
     iceberg, head = house.lake.iceberg(table), house.lake.state(table).head()
     assert head is not None

@@ -14,7 +14,7 @@ from thermocline.contract import Contract
 from thermocline.contract.definition import Column, PartitionField, UpdateMode, WriteMode
 from thermocline.contract.types import Decimal as DecimalType
 from thermocline.contract.types import Field, Fixed, List, Map, Primitive, Struct
-from thermocline.engine.spark_types import ddl
+from thermocline.engine.spark_types import to_ddl
 from thermocline.errors import CheckFailed, ContractError
 from thermocline.lake import bookmark as bookmarks
 from thermocline.transform import tombstones
@@ -359,9 +359,10 @@ def test_members_of_structs_are_matched_by_name(writer: Writer) -> None:
 
 def test_times_of_day_have_no_type_in_spark() -> None:
     assert (
-        ddl(Map(Primitive("string"), List(DecimalType(9, 2)))) == "map<string, array<decimal(9,2)>>"
+        to_ddl(Map(Primitive("string"), List(DecimalType(9, 2))))
+        == "map<string, array<decimal(9,2)>>"
     )
-    assert ddl(Struct((Field("a`b", Fixed(4)),))) == "struct<`a``b`: binary>"
-    assert ddl(Primitive("timestamp")) == "timestamp_ntz"
+    assert to_ddl(Struct((Field("a`b", Fixed(4)),))) == "struct<`a``b`: binary>"
+    assert to_ddl(Primitive("timestamp")) == "timestamp_ntz"
     with pytest.raises(ContractError, match="no type for Iceberg's time"):
-        ddl(Primitive("time"))
+        to_ddl(Primitive("time"))

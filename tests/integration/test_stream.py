@@ -123,7 +123,7 @@ tests/unit/ingest/test_stream.py says of the loop without waiting for it."""
 def test_a_broker_that_goes_away_is_waited_for(
     orders: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("thermocline.ingest.kafka.broker.PATIENCE_MS", 2000)
+    monkeypatch.setattr("thermocline.ingest.kafka.broker.TIMEOUT_MS", 2000)
     house = orders.open()
     source = house.sources["orders"]
     feed = open_feed(house.lake, source, house.contracts[TARGET])

@@ -17,7 +17,7 @@ from tests.integration.worker_project import content, land, make, many, row
 
 from thermocline.api import Lakehouse
 from thermocline.errors import BadInput, CheckFailed, ThermoclineError
-from thermocline.transform.workers.piece import Piece
+from thermocline.transform.workers.work_unit import Piece
 
 TABLES = ("silver.clean", "gold.daily", "gold.kinds")
 

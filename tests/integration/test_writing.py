@@ -15,7 +15,7 @@ from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField, SortField
 from thermocline.contract.types import Primitive
 from thermocline.errors import Permanent
-from thermocline.lake import Lake, MainMoved, writing
+from thermocline.lake import Lake, MainMoved, data_file_writer
 from thermocline.lake.metadata import location_path
 
 TABLE = "silver.t"
@@ -65,7 +65,7 @@ def test_pieces_are_gathered_into_one_file_a_partition(lake: Lake) -> None:
 def test_what_is_held_is_bounded_and_a_file_goes_on(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "BUFFER_BYTES", piece(1, 2).nbytes)
+    monkeypatch.setattr(data_file_writer, "BUFFER_BYTES", piece(1, 2).nbytes)
     lake.ensure(CONTRACT)
     assert written(lake, piece(1, 2), piece(3, 4), piece(5, 6)) == {
         "at_day=2026-03-01": [[[2], [4], [6]]],
@@ -77,12 +77,12 @@ def test_what_is_held_is_bounded_and_a_file_goes_on(
 def test_a_file_ends_when_it_is_large_or_must_be_sorted_or_too_many_are_open(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
-    monkeypatch.setattr(writing, "BUFFER_BYTES", 1)
+    monkeypatch.setattr(data_file_writer, "BUFFER_BYTES", 1)
     lake.ensure(
         replace(CONTRACT, sort=(SortField("id", descending=True),) if reason == "order" else ())
     )
     if reason == "many":
-        monkeypatch.setattr(writing, "MAX_OPEN_FILES", 1)
+        monkeypatch.setattr(data_file_writer, "MAX_OPEN_FILES", 1)
     if reason == "size":
         small = {"write.target-file-size-bytes": "10"}
         lake.iceberg(TABLE).transaction().set_properties(small).commit_transaction()
@@ -102,7 +102,7 @@ def test_nothing_at_all_is_a_commit_too(lake: Lake) -> None:
 def test_what_fails_leaves_no_file(
     lake: Lake, monkeypatch: pytest.MonkeyPatch, failure: BaseException
 ) -> None:
-    monkeypatch.setattr(writing, "BUFFER_BYTES", 1)
+    monkeypatch.setattr(data_file_writer, "BUFFER_BYTES", 1)
     lake.ensure(CONTRACT)
     expected = Permanent if isinstance(failure, OSError) else type(failure)
     with pytest.raises(expected), lake.draft("RUN").writing(TABLE) as files:

@@ -167,7 +167,7 @@ def serve(
             return False
         return True
 
-    command: list[str | Path] = [java.find().executable, *flags]
+    command: list[str | Path] = [java.find_java().executable, *flags]
     command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
     command += ["-cp", ":".join(str(jar) for jar in jars.resolve(WORKER))]
     command += ["org.apache.kafka.connect.cli.ConnectDistributed", path]

@@ -237,7 +237,7 @@ def serve(folder: Path, *, tls: bool = False) -> Iterator[Kafka]:
 def _java() -> list[str | Path]:
     path = ":".join(str(jar) for jar in jars.resolve(PACKAGES))
     quick = ["-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    return [java.find().executable, *quick, "-cp", path]
+    return [java.find_java().executable, *quick, "-cp", path]
 
 
 def _certify(server: Kafka) -> None:
@@ -246,7 +246,7 @@ def _certify(server: Kafka) -> None:
     made = ["-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "san=ip:127.0.0.1"]
     shown = ["-exportcert", "-rfc", "-file", server.certificate]
     for what in (made, shown):
-        command = [java.find().home / "bin" / "keytool", *what, *store]
+        command = [java.find_java().home / "bin" / "keytool", *what, *store]
         subprocess.run(command, check=True, capture_output=True, cwd=server.folder)
 
 

@@ -124,7 +124,7 @@ def serve(folder: Path) -> Iterator[RestCatalog]:
         ),
         encoding="utf-8",
     )
-    command = [str(java.find().executable), "-Xmx256m", "-XX:+UseSerialGC"]
+    command = [str(java.find_java().executable), "-Xmx256m", "-XX:+UseSerialGC"]
     command += ["-XX:TieredStopAtLevel=1", "-Dorg.eclipse.jetty.xml.XmlParser.Validating=false"]
     command += ["-cp", ":".join(map(str, _class_path()))]
     command += ["org.eclipse.jetty.xml.XmlConfiguration", str(configuration)]

@@ -115,7 +115,12 @@ def serve(folder: Path) -> Iterator[S3]:
         "jclouds.provider=filesystem-nio2\n"
         f"jclouds.filesystem.basedir={objects}\n"
     )
-    command: list[str | Path] = [java.find().executable, "-Xmx256m", "-XX:+UseSerialGC", "-jar"]
+    command: list[str | Path] = [
+        java.find_java().executable,
+        "-Xmx256m",
+        "-XX:+UseSerialGC",
+        "-jar",
+    ]
     command += [*jars.resolve([PACKAGE]), "--properties", configuration]
     with running(command, log=folder / "log", ready=lambda: answers(port), cwd=folder) as process:
         server = S3(endpoint, objects, process.pid)

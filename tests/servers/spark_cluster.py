@@ -45,7 +45,7 @@ def serve(folder: Path) -> Iterator[SparkCluster]:
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": os.environ.get("HOME", str(folder)),
-        "JAVA_HOME": str(java.find().home),
+        "JAVA_HOME": str(java.find_java().home),
         "SPARK_HOME": str(spark_class.parent.parent),
         "SPARK_LOCAL_IP": "127.0.0.1",  # for the status pages too, which else are open to all
         "SPARK_DAEMON_MEMORY": "256m",

@@ -88,10 +88,10 @@ def serve(folder: Path, settings: Settings) -> Iterator[Trino]:
 
 def _java() -> java.Java | None:
     """The first Java that is new enough. Each is looked at alone, as Spark's choice is older."""
-    for pattern in java.FOLDERS:
+    for pattern in java.JAVA_FOLDERS:
         for home in sorted(Path("/").glob(pattern.lstrip("/"))):
             with contextlib.suppress(EngineUnavailable):
-                found = java.find({"PATH": ""}, [str(home)])
+                found = java.find_java({"PATH": ""}, [str(home)])
                 if found.version >= OLDEST_JAVA:
                     return found
     return None
@@ -137,7 +137,7 @@ def _configure(folder: Path, settings: Settings, port: int) -> None:
 
 def _installed() -> Path:
     """The unpacked server, with the Iceberg connector and SQLite's driver as its only plugin."""
-    home = jars.folder().parent / f"trino-{VERSION}"
+    home = jars.cache_folder().parent / f"trino-{VERSION}"
     if home.is_dir():
         return home
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -175,9 +175,16 @@ def _fetched(folder: Path) -> tuple[Path, Path]:
         f"<dependencies>{dependencies}</dependencies></ivy-module>",
         encoding="utf-8",
     )
-    command = [java.find().executable, "-Xmx256m", "-jar", jars._ivy_jar(), "-ivy", description]
+    command = [
+        java.find_java().executable,
+        "-Xmx256m",
+        "-jar",
+        jars._find_ivy_jar(),
+        "-ivy",
+        description,
+    ]
     command += ["-confs", "default", "-cache", folder / "cache"]
-    subprocess.run(command, check=True, timeout=jars.FETCH_TIMEOUT, capture_output=True)
+    subprocess.run(command, check=True, timeout=jars.FETCH_TIMEOUT_SECONDS, capture_output=True)
     core, connector = (
         folder / "cache" / "io.trino" / name / f"{kind}s" / f"{name}-{VERSION}.{kind}"
         for name, kind in wanted

@@ -14,7 +14,7 @@ from thermocline.lake.naming import env_branch
 from thermocline.lake.run_branches import drop_branch
 
 if TYPE_CHECKING:
-    from thermocline.lake.atomic import TableChange
+    from thermocline.lake.atomic_commit import TableChange
     from thermocline.lake.changeset import ChangeSet
 
 

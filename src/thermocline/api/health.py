@@ -17,7 +17,7 @@ from thermocline.lake.commit_failures import disk_error
 from thermocline.lake.commit_times import TOLERANCE, ahead_ms, backward_ms
 from thermocline.lake.companions import is_companion, load_unit
 from thermocline.lake.missing_files import find_missing_files
-from thermocline.lake.partitions import partition_warnings
+from thermocline.lake.partition_cardinality import partition_warnings
 from thermocline.lake.run_branches import find_unpublished_runs
 from thermocline.telemetry import SILENT, Progress
 
@@ -71,7 +71,7 @@ def diagnose(lakehouse: Lakehouse, progress: Progress = SILENT) -> list[Finding]
 
 
 def _check_java() -> Iterator[Finding]:
-    yield Finding("ok", "java", str(java.find().version))
+    yield Finding("ok", "java", str(java.find_java().version))
 
 
 def _check_jars(lakehouse: Lakehouse) -> Iterator[Finding]:

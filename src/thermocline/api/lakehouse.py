@@ -21,7 +21,7 @@ from thermocline.contract import Contract, load_contracts
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake import Lake
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.atomic import TableChange
+from thermocline.lake.atomic_commit import TableChange
 from thermocline.lake.companions import TOMBSTONES, is_companion, load_unit
 from thermocline.lake.metadata import MAIN
 from thermocline.lake.naming import env_branch, new_run_id, validate_table_name
@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from thermocline.lake.changeset import ChangeSet
     from thermocline.recover import Relocation
     from thermocline.transform.models import Model
-    from thermocline.transform.plan import Plan
+    from thermocline.transform.run_plan import Plan
     from thermocline.transform.runner import RunReport
     from thermocline.transform.workers.backfill import Backfill, BackfillReport
     from thermocline.transform.workers.partition_map import PartitionMap
-    from thermocline.transform.workers.piece import Done, Piece
+    from thermocline.transform.workers.work_unit import Done, Piece
 
 
 def open(path: str | os.PathLike[str] = ".", profile: str | None = None) -> Lakehouse:
@@ -115,9 +115,9 @@ class Lakehouse:
         workers: str | None = None,
     ) -> Plan:
         """Return what a run would do and why, without doing it."""
-        from thermocline.transform import plan
+        from thermocline.transform import run_plan
 
-        return plan.plan(
+        return run_plan.plan(
             self.lake,
             self.models,
             select=select,

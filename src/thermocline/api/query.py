@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from thermocline.api.rendering import MAX_ROWS, html_table, text_table
-from thermocline.engine.frames import Frames
-from thermocline.engine.sql_errors import said_of
+from thermocline.engine.frames import ArrowConvertible
+from thermocline.engine.sql_errors import describe_parse_error
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake.metadata import TableState
 from thermocline.lake.naming import validate_table_name
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Result(Frames):
+class Result(ArrowConvertible):
     """Rows in canonical Arrow form, with the engine, snapshots and times that produced them."""
 
     table: pa.Table = field(repr=False)
@@ -50,7 +50,7 @@ class Result(Frames):
 
         types = [str(field_.type) for field_ in self.table.schema]
         columns = [{"name": n, "type": t} for n, t in zip(self.columns, types, strict=True)]
-        rows = [list(row.values()) for row in arrow.json_rows(self.table)]
+        rows = [list(row.values()) for row in arrow.to_json_rows(self.table)]
         return {"columns": columns, "rows": rows, "provenance": dict(self.provenance)}
 
     def __str__(self) -> str:
@@ -118,20 +118,20 @@ class _DuckDBQuery:
     def bind(
         self, lake: Lake, states: Mapping[str, TableState], snapshots: Mapping[str, int]
     ) -> None:
-        from thermocline.engine.view_rewrite import private, read_view
+        from thermocline.engine.view_rewrite import private_view_name, replace_with_view
 
         for number, (name, state) in enumerate(states.items()):
-            view = private(f"query_{number}")
+            view = private_view_name(f"query_{number}")
             lake.duck.view(view, state.metadata_location, snapshots[name])
             for reference in self.tables[name]:
-                read_view(reference, view)
+                replace_with_view(reference, view)
 
     def run(self, lake: Lake) -> pa.Table:
         import duckdb
 
         from thermocline.engine import duck_sql
 
-        duck_sql.mended(self._tree)
+        duck_sql.work_around_bugs(self._tree)
         try:
             return lake.duck.query(self._tree.sql(dialect="duckdb"))
         except duckdb.Error as error:
@@ -151,15 +151,15 @@ class _SparkQuery:
     def bind(
         self, lake: Lake, states: Mapping[str, TableState], snapshots: Mapping[str, int]
     ) -> None:
-        from thermocline.engine.view_rewrite import private
+        from thermocline.engine.view_rewrite import private_view_name
         from thermocline.lake.schema import columns_at
-        from thermocline.sql.translate import Unfaithful, translate
+        from thermocline.sql.translate import Untranslatable, translate
 
-        views = {name: private(f"query_{number}") for number, name in enumerate(states)}
+        views = {name: private_view_name(f"query_{number}") for number, name in enumerate(states)}
         columns = {name: columns_at(state, snapshots[name]) for name, state in states.items()}
         try:
             self._text = translate(self._query, "spark", views, columns)
-        except Unfaithful as error:
+        except Untranslatable as error:
             raise BadInput(error.cause, "Use DuckDB: `--engine duckdb`.") from error
         for name, view in views.items():
             lake.spark.translated.view(view, name, snapshots[name])
@@ -186,7 +186,8 @@ def _parse(sql: str) -> exp.Query:
         statements = [s for s in sqlglot.parse(sql, dialect="duckdb") if s is not None]
     except (errors.ParseError, errors.TokenError, RecursionError) as error:
         raise BadInput(
-            f"The query cannot be parsed: {said_of(error)}.", "Fix the SQL (DuckDB's dialect)."
+            f"The query cannot be parsed: {describe_parse_error(error)}.",
+            "Fix the SQL (DuckDB's dialect).",
         ) from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise BadInput(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.api.file_errors import reports_missing_files
 from thermocline.api.rendering import html_table
-from thermocline.engine.frames import Frames
+from thermocline.engine.frames import ArrowConvertible
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import restore_points, row_counts
 from thermocline.lake import schema as schemas
@@ -87,7 +87,7 @@ def summarize_table(state: TableState) -> TableInfo:
     )
 
 
-class Table(Frames):
+class Table(ArrowConvertible):
     """A table of the lake. Metadata calls start no engine."""
 
     def __init__(self, lake: Lake, name: str, contract: Contract | None) -> None:
@@ -210,7 +210,7 @@ class RollbackReport:
         return "\n".join(f"{t} is back at {after}" for t, (_, after) in self.tables.items())
 
 
-class TableSnapshot(Frames):
+class TableSnapshot(ArrowConvertible):
     """A table at one snapshot, readable in Arrow, pandas, polars, Spark or DuckDB."""
 
     def __init__(self, lake: Lake, name: str, snapshot: int) -> None:

@@ -20,7 +20,7 @@ from thermocline.check.predicate import RuleError, column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import quote
 from thermocline.engine.query_types import Columns
-from thermocline.engine.sql_errors import said_of
+from thermocline.engine.sql_errors import describe_parse_error
 from thermocline.engine.view_rewrite import alias_tables
 from thermocline.errors import BadInput
 
@@ -62,7 +62,7 @@ def parse(contract: Contract, rule: Rule) -> exp.Select:
     try:
         statements = sqlglot.parse(written, read="duckdb")
     except (SqlglotError, RecursionError) as error:
-        raise RuleError(f"the query cannot be read: {said_of(error)}") from error
+        raise RuleError(f"the query cannot be read: {describe_parse_error(error)}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Select):
         raise RuleError("the query must be one SELECT")
     query = statements[0]

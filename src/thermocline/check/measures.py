@@ -128,7 +128,7 @@ def _moved(
     """Measures at another snapshot, by the rows that differ."""
     from thermocline.lake import filediff, read_schema
     from thermocline.lake.changes import MAX_GROUP_ROWS
-    from thermocline.lake.datafile import DataFileReader
+    from thermocline.lake.data_file_reader import DataFileReader
 
     if state.snapshot(kept.snapshot).schema_id != state.snapshot(snapshot).schema_id:
         return None
@@ -166,7 +166,7 @@ def _measured(lake: Lake, contract: Contract, rows: pa.Table) -> tuple[int, list
 
     from thermocline.check.compiler import compile
     from thermocline.check.sql_builder import ROWS
-    from thermocline.engine.view_rewrite import private as name_of
+    from thermocline.engine.view_rewrite import private_view_name as name_of
 
     every = rules(contract)
     adding = [rule for rule in every if adds_up(contract, rule)]

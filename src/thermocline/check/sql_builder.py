@@ -41,11 +41,11 @@ def write(expression: exp.Expr, dialect: str) -> str:
     """The expression as SQL text; RuleError when the engine has no words for it."""
     if dialect == "duckdb":
         expression = expression.copy()
-        duck_sql.mended(expression)
+        duck_sql.work_around_bugs(expression)
     try:
         how: dict[str, Any] = {"comments": False, "unsupported_level": ErrorLevel.RAISE}
         if dialect == "spark":
-            text = spark_sql.written(expression, **how)
+            text = spark_sql.to_sql(expression, **how)
         else:
             text = expression.sql(dialect=dialect, **how)
     except SqlglotError as error:

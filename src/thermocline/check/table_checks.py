@@ -53,7 +53,7 @@ def _check(
     carried: bool,
 ) -> Report:
     from thermocline.check import measures
-    from thermocline.engine.view_rewrite import private
+    from thermocline.engine.view_rewrite import private_view_name
     from thermocline.lake.schema import columns_at
 
     wanted = [contract.table, *references(contract)]
@@ -66,7 +66,7 @@ def _check(
         for table, snapshot in pinned.items()
     )
     moment = datetime.now(UTC) if now is None else now
-    views = {table: private(table.replace(".", "__")) for table in pinned}
+    views = {table: private_view_name(table.replace(".", "__")) for table in pinned}
     columns = {table: columns_at(states[table], snapshot) for table, snapshot in pinned.items()}
     spark = size > DUCKDB_BYTES and _runs_on_spark(contract, views, moment, columns)
     engine = _Opened(lake, states, pinned, views, in_process=not spark)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from thermocline.config import SETTINGS, Secret
-from thermocline.engine.py4j_errors import jvm_ended
+from thermocline.engine.py4j_errors import explain_dead_jvm
 from thermocline.errors import ThermoclineError
 from thermocline.lake.commit_failures import disk_error
 from thermocline.telemetry import hide, one_line, redact
@@ -55,7 +55,7 @@ def explain(error: BaseException) -> ThermoclineError:
         context: Any = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "thermo"
         return UsageError(error.format_message(), f"`{path} --help` shows how it is used.")
-    if (ended := jvm_ended(error)) is not None:
+    if (ended := explain_dead_jvm(error)) is not None:
         return ended
     if (disk := disk_error(error)) is not None:
         return disk

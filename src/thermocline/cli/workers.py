@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from thermocline.transform.workers.backfill import BackfillReport
     from thermocline.transform.workers.partition_map import PartitionMap
-    from thermocline.transform.workers.piece import Piece
+    from thermocline.transform.workers.work_unit import Piece
 
 MARKS = {"fresh": "■", "stale": "□", "missing": "·", "done": "▣", "failed": "✗"}
 WIDE = 60
@@ -95,7 +95,7 @@ def work(
 
     With MODEL and --partition, compute that one partition and publish it.
     """
-    from thermocline.transform.workers.piece import Piece
+    from thermocline.transform.workers.work_unit import Piece
 
     lakehouse = invocation.lakehouse()
     if (model is None) != (partition is None):

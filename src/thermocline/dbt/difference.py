@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.duck_types import ddl, quoted
+from thermocline.engine.duck_types import quote_identifier, to_ddl
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,11 +52,12 @@ class RowComparison:
         computed: bool,
     ) -> None:
         self._run = connection.execute
-        names = [quoted(column.name) for column in columns]
+        names = [quote_identifier(column.name) for column in columns]
         self._same = " AND ".join(f"held.{n} IS NOT DISTINCT FROM _gone.{n}" for n in names)
         self._hidden = any(column.name.lower() == _FILE for column in columns)
         self._cast = ", ".join(
-            f"CAST({quoted(c.name)} AS {ddl(c.type)}) AS {quoted(c.name)}" for c in columns
+            f"CAST({quote_identifier(c.name)} AS {to_ddl(c.type)}) AS {quote_identifier(c.name)}"
+            for c in columns
         )
         # A view is read once: it may be slow, or return other rows the next time.
         kind = "TABLE" if computed else "VIEW"

@@ -29,4 +29,4 @@ class Plugin(BasePlugin):  # type: ignore[misc]
 
     def configure_connection(self, conn: duckdb.DuckDBPyConnection) -> None:
         """Load DuckDB extensions from their wheels, and set the lake's credentials."""
-        duck.prepare(conn, self._settings)
+        duck.prepare_connection(conn, self._settings)

@@ -12,8 +12,8 @@ from thermocline.dbt import contracts
 from thermocline.dbt.difference import RowBatches, RowComparison, RowDifference
 from thermocline.dbt.report import LandedTable
 from thermocline.dbt.workspace import quote_relation
-from thermocline.engine.duck import all_rows, scan
-from thermocline.engine.duck_types import type_of
+from thermocline.engine.duck import build_scan, build_snapshot_query
+from thermocline.engine.duck_types import from_duckdb_type
 from thermocline.errors import BadInput, Permanent
 from thermocline.lake.commit_failures import MainMoved
 from thermocline.lake.crash_points import crash_point
@@ -51,12 +51,12 @@ class PinnedTables:
 
     def scan(self, table: str) -> str:
         """Return the table function that reads a table's files at its pinned snapshot."""
-        return scan(self.states[table].metadata_location, self.snapshots[table])
+        return build_scan(self.states[table].metadata_location, self.snapshots[table])
 
     def rows(self, connection: duckdb.DuckDBPyConnection, table: str) -> str:
         """Return the query that reads a table at its pinned snapshot."""
         location = self.states[table].metadata_location
-        return all_rows(connection, location, self.snapshots[table])
+        return build_snapshot_query(connection, location, self.snapshots[table])
 
 
 class TableWriter:
@@ -148,7 +148,7 @@ class TableWriter:
             raise _landing_error(node, error) from error
         for name, kind in zip(made.columns, made.types, strict=True):
             try:
-                found[name] = type_of(kind)
+                found[name] = from_duckdb_type(kind)
             except BadInput as flaw:
                 raise BadInput(
                     f"{node.table}, column {name}: {flaw.cause}", flaw.next_step

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.config import private_files
 from thermocline.engine import duck
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 
 if TYPE_CHECKING:
     import duckdb
@@ -33,7 +33,7 @@ class Workspace:
         self.folder = folder
         self._settings = settings
         # dbt and Thermocline open one database: DuckDB refuses to open it with other options.
-        self._options = duck.options(settings)
+        self._options = duck.build_options(settings)
         self._schema = schema
         self._target = target
 
@@ -65,10 +65,10 @@ class Workspace:
         import duckdb
 
         connection = duckdb.connect(str(self._file(DATABASE)), config=self._options)
-        duck.prepare(connection, self._settings)
+        duck.prepare_connection(connection, self._settings)
         for name in databases:
-            path = duck.literal(str(self._file(name)))
-            connection.execute(f"ATTACH IF NOT EXISTS {path} AS {quoted(name)}")
+            path = duck.quote_literal(str(self._file(name)))
+            connection.execute(f"ATTACH IF NOT EXISTS {path} AS {quote_identifier(name)}")
         return connection
 
     def _file(self, database: str) -> Path:
@@ -77,7 +77,7 @@ class Workspace:
 
 def quote_relation(parts: Iterable[str]) -> str:
     """Return a relation's full name, quoted for SQL."""
-    return ".".join(quoted(part) for part in parts)
+    return ".".join(quote_identifier(part) for part in parts)
 
 
 @contextmanager

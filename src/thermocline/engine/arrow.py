@@ -25,13 +25,13 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 
-def normalise(table: pa.Table) -> pa.Table:
+def normalize(table: pa.Table) -> pa.Table:
     """Give the same rows in the canonical Arrow form; columns that have it are not copied."""
-    fields = [pa.field(field.name, canonical(field.type)) for field in table.schema]
+    fields = [pa.field(field.name, canonical_type(field.type)) for field in table.schema]
     columns = [
         column
         if column.type.equals(field.type, check_metadata=True)
-        else pa.chunked_array([normalise_array(chunk) for chunk in column.chunks], field.type)
+        else pa.chunked_array([normalize_array(chunk) for chunk in column.chunks], field.type)
         for column, field in zip(table.columns, fields, strict=True)
     ]
     if not columns:
@@ -39,87 +39,93 @@ def normalise(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
-def canonical(kind: pa.DataType) -> pa.DataType:
+def canonical_type(kind: pa.DataType) -> pa.DataType:
     """The canonical type that stands for an Arrow type."""
     if isinstance(kind, pa.BaseExtensionType):
         return _canonical_extension(kind)
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
-        return canonical(kind.value_type)
+        return canonical_type(kind.value_type)
     if pt.is_struct(kind):
-        return pa.struct([pa.field(f.name, canonical(f.type)) for f in kind.fields])
+        return pa.struct([pa.field(f.name, canonical_type(f.type)) for f in kind.fields])
     if pt.is_map(kind):
-        return map_of(canonical(kind.key_type), canonical(kind.item_type))
+        return map_type(canonical_type(kind.key_type), canonical_type(kind.item_type))
     if _is_list(kind):
-        return list_of(canonical(kind.value_type))
+        return list_type(canonical_type(kind.value_type))
     return _canonical_leaf(kind)
 
 
-def list_of(element: pa.DataType) -> pa.ListType:
+def list_type(element: pa.DataType) -> pa.ListType:
     """The canonical list of an element type."""
     return pa.list_(pa.field("element", element))
 
 
-def map_of(key: pa.DataType, value: pa.DataType) -> pa.MapType:
+def map_type(key: pa.DataType, value: pa.DataType) -> pa.MapType:
     """The canonical map of a key and a value type."""
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
-def normalise_array(array: pa.Array) -> pa.Array:
+def normalize_array(array: pa.Array) -> pa.Array:
     """Give one array in the canonical form of its type."""
-    target = canonical(array.type)
+    target = canonical_type(array.type)
     if array.type.equals(target, check_metadata=True):
         return array
     if isinstance(array, pa.ExtensionArray):
         storage = array.storage
         if _is_uuid(array.type):
-            return _uuid_text(storage)
-        return normalise_array(storage).cast(target)
+            return _format_uuids(storage)
+        return normalize_array(storage).cast(target)
     if isinstance(array, pa.DictionaryArray):
-        return normalise_array(array.dictionary_decode())
+        return normalize_array(array.dictionary_decode())
     if pt.is_run_end_encoded(array.type):
-        return normalise_array(pc.run_end_decode(array))
+        return normalize_array(pc.run_end_decode(array))
     if pt.is_struct(array.type):
-        return struct_array([normalise_array(child) for child in array.flatten()], target, array)
+        return build_struct_array(
+            [normalize_array(child) for child in array.flatten()], target, array
+        )
     if pt.is_map(array.type):
-        keys, values = map_entries(array)
-        return map_array(normalise_array(keys), normalise_array(values), array)
+        keys, values = flatten_map(array)
+        return build_map_array(normalize_array(keys), normalize_array(values), array)
     if _is_list(array.type):
-        return list_array(normalise_array(array.flatten()), array)
+        return build_list_array(normalize_array(array.flatten()), array)
     return array.cast(target)
 
 
-def struct_array(children: list[pa.Array], kind: pa.StructType, like: pa.Array) -> pa.Array:
+def build_struct_array(children: list[pa.Array], kind: pa.StructType, like: pa.Array) -> pa.Array:
     """A struct of new children, null where `like` is null."""
     if not children:
         return pa.array([None if null else {} for null in like.is_null().to_pylist()], kind)
     return pa.StructArray.from_arrays(children, fields=list(kind.fields), mask=like.is_null())
 
 
-def list_array(elements: pa.Array, like: pa.Array) -> pa.Array:
+def build_list_array(elements: pa.Array, like: pa.Array) -> pa.Array:
     """A list of new elements with the lengths and nulls of `like`.
 
     `elements` are those of the lists that are not null, one after the other, as `flatten` gives.
     """
     return pa.ListArray.from_arrays(
-        _offsets(like), elements, type=list_of(elements.type), mask=like.is_null()
+        _build_offsets(like), elements, type=list_type(elements.type), mask=like.is_null()
     )
 
 
-def map_array(keys: pa.Array, values: pa.Array, like: pa.Array) -> pa.Array:
+def build_map_array(keys: pa.Array, values: pa.Array, like: pa.Array) -> pa.Array:
     """A map of new entries with the lengths and nulls of `like`; entries as `map_entries` gives."""
     return pa.MapArray.from_arrays(
-        _offsets(like), keys, values, type=map_of(keys.type, values.type), mask=like.is_null()
+        _build_offsets(like),
+        keys,
+        values,
+        type=map_type(keys.type, values.type),
+        mask=like.is_null(),
     )
 
 
-def map_entries(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+def flatten_map(array: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Keys and values of all maps that are not null, one after the other."""
     # Arrow flattens lists but not maps; a map is a list of entries, and the cast copies nothing.
     keys, values = array.cast(pa.list_(array.type.field(0))).flatten().flatten()
     return keys, values
 
 
-def lengths(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
+def count_elements(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     """How many elements each list or map has; 0 where it is null."""
     if pt.is_map(array.type):
         array = array.cast(pa.list_(array.type.field(0)))
@@ -127,7 +133,7 @@ def lengths(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.asarray(counts.to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def json_rows(table: pa.Table, limit: int | None = None) -> Iterator[dict[str, Any]]:
+def to_json_rows(table: pa.Table, limit: int | None = None) -> Iterator[dict[str, Any]]:
     """The rows as JSON values that lose nothing.
 
     Decimals, dates, times and uuids become text, bytes base64 text, a NaN or an infinity its name,
@@ -137,10 +143,10 @@ def json_rows(table: pa.Table, limit: int | None = None) -> Iterator[dict[str, A
     kinds = {field.name: field.type for field in shown.schema}
     for batch in shown.to_batches():
         for row in batch.to_pylist():
-            yield {name: _json(value, kinds[name]) for name, value in row.items()}
+            yield {name: _to_json(value, kinds[name]) for name, value in row.items()}
 
 
-def _json(value: Any, kind: pa.DataType) -> Any:
+def _to_json(value: Any, kind: pa.DataType) -> Any:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -152,11 +158,11 @@ def _json(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if pt.is_struct(kind):
-        return {f.name: _json(value[f.name], f.type) for f in kind.fields}
+        return {f.name: _to_json(value[f.name], f.type) for f in kind.fields}
     if pt.is_map(kind):
-        pairs = [[_json(k, kind.key_type), _json(v, kind.item_type)] for k, v in value]
-        return dict(pairs) if pt.is_string(canonical(kind.key_type)) else pairs
-    return [_json(element, kind.value_type) for element in value]
+        pairs = [[_to_json(k, kind.key_type), _to_json(v, kind.item_type)] for k, v in value]
+        return dict(pairs) if pt.is_string(canonical_type(kind.key_type)) else pairs
+    return [_to_json(element, kind.value_type) for element in value]
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -176,7 +182,7 @@ def _is_uuid(kind: pa.DataType) -> bool:
 def _canonical_extension(kind: pa.BaseExtensionType) -> pa.DataType:
     if _is_uuid(kind):
         return pa.string()
-    return canonical(kind.storage_type)
+    return canonical_type(kind.storage_type)
 
 
 def _canonical_leaf(kind: pa.DataType) -> pa.DataType:
@@ -194,11 +200,11 @@ def _canonical_leaf(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _offsets(like: pa.Array) -> pa.Array:
-    return pa.array(np.concatenate(([0], np.cumsum(lengths(like)))).astype(np.int32))
+def _build_offsets(like: pa.Array) -> pa.Array:
+    return pa.array(np.concatenate(([0], np.cumsum(count_elements(like)))).astype(np.int32))
 
 
-def _uuid_text(storage: pa.Array) -> pa.Array:
+def _format_uuids(storage: pa.Array) -> pa.Array:
     """16 bytes as 8-4-4-4-12 lower-case hexadecimal digits."""
     return pa.array(
         [None if value is None else str(UUID(bytes=value)) for value in storage.to_pylist()],

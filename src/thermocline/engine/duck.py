@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from thermocline.config import private_files
 from thermocline.config.scratch import ScratchFolder
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.engine.spark import uses_s3
 from thermocline.errors import EngineUnavailable
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 
-_SPILLED: dict[Path, ScratchFolder] = {}
+_SPILL_FOLDERS: dict[Path, ScratchFolder] = {}
 """This process's folder for what does not fit in memory, of each project."""
 
 
@@ -52,28 +52,30 @@ class DuckEngine:
         import duckdb
 
         settings = self._settings
-        connection = duckdb.connect(config=options(settings))
-        prepare(connection, settings)
+        connection = duckdb.connect(config=build_options(settings))
+        prepare_connection(connection, settings)
         # DuckDB compares spellings, and a link to the warehouse is one more of them.
         roots = dict.fromkeys(f"{root.rstrip('/')}/" for root in self._roots())
-        connection.execute(f"SET allowed_directories = [{', '.join(map(literal, roots))}]")
+        connection.execute(f"SET allowed_directories = [{', '.join(map(quote_literal, roots))}]")
         connection.execute("SET enable_external_access = false")
         return connection
 
     def view(self, name: str, metadata_location: str, snapshot: int) -> None:
         """Make a view of a table at one snapshot."""
-        rows = all_rows(self.connection, metadata_location, snapshot)
-        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quoted(name)} AS {rows}")
+        rows = build_snapshot_query(self.connection, metadata_location, snapshot)
+        self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote_identifier(name)} AS {rows}")
 
     def read(self, metadata_location: str, snapshot: int) -> duckdb.DuckDBPyRelation:
         """A table at one snapshot, as a relation that is read when it is used."""
-        return self.connection.sql(all_rows(self.connection, metadata_location, snapshot))
+        return self.connection.sql(
+            build_snapshot_query(self.connection, metadata_location, snapshot)
+        )
 
     def query(self, text: str) -> pa.Table:
         """Run a query and give its rows in the canonical Arrow form."""
-        from thermocline.engine.arrow import normalise
+        from thermocline.engine.arrow import normalize
 
-        return normalise(self.connection.execute(text).to_arrow_table())
+        return normalize(self.connection.execute(text).to_arrow_table())
 
     def stop(self) -> None:
         """Close the connection."""
@@ -82,57 +84,59 @@ class DuckEngine:
             self._connection = None
 
 
-def options(settings: Settings) -> dict[str, str | bool | int | float | list[str]]:
+def build_options(settings: Settings) -> dict[str, str | bool | int | float | list[str]]:
     """What a database is opened with: how much memory it may take, and where it spills."""
     limits: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": settings.duckdb.memory_limit,
-        "temp_directory": str(_room(settings.project)),
+        "temp_directory": str(_spill_folder(settings.project)),
     }
     if settings.duckdb.threads:
         limits["threads"] = settings.duckdb.threads
     return limits
 
 
-def prepare(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+def prepare_connection(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
     """Let a connection read the lake's tables, in UTC."""
     names = ("avro", "iceberg", "httpfs") if uses_s3(settings) else ("avro", "iceberg")
     for name in names:
-        connection.execute(f"LOAD {literal(str(extension(name)))}")
+        connection.execute(f"LOAD {quote_literal(str(find_extension(name)))}")
     connection.execute("SET TimeZone = 'UTC'")
     if uses_s3(settings):
-        _s3_secret(connection, settings)
+        _create_s3_secret(connection, settings)
 
 
-def scan(metadata_location: str, snapshot: int) -> str:
+def build_scan(metadata_location: str, snapshot: int) -> str:
     """The table function that reads an Iceberg table at one snapshot."""
-    return f"iceberg_scan({literal(_path(metadata_location))}, snapshot_from_id = {int(snapshot)})"
+    return f"iceberg_scan({quote_literal(_strip_scheme(metadata_location))}, snapshot_from_id = {int(snapshot)})"
 
 
-def _path(location: str) -> str:
+def _strip_scheme(location: str) -> str:
     return location.removeprefix("file://").removeprefix("file:")
 
 
-def _refuse_missing(
+def _refuse_missing_manifests(
     connection: duckdb.DuckDBPyConnection, metadata_location: str, snapshot: int
 ) -> None:
     """Raise FileNotFoundError where a manifest is not there: DuckDB 1.5 would end the process.
 
     Those on S3 are not looked for, which would cost a request for each.
     """
-    if "://" in _path(metadata_location):
+    if "://" in _strip_scheme(metadata_location):
         return
     lists = connection.execute(
-        f"SELECT manifest_list FROM iceberg_snapshots({literal(_path(metadata_location))})"
+        f"SELECT manifest_list FROM iceberg_snapshots({quote_literal(_strip_scheme(metadata_location))})"
         f" WHERE snapshot_id = {int(snapshot)}"
     ).fetchall()
     for (each,) in lists:
-        manifests = f"SELECT manifest_path FROM read_avro({literal(_path(each))})"
+        manifests = f"SELECT manifest_path FROM read_avro({quote_literal(_strip_scheme(each))})"
         for (manifest,) in connection.execute(manifests).fetchall():
-            if not Path(_path(manifest)).exists():
-                raise FileNotFoundError(errno.ENOENT, "No such file or directory", _path(manifest))
+            if not Path(_strip_scheme(manifest)).exists():
+                raise FileNotFoundError(
+                    errno.ENOENT, "No such file or directory", _strip_scheme(manifest)
+                )
 
 
-def all_rows(
+def build_snapshot_query(
     connection: duckdb.DuckDBPyConnection,
     metadata_location: str,
     snapshot: int,
@@ -149,18 +153,20 @@ def all_rows(
     find, and answers min and max. NaN is above all numbers, yet in none of these values. So
     fractions go through an expression that may give NaN as far as the planner can see.
     """
-    _refuse_missing(connection, metadata_location, snapshot)
-    source = scan(metadata_location, snapshot)
+    _refuse_missing_manifests(connection, metadata_location, snapshot)
+    source = build_scan(metadata_location, snapshot)
     if not fractions:
         return f"SELECT *{also} FROM {source}"
     found = connection.sql(f"SELECT * FROM {source}")
-    columns = {quoted(name): kind for name, kind in zip(found.columns, found.types, strict=True)}
-    opaque = {column: _opaque(column, kind) for column, kind in columns.items()}
+    columns = {
+        quote_identifier(name): kind for name, kind in zip(found.columns, found.types, strict=True)
+    }
+    opaque = {column: _hide_statistics(column, kind) for column, kind in columns.items()}
     replaced = ", ".join(f"{it} AS {column}" for column, it in opaque.items() if it != column)
     return f"SELECT *{f' REPLACE ({replaced})' if replaced else ''}{also} FROM {source}"
 
 
-def _opaque(value: str, kind: Any) -> str:
+def _hide_statistics(value: str, kind: Any) -> str:
     """A value of one of DuckDB's types, without what is known of the fractions in it.
 
     There is nothing known of those inside lists and maps.
@@ -169,15 +175,15 @@ def _opaque(value: str, kind: Any) -> str:
         return f"CASE WHEN isnan({value}) THEN CAST('nan' AS {kind}) ELSE {value} END"
     if kind.id != "struct":
         return value
-    members = {quoted(name): child for name, child in kind.children}
-    opaque = {name: _opaque(f"{value}.{name}", child) for name, child in members.items()}
+    members = {quote_identifier(name): child for name, child in kind.children}
+    opaque = {name: _hide_statistics(f"{value}.{name}", child) for name, child in members.items()}
     if all(it == f"{value}.{name}" for name, it in opaque.items()):
         return value
     packed = ", ".join(f"{name} := {it}" for name, it in opaque.items())
     return f"CASE WHEN {value} IS NULL THEN NULL ELSE struct_pack({packed}) END"
 
 
-def extension(name: str) -> Path:
+def find_extension(name: str) -> Path:
     """The file of an extension that came as a wheel."""
     spec = importlib.util.find_spec(f"duckdb_extension_{name}")
     folders = spec.submodule_search_locations if spec else None
@@ -190,7 +196,7 @@ def extension(name: str) -> Path:
     return found[0]
 
 
-def _room(project: Path) -> Path:
+def _spill_folder(project: Path) -> Path:
     """A folder of its own for what does not fit in memory.
 
     DuckDB makes it when it needs it and removes it in the end, but neither makes the folders above
@@ -200,31 +206,31 @@ def _room(project: Path) -> Path:
     try:
         private_files.ensure_folder(project)
         above.mkdir(exist_ok=True)
-        if above not in _SPILLED:
-            _SPILLED[above] = ScratchFolder(above, "p-")
-            atexit.register(_SPILLED[above].close)
-        above = _SPILLED[above].path
+        if above not in _SPILL_FOLDERS:
+            _SPILL_FOLDERS[above] = ScratchFolder(above, "p-")
+            atexit.register(_SPILL_FOLDERS[above].close)
+        above = _SPILL_FOLDERS[above].path
     except OSError:  # where nothing can be written, memory has to do
         pass
     return above / uuid4().hex
 
 
-def _s3_secret(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
+def _create_s3_secret(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
     s3 = settings.s3
-    terms = {"TYPE": "s3", "URL_STYLE": literal("path" if s3.path_style else "vhost")}
+    terms = {"TYPE": "s3", "URL_STYLE": quote_literal("path" if s3.path_style else "vhost")}
     if s3.region:
-        terms["REGION"] = literal(s3.region)
+        terms["REGION"] = quote_literal(s3.region)
     if s3.endpoint:
         scheme, _, host = s3.endpoint.rpartition("://")
-        terms["ENDPOINT"] = literal(host)
+        terms["ENDPOINT"] = quote_literal(host)
         terms["USE_SSL"] = "false" if scheme == "http" else "true"
     if s3.access_key is not None and s3.secret_key is not None:
-        terms["KEY_ID"] = literal(s3.access_key.reveal())
-        terms["SECRET"] = literal(s3.secret_key.reveal())
+        terms["KEY_ID"] = quote_literal(s3.access_key.reveal())
+        terms["SECRET"] = quote_literal(s3.secret_key.reveal())
     body = ", ".join(f"{key} {value}" for key, value in terms.items())
     connection.execute(f"CREATE OR REPLACE SECRET lake ({body})")
 
 
-def literal(text: str) -> str:
+def quote_literal(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"

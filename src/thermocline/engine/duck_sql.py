@@ -10,40 +10,45 @@ from datetime import datetime
 
 from sqlglot import exp
 
-from thermocline.engine.time_expressions import UNITS, moment, truncated
+from thermocline.engine.time_expressions import UNITS, evaluate_moment, truncate_time
 
-_OF_A_DAY = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
-_NO_BEGINNING = datetime(1970, 1, 2, 3, 4, 5, 678_901)
+_SUB_DAY_UNITS = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
+_ARBITRARY_NOW = datetime(1970, 1, 2, 3, 4, 5, 678_901)
 """What the clock shows where nothing may follow from it: no unit of time begins then."""
-SHOWING: dict[type[exp.Expr], tuple[str, ...]] = {
+SIGN_SENSITIVE: dict[type[exp.Expr], tuple[str, ...]] = {
     exp.Div: ("expression",),
     exp.Pow: ("this",),
     exp.Atan2: ("this", "expression"),
 }
 """What gives another number for -0.0 than for 0.0, and by which of its arguments."""
-_INFINITE = frozenset({"infinity", "+infinity", "-infinity"})
-_COMPARED = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
+_INFINITE_TIMES = frozenset({"infinity", "+infinity", "-infinity"})
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
              exp.NullSafeEQ, exp.NullSafeNEQ)  # fmt: skip
-_MENDED: tuple[type[exp.Expr], ...] = (exp.CountIf, exp.DateTrunc, exp.TimestampTrunc, *SHOWING)
+_AFFECTED: tuple[type[exp.Expr], ...] = (
+    exp.CountIf,
+    exp.DateTrunc,
+    exp.TimestampTrunc,
+    *SIGN_SENSITIVE,
+)
 
 
-def mended(tree: exp.Expr) -> None:
+def work_around_bugs(tree: exp.Expr) -> None:
     """Say a tree of DuckDB's dialect so that it is answered rightly. Results keep their names."""
-    _compare_with_infinity(tree)
-    if tree.find(*_MENDED) is None:
+    _protect_infinite_times(tree)
+    if tree.find(*_AFFECTED) is None:
         return
-    for node in list(results(tree)):
-        if not named(node) and node.find(*_MENDED) and not node.find(exp.Columns):
-            name_result(node, result_name(node))
-    count_plainly(tree)
-    _truncate_times(tree)
-    _forget_signs(tree)
+    for node in list(list_results(tree)):
+        if not has_name(node) and node.find(*_AFFECTED) and not node.find(exp.Columns):
+            name_result(node, derive_result_name(node))
+    rewrite_count_if(tree)
+    _protect_truncated_times(tree)
+    _remove_zero_signs(tree)
 
 
 # Names of results ---------------------------------------------------------------------------------
 
 
-def results(tree: exp.Expr) -> list[exp.Expr]:
+def list_results(tree: exp.Expr) -> list[exp.Expr]:
     """The expressions whose names an answer's columns have."""
     first = tree
     while isinstance(first, exp.SetOperation | exp.Subquery):
@@ -51,7 +56,7 @@ def results(tree: exp.Expr) -> list[exp.Expr]:
     return first.expressions if isinstance(first, exp.Select) else []
 
 
-def named(node: exp.Expr) -> bool:
+def has_name(node: exp.Expr) -> bool:
     """Whether a result has its name from the query or from a table."""
     if isinstance(node, exp.Alias | exp.Aliases | exp.Star) or node.is_star:
         return True
@@ -63,7 +68,7 @@ def name_result(node: exp.Expr, name: str) -> None:
     node.replace(exp.Alias(this=node.copy(), alias=exp.to_identifier(name, quoted=True)))
 
 
-def result_name(node: exp.Expr) -> str:
+def derive_result_name(node: exp.Expr) -> str:
     """DuckDB's own name of a result in the common cases, and the expression's text in others."""
     held = exp.Paren(this=node.copy())  # so that what is named has a parent, too
     for each in list(held.find_all(exp.Binary, exp.Count)):
@@ -80,7 +85,7 @@ def result_name(node: exp.Expr) -> str:
 # What is mended -----------------------------------------------------------------------------------
 
 
-def count_plainly(tree: exp.Expr) -> None:
+def rewrite_count_if(tree: exp.Expr) -> None:
     """Say COUNT_IF as a COUNT: of no rows DuckDB gives now 0, now null, others always 0."""
     for node in list(tree.find_all(exp.CountIf)):
         if isinstance(node.this, exp.Distinct):
@@ -89,7 +94,7 @@ def count_plainly(tree: exp.Expr) -> None:
         node.replace(exp.Count(this=one, big_int=True))
 
 
-def _truncate_times(tree: exp.Expr) -> None:
+def _protect_truncated_times(tree: exp.Expr) -> None:
     """Keep DuckDB from comparing something else than a truncated time.
 
     Of a date that is truncated to less than a day it compares the date itself, with the wrong day;
@@ -98,21 +103,21 @@ def _truncate_times(tree: exp.Expr) -> None:
     """
     # The inner ones first: an outer one may be put back as a copy.
     for node in reversed(list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc))):
-        if node.text("unit").upper() in _OF_A_DAY and _may_be_a_date(node.this):
-            node.set("this", _and_nothing(node.this))
+        if node.text("unit").upper() in _SUB_DAY_UNITS and _may_be_a_date(node.this):
+            node.set("this", _add_zero_interval(node.this))
         above: exp.Expr = node
         while isinstance(above.parent, exp.Paren | exp.Cast | exp.TryCast):
             above = above.parent
         compared = above.parent
         if isinstance(compared, exp.EQ | exp.NEQ):
             other = compared.right if above is compared.left else compared.left
-            if _begins_one(other, node.text("unit")):
+            if _is_unit_start(other, node.text("unit")):
                 continue  # DuckDB is right, and finds the files by it
         if isinstance(compared, exp.EQ | exp.NEQ | exp.In | exp.NullSafeEQ | exp.NullSafeNEQ):
-            node.replace(exp.paren(_and_nothing(node.copy()), copy=False))
+            node.replace(exp.paren(_add_zero_interval(node.copy()), copy=False))
 
 
-def _compare_with_infinity(tree: exp.Expr) -> None:
+def _protect_infinite_times(tree: exp.Expr) -> None:
     """Keep DuckDB from looking for files by an infinite time, which it fails to.
 
     It does not take a column to which nothing is added for what files say they hold.
@@ -123,11 +128,11 @@ def _compare_with_infinity(tree: exp.Expr) -> None:
         while isinstance(above.parent, exp.Paren | exp.Cast | exp.Tuple):
             above = above.parent
         compared = above.parent
-        if text not in _INFINITE or not isinstance(compared, _COMPARED):
+        if text not in _INFINITE_TIMES or not isinstance(compared, _COMPARISONS):
             continue
         for side in list(compared.iter_expressions()):
             if isinstance(side.unnest(), exp.Column | exp.Dot):
-                side.replace(exp.paren(_and_nothing(side.copy()), copy=False))
+                side.replace(exp.paren(_add_zero_interval(side.copy()), copy=False))
 
 
 def _may_be_a_date(node: exp.Expr) -> bool:
@@ -135,25 +140,25 @@ def _may_be_a_date(node: exp.Expr) -> bool:
     return not made and not isinstance(node, exp.Literal)
 
 
-def _begins_one(node: exp.Expr, unit: str) -> bool:
+def _is_unit_start(node: exp.Expr, unit: str) -> bool:
     """Whether an expression is known to be the beginning of a unit of time."""
-    at = moment(node, _NO_BEGINNING)
-    return at is not None and unit.lower() in UNITS and truncated(at, unit.lower()) == at
+    at = evaluate_moment(node, _ARBITRARY_NOW)
+    return at is not None and unit.lower() in UNITS and truncate_time(at, unit.lower()) == at
 
 
-def _and_nothing(node: exp.Expr) -> exp.Expr:
+def _add_zero_interval(node: exp.Expr) -> exp.Expr:
     """A time to which nothing is added: the same, but no longer the expression that it was."""
     nothing = exp.Interval(this=exp.Literal.string("0"), unit=exp.var("SECOND"))
     return exp.Add(this=exp.paren(node), expression=nothing)
 
 
-def _forget_signs(tree: exp.Expr) -> None:
+def _remove_zero_signs(tree: exp.Expr) -> None:
     """Give nobody the sign of a zero to see, which DuckDB loses where it sorts, groups or stores.
 
     The sum with 0 is never -0.0, and any other number stays as it is, with its type.
     """
-    for node in reversed(list(tree.find_all(*SHOWING))):
-        for key in SHOWING[type(node)]:
+    for node in reversed(list(tree.find_all(*SIGN_SENSITIVE))):
+        for key in SIGN_SENSITIVE[type(node)]:
             value = node.args[key]
             if not isinstance(value.unnest(), exp.Literal):
                 held = exp.paren(value, copy=False) if isinstance(value, exp.Binary) else value

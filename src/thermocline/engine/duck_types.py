@@ -42,7 +42,7 @@ _TYPES: dict[str, Type] = {
 _NESTED = {"decimal", "list", "array", "map", "struct"}
 
 
-def ddl(type_: Type) -> str:
+def to_ddl(type_: Type) -> str:
     """The type as DuckDB's SQL names it, so that a column can be cast to it."""
     match type_:
         case Decimal(precision, scale):
@@ -50,20 +50,20 @@ def ddl(type_: Type) -> str:
         case Fixed():
             return "BLOB"
         case Struct(fields):
-            return f"STRUCT({', '.join(f'{quoted(f.name)} {ddl(f.type)}' for f in fields)})"
+            return f"STRUCT({', '.join(f'{quote_identifier(f.name)} {to_ddl(f.type)}' for f in fields)})"
         case List(element):
-            return f"{ddl(element)}[]"
+            return f"{to_ddl(element)}[]"
         case Map(key, value):
-            return f"MAP({ddl(key)}, {ddl(value)})"
+            return f"MAP({to_ddl(key)}, {to_ddl(value)})"
     return _PRIMITIVES[type_.name]
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """A name that DuckDB's SQL reads as one identifier, whatever letters it has."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def type_of(found: Any) -> Type:
+def from_duckdb_type(found: Any) -> Type:
     """The type that keeps the values of one of DuckDB's (a DuckDBPyType)."""
     name = found.id
     if name in _TYPES:
@@ -73,9 +73,11 @@ def type_of(found: Any) -> Type:
         case "decimal":
             return Decimal(members["precision"], members["scale"])
         case "list" | "array":
-            return List(type_of(members["child"]))
+            return List(from_duckdb_type(members["child"]))
         case "map":
-            return Map(type_of(members["key"]), type_of(members["value"]))
+            return Map(from_duckdb_type(members["key"]), from_duckdb_type(members["value"]))
         case "struct":
-            return Struct(tuple(Field(member, type_of(kind)) for member, kind in members.items()))
+            return Struct(
+                tuple(Field(member, from_duckdb_type(kind)) for member, kind in members.items())
+            )
     raise BadInput(f"Iceberg has no type for DuckDB's {found}.", "Cast it to another, or to text.")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Frames(ABC):
+class ArrowConvertible(ABC):
     """What has rows in Arrow, and so has them in pandas and polars."""
 
     @abstractmethod

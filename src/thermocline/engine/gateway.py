@@ -18,12 +18,12 @@ from pathlib import Path
 from thermocline import interrupt
 from thermocline.errors import EngineUnavailable
 
-_PLACE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
-_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+_CONNECTION_FILE_VARIABLE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
+_PORT_VARIABLE, _SECRET_VARIABLE = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 
 
 @contextmanager
-def launched(conf: Mapping[str, str], log: Path) -> Iterator[None]:
+def launch_jvm(conf: Mapping[str, str], log: Path) -> Iterator[None]:
     """Start a JVM with this configuration; in this block PySpark takes it for its own.
 
     All that it prints goes to `log`. It ends when this process does, however that ends, because
@@ -31,28 +31,34 @@ def launched(conf: Mapping[str, str], log: Path) -> Iterator[None]:
     """
     from pyspark import SparkContext
 
-    if SparkContext._gateway is not None or _PORT in os.environ:
+    if SparkContext._gateway is not None or _PORT_VARIABLE in os.environ:
         yield
         return
     folder = Path(tempfile.mkdtemp(prefix="thermocline-jvm-"))
     try:
         with log.open("ab") as printed:
             process = interrupt.start_child(
-                _command(conf),
+                _build_command(conf),
                 stdin=subprocess.PIPE,
                 stdout=printed,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "SPARK_CONNECT_MODE": "0", _PLACE: str(folder / "connection")},
+                env={
+                    **os.environ,
+                    "SPARK_CONNECT_MODE": "0",
+                    _CONNECTION_FILE_VARIABLE: str(folder / "connection"),
+                },
             )
         try:
-            os.environ[_PORT], os.environ[_SECRET] = _connection(process, folder, log)
+            os.environ[_PORT_VARIABLE], os.environ[_SECRET_VARIABLE] = _wait_for_connection(
+                process, folder, log
+            )
             yield
         except BaseException:
             interrupt.kill_child(process)
             raise
         _processes.append(process)
     finally:
-        for name in (_PORT, _SECRET):
+        for name in (_PORT_VARIABLE, _SECRET_VARIABLE):
             os.environ.pop(name, None)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -61,7 +67,7 @@ _processes: list[subprocess.Popen[bytes]] = []
 """Kept, because the JVM ends when the pipe to it is closed."""
 
 
-def _command(conf: Mapping[str, str]) -> list[str]:
+def _build_command(conf: Mapping[str, str]) -> list[str]:
     from pyspark import find_spark_home
 
     home: str = find_spark_home._find_spark_home()  # type: ignore[no-untyped-call]
@@ -70,7 +76,9 @@ def _command(conf: Mapping[str, str]) -> list[str]:
     return [str(Path(home) / "bin" / "spark-submit"), *settings, *asked]
 
 
-def _connection(process: subprocess.Popen[bytes], folder: Path, log: Path) -> tuple[str, str]:
+def _wait_for_connection(
+    process: subprocess.Popen[bytes], folder: Path, log: Path
+) -> tuple[str, str]:
     """The port and the secret that the JVM writes to a file once it listens."""
     place = folder / "connection"
     while not place.is_file():

@@ -68,8 +68,8 @@ SHA256 = {
 }
 
 # Half a gigabyte over a slow line; a fetch that hangs longer is given up.
-FETCH_TIMEOUT = 1800
-_ATTEMPT = ".fetch-"  # how the folder of a fetch under way begins
+FETCH_TIMEOUT_SECONDS = 1800
+_FETCH_PREFIX = ".fetch-"  # how the folder of a fetch under way begins
 
 Announce = Callable[[str], None]
 
@@ -101,7 +101,7 @@ class Package:
         return ":".join(filter(None, (self.group, self.artifact, self.version, self.classifier)))
 
 
-def folder(environ: Mapping[str, str] = os.environ) -> Path:
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
     """Where jars are kept: THERMOCLINE_CACHE, else the user's cache folder."""
     if environ.get("THERMOCLINE_CACHE"):
         root = Path(environ["THERMOCLINE_CACHE"])
@@ -112,10 +112,10 @@ def folder(environ: Mapping[str, str] = os.environ) -> Path:
     return root.absolute() / "jars"
 
 
-def missing(packages: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
+def find_missing(packages: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
     """Those of `packages` that `resolve` would have to fetch."""
-    kept = folder(environ)
-    return [each for each in packages if not _path(kept, Package.parse(each)).is_file()]
+    kept = cache_folder(environ)
+    return [each for each in packages if not _jar_path(kept, Package.parse(each)).is_file()]
 
 
 def resolve(
@@ -131,12 +131,12 @@ def resolve(
     knows it, has the right content. Any number of processes may ask at once: one fetches, the
     others wait. Raises EngineUnavailable when a jar cannot be had.
     """
-    kept = folder(environ)
-    if missing(packages, environ):
+    kept = cache_folder(environ)
+    if find_missing(packages, environ):
         try:
             kept.mkdir(parents=True, exist_ok=True)
             with _lock(kept / ".lock"):
-                wanted = [Package.parse(each) for each in missing(packages, environ)]
+                wanted = [Package.parse(each) for each in find_missing(packages, environ)]
                 if wanted:
                     _fetch(wanted, kept, announce or (lambda _: None), environ, hashes)
         except OSError as error:
@@ -144,10 +144,10 @@ def resolve(
                 f"Jars cannot be kept in {kept}: {error.strerror or error}.",
                 "Free or allow that folder, or set THERMOCLINE_CACHE to another.",
             ) from error
-    return [_path(kept, Package.parse(each)) for each in packages]
+    return [_jar_path(kept, Package.parse(each)) for each in packages]
 
 
-def _path(kept: Path, package: Package) -> Path:
+def _jar_path(kept: Path, package: Package) -> Path:
     return kept / package.group / package.filename
 
 
@@ -166,10 +166,10 @@ def _fetch(
     environ: Mapping[str, str],
     hashes: Mapping[str, str],
 ) -> None:
-    _sweep(kept)
+    _remove_leftovers(kept)
     # On the same file system as the final place, so that a rename is atomic. Ivy gets a cache of
     # its own in there: one that another program broke or half filled can then not mislead us.
-    with tempfile.TemporaryDirectory(prefix=_ATTEMPT, dir=kept) as attempt:
+    with tempfile.TemporaryDirectory(prefix=_FETCH_PREFIX, dir=kept) as attempt:
         # Taken from there, not by Ivy's retrieval, which gives nothing when one of many fails.
         cache = Path(attempt) / "cache"
         log = _run_ivy(wanted, Path(attempt), cache, announce, environ)
@@ -180,8 +180,8 @@ def _fetch(
                 failed.append(package)
                 continue
             _verify(fetched, package, hashes)
-            _flush(fetched)
-            final = _path(kept, package)
+            _sync_to_disk(fetched)
+            final = _jar_path(kept, package)
             final.parent.mkdir(exist_ok=True)
             fetched.replace(final)
     if failed:
@@ -196,13 +196,13 @@ def _fetch(
         )
 
 
-def _sweep(kept: Path) -> None:
+def _remove_leftovers(kept: Path) -> None:
     """Removes what a killed process left; the lock is held, so nobody is at work in there."""
-    for leftover in kept.glob(f"{_ATTEMPT}*"):
+    for leftover in kept.glob(f"{_FETCH_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _flush(jar: Path) -> None:
+def _sync_to_disk(jar: Path) -> None:
     """Has the content on disk before the name is, so that a power cut leaves no empty jar."""
     with jar.open("rb") as handle:
         os.fsync(handle.fileno())
@@ -232,8 +232,8 @@ def _run_ivy(
 ) -> str:
     """Has Ivy put what it can get of `wanted` into `cache`. Returns what it said."""
     description = attempt / "ivy.xml"
-    description.write_text(_ivy_xml(wanted), encoding="utf-8")
-    command = [str(java.find(environ).executable), "-Xmx256m", "-jar", str(_ivy_jar())]
+    description.write_text(_build_ivy_xml(wanted), encoding="utf-8")
+    command = [str(java.find_java(environ).executable), "-Xmx256m", "-jar", str(_find_ivy_jar())]
     if environ.get("THERMOCLINE_IVY_SETTINGS"):
         # For a repository of one's own, as Spark's spark.jars.ivySettings.
         command += ["-settings", environ["THERMOCLINE_IVY_SETTINGS"]]
@@ -251,7 +251,7 @@ def _run_ivy(
         errors="replace",
         env=dict(environ),
     ) as ivy:
-        watchdog = threading.Timer(FETCH_TIMEOUT, ivy.kill)
+        watchdog = threading.Timer(FETCH_TIMEOUT_SECONDS, ivy.kill)
         watchdog.daemon = True
         watchdog.start()
         assert ivy.stdout is not None
@@ -265,7 +265,7 @@ def _run_ivy(
     return "".join(said)
 
 
-def _ivy_xml(packages: Sequence[Package]) -> str:
+def _build_ivy_xml(packages: Sequence[Package]) -> str:
     """Ivy's description of exactly these jars.
 
     Packages that share group, artifact and version are artifacts of one dependency. The artifact
@@ -295,7 +295,7 @@ def _ivy_xml(packages: Sequence[Package]) -> str:
     return "\n".join([*lines, "  </dependencies>", "</ivy-module>", ""])
 
 
-def _ivy_jar() -> Path:
+def _find_ivy_jar() -> Path:
     found = importlib.util.find_spec("pyspark")  # finds it without paying for the import
     places = found.submodule_search_locations if found else None
     for place in places or ():

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from thermocline.errors import EngineUnavailable
 
-OLDEST = 17
+MIN_VERSION = 17
 # Spark 4.1 is tested on these. Any other from 17 up is taken only when neither is there.
-SUPPORTED = (17, 21)
+SUPPORTED_VERSIONS = (17, 21)
 # Where Debian, Ubuntu, Fedora and macOS keep their Javas.
-FOLDERS = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
+JAVA_FOLDERS = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
 # Spark asks for this module by name at start; slim runtimes without it die with a puzzling message.
-NEEDED_MODULE = "jdk.incubator.vector"
+REQUIRED_MODULE = "jdk.incubator.vector"
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Java:
         return self.home / "bin" / "java"
 
 
-def find(environ: Mapping[str, str] = os.environ, folders: Sequence[str] = FOLDERS) -> Java:
+def find_java(
+    environ: Mapping[str, str] = os.environ, folders: Sequence[str] = JAVA_FOLDERS
+) -> Java:
     """The Java to run Spark on: JAVA_HOME's, else the one on PATH, else one of `folders`.
 
     A release that Spark supports wins over a newer one, wherever it was found. Starts no JVM as
@@ -41,15 +43,15 @@ def find(environ: Mapping[str, str] = os.environ, folders: Sequence[str] = FOLDE
     """
     unfit: list[str] = []
     usable: list[Java] = []
-    for home in _homes(environ, folders):
-        version, modules = _describe(home)
+    for home in _find_homes(environ, folders):
+        version, modules = _read_release(home)
         if version is None:
             continue
-        if version < OLDEST:
+        if version < MIN_VERSION:
             unfit.append(f"Java {version} in {home} is too old")
-        elif modules is not None and NEEDED_MODULE not in modules:
-            unfit.append(f"the Java in {home} lacks the module {NEEDED_MODULE}")
-        elif version in SUPPORTED:
+        elif modules is not None and REQUIRED_MODULE not in modules:
+            unfit.append(f"the Java in {home} lacks the module {REQUIRED_MODULE}")
+        elif version in SUPPORTED_VERSIONS:
             return Java(home, version)
         else:
             usable.append(Java(home, version))
@@ -57,13 +59,13 @@ def find(environ: Mapping[str, str] = os.environ, folders: Sequence[str] = FOLDE
         return usable[0]
     why = f" ({'; '.join(unfit)})" if unfit else ""
     raise EngineUnavailable(
-        f"Java {OLDEST} or newer was not found{why}.",
+        f"Java {MIN_VERSION} or newer was not found{why}.",
         "Install it: apt-get install openjdk-17-jre-headless (on newer systems "
         "openjdk-21-jre-headless), or set JAVA_HOME.",
     )
 
 
-def _homes(environ: Mapping[str, str], folders: Sequence[str]) -> Iterator[Path]:
+def _find_homes(environ: Mapping[str, str], folders: Sequence[str]) -> Iterator[Path]:
     """Each installation once, in the order in which a person would expect them to be tried."""
     candidates = []
     if environ.get("JAVA_HOME"):
@@ -82,19 +84,19 @@ def _homes(environ: Mapping[str, str], folders: Sequence[str]) -> Iterator[Path]
             yield home
 
 
-def _describe(home: Path) -> tuple[int | None, frozenset[str] | None]:
+def _read_release(home: Path) -> tuple[int | None, frozenset[str] | None]:
     """The feature release of the Java in `home`, and its modules where it lists them."""
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return _ask(home), None
+        return _run_version(home), None
     entries = dict(re.findall(r'^(\w+)="(.*)"$', release, flags=re.MULTILINE))
-    version = _feature(entries.get("JAVA_VERSION", ""))
+    version = _parse_feature_release(entries.get("JAVA_VERSION", ""))
     modules = frozenset(entries["MODULES"].split()) if "MODULES" in entries else None
-    return (version if version is not None else _ask(home)), modules
+    return (version if version is not None else _run_version(home)), modules
 
 
-def _ask(home: Path) -> int | None:
+def _run_version(home: Path) -> int | None:
     """The feature release as the program itself tells it; a fraction of a second, so a last way."""
     try:
         answer = subprocess.run(
@@ -107,10 +109,10 @@ def _ask(home: Path) -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     quoted = re.search(r'version "([^"]+)"', answer.stderr)
-    return _feature(quoted.group(1)) if quoted else None
+    return _parse_feature_release(quoted.group(1)) if quoted else None
 
 
-def _feature(version: str) -> int | None:
+def _parse_feature_release(version: str) -> int | None:
     """17 of 17.0.15, 8 of 1.8.0_392, 25 of 25-ea."""
     numbers = re.match(r"(?:1\.)?(\d+)", version)
     return int(numbers.group(1)) if numbers else None

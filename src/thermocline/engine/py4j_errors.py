@@ -7,12 +7,12 @@ import traceback
 from thermocline.errors import EngineUnavailable
 
 
-def jvm_ended(error: BaseException) -> EngineUnavailable | None:
+def explain_dead_jvm(error: BaseException) -> EngineUnavailable | None:
     """What to tell when this error means that the JVM is gone; None when it does not.
 
     It is nothing that passes: this process has no Spark any more, and another has to be started.
     """
-    if not _is_gone(error):
+    if not _is_jvm_dead(error):
         return None
     return EngineUnavailable(
         "Spark's JVM has ended in the middle of the work.",
@@ -20,7 +20,7 @@ def jvm_ended(error: BaseException) -> EngineUnavailable | None:
     )
 
 
-def _is_gone(error: BaseException) -> bool:
+def _is_jvm_dead(error: BaseException) -> bool:
     if "Py4JNetworkError" in {base.__name__ for base in type(error).__mro__}:
         return True
     # A refused connection may be anybody's, a database's too: where it was raised tells whose.

@@ -47,13 +47,16 @@ def family(node: exp.Expr | None) -> str:
     return _FAMILIES.get(node.type.this, "unknown") if node.type is not None else "unknown"
 
 
-def is_kind(node: exp.Expr, word: str) -> bool:
+def matches_type(node: exp.Expr, word: str) -> bool:
     """Whether an expression gives a type in the words of contracts, or differs only in width."""
-    wanted = typed(exp.Null(), _kind(word))
+    wanted = with_type(exp.Null(), _parse_column_type(word))
     if node.type is None or node.type.this in {T.UNKNOWN, T.NULL}:
         return False
     if wanted.type is not None and wanted.type.this == T.DECIMAL:
-        return node.type.this == T.DECIMAL and scale(node) == (_sizes(wanted) or (0, None))[1]
+        return (
+            node.type.this == T.DECIMAL
+            and scale(node) == (_precision_and_scale(wanted) or (0, None))[1]
+        )
     kinds = {_FAMILIES.get(each.type.this, each.type.this) for each in (node, wanted) if each.type}
     return len(kinds) == 1
 
@@ -62,29 +65,29 @@ def scale(node: exp.Expr) -> int | None:
     """How many digits a decimal has after the point; 0 for an integer, None when not known."""
     if family(node) == "integer":
         return 0
-    sizes = _sizes(node)
+    sizes = _precision_and_scale(node)
     return sizes[1] if sizes else None
 
 
-def digits(node: exp.Expr) -> int | None:
+def max_digits(node: exp.Expr) -> int | None:
     """At most how many digits a whole number or a decimal has in all, None when not known."""
-    return sum(_digits(node)) if scale(node) is not None else None
+    return sum(_count_digits(node)) if scale(node) is not None else None
 
 
-def typed(node: exp.Expr, kind: exp.DType | exp.DataType) -> exp.Expr:
+def with_type(node: exp.Expr, kind: exp.DType | exp.DataType) -> exp.Expr:
     """The node, with its type written on it."""
     node.type = kind
     return node
 
 
-def schema(columns: Columns) -> MappingSchema:
+def build_schema(columns: Columns) -> MappingSchema:
     """The tables' columns for the parser's own steps."""
     from sqlglot.schema import MappingSchema
 
     tables: dict[str, dict[str, dict[str, exp.DataType]]] = {}
     for table, found in columns.items():
         layer, _, name = table.partition(".")
-        kinds = {column: _kind(word) for column, word in found.items()}
+        kinds = {column: _parse_column_type(word) for column, word in found.items()}
         tables.setdefault(layer, {})[name] = kinds
     return MappingSchema(cast("dict[str, object]", tables), dialect="duckdb")
 
@@ -94,8 +97,8 @@ def annotate(tree: exp.Query, known: MappingSchema, dialect: str = "duckdb") -> 
     from sqlglot.dialects.duckdb import DuckDB
     from sqlglot.optimizer.annotate_types import annotate_types
 
-    trinos = _TRINOS if dialect == "trino" else {}
-    metadata = {**DuckDB.EXPRESSION_METADATA, **_MENDED, **trinos}
+    trinos = _TRINO_METADATA if dialect == "trino" else {}
+    metadata = {**DuckDB.EXPRESSION_METADATA, **_DUCKDB_METADATA, **trinos}
     annotate_types(
         tree,
         schema=known,
@@ -104,25 +107,25 @@ def annotate(tree: exp.Query, known: MappingSchema, dialect: str = "duckdb") -> 
     )
 
 
-def no_rows(columns: Mapping[str, str]) -> exp.Select:
+def build_empty_select(columns: Mapping[str, str]) -> exp.Select:
     """A query that gives a table's columns, and no row; it reads nothing."""
     results = []
     for name, word in columns.items():
-        kind = _kind(word)
+        kind = _parse_column_type(word)
         if kind.this == T.UNKNOWN:
             kind = exp.DataType(this=T.VARBINARY if word.startswith("fixed") else T.TEXT)
         results.append(exp.alias_(exp.cast(exp.null(), kind), name, quoted=True))
     return exp.select(*results).where(exp.false())
 
 
-def resolve(tree: exp.Query, columns: Columns) -> exp.Expr:
+def qualify_and_annotate(tree: exp.Query, columns: Columns) -> exp.Expr:
     """Write each column under its source, stars and aliases out, and types on all nodes.
 
     The tree itself is changed. Raises SqlglotError where a name cannot be told.
     """
     from sqlglot.optimizer.qualify import qualify
 
-    known = schema(columns)
+    known = build_schema(columns)
     found = qualify(tree, schema=known, dialect="duckdb", quote_identifiers=False,
                     validate_qualify_columns=False, isolate_tables=False)  # fmt: skip
     if isinstance(found, exp.Query):
@@ -130,39 +133,43 @@ def resolve(tree: exp.Query, columns: Columns) -> exp.Expr:
     return found
 
 
-def _kind(word: str) -> exp.DataType:
+def _parse_column_type(word: str) -> exp.DataType:
     try:
-        return _of(parse_type(word))
+        return _to_sqlglot_type(parse_type(word))
     except BadInput:
         return exp.DataType(this=T.UNKNOWN)
 
 
-def _of(kind: contract.Type) -> exp.DataType:
+def _to_sqlglot_type(kind: contract.Type) -> exp.DataType:
     match kind:
         case contract.Primitive(name):
             return exp.DataType(this=_PRIMITIVES.get(name, T.UNKNOWN))
         case contract.Decimal(precision, digits):
-            return decimal(precision, digits)
+            return decimal_type(precision, digits)
         case contract.List(element):
-            return exp.DataType(this=T.ARRAY, expressions=[_of(element)], nested=True)
+            return exp.DataType(this=T.ARRAY, expressions=[_to_sqlglot_type(element)], nested=True)
         case contract.Struct(fields):
             members = [
-                exp.ColumnDef(this=exp.to_identifier(each.name), kind=_of(each.type))
+                exp.ColumnDef(this=exp.to_identifier(each.name), kind=_to_sqlglot_type(each.type))
                 for each in fields
             ]
             return exp.DataType(this=T.STRUCT, expressions=members, nested=True)
         case contract.Map(key, value):
-            return exp.DataType(this=T.MAP, expressions=[_of(key), _of(value)], nested=True)
+            return exp.DataType(
+                this=T.MAP,
+                expressions=[_to_sqlglot_type(key), _to_sqlglot_type(value)],
+                nested=True,
+            )
     return exp.DataType(this=T.UNKNOWN)
 
 
-def decimal(precision: int, digits: int) -> exp.DataType:
+def decimal_type(precision: int, digits: int) -> exp.DataType:
     """A decimal's type."""
     sizes = [exp.DataTypeParam(this=exp.Literal.number(n)) for n in (precision, digits)]
     return exp.DataType(this=T.DECIMAL, expressions=sizes)
 
 
-def _sizes(node: exp.Expr) -> tuple[int, int] | None:
+def _precision_and_scale(node: exp.Expr) -> tuple[int, int] | None:
     if isinstance(node, exp.Literal) and not node.is_string:
         whole, _, rest = str(node.this).partition(".")
         plain = (whole + rest).isdigit()
@@ -175,52 +182,52 @@ def _sizes(node: exp.Expr) -> tuple[int, int] | None:
     return int(found[0]), int(found[1])
 
 
-def _digits(node: exp.Expr) -> tuple[int, int]:
+def _count_digits(node: exp.Expr) -> tuple[int, int]:
     """How many digits a number of known scale may have before the point, and after it."""
-    sizes = _sizes(node)
+    sizes = _precision_and_scale(node)
     if sizes is not None:
         return sizes[0] - sizes[1], sizes[1]
     return {T.TINYINT: 3, T.SMALLINT: 5, T.INT: 10}.get(node.type.this, 19) if node.type else 19, 0
 
 
-def _at_most(before: int, after: int) -> exp.DataType:
+def _capped_decimal(before: int, after: int) -> exp.DataType:
     """A decimal of so many digits, or of as many as there can be."""
-    return decimal(min(before + after, 38), min(after, 38))
+    return decimal_type(min(before + after, 38), min(after, 38))
 
 
 # Where the parser's reckoning differs from DuckDB's -----------------------------------------------
 
 
-def _set(self: TypeAnnotator, node: exp.Expr, kind: Any) -> exp.Expr:
+def _set_type(self: TypeAnnotator, node: exp.Expr, kind: Any) -> exp.Expr:
     self._set_type(node, kind)
     return node
 
 
-def _number(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
+def _annotate_arithmetic(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
     """The sum, difference or product of two numbers; or a time and a difference."""
     left, right = node.left, node.right
     families = {family(left), family(right)}
     if families == {"decimal"} or families == {"decimal", "integer"}:
         scales = scale(left), scale(right)
         if None in scales:
-            return _set(self, node, T.UNKNOWN)
-        (before, after), (above, below) = _digits(left), _digits(right)
+            return _set_type(self, node, T.UNKNOWN)
+        (before, after), (above, below) = _count_digits(left), _count_digits(right)
         if isinstance(node, exp.Mul):
-            kind = _at_most(before + above, after + below)
+            kind = _capped_decimal(before + above, after + below)
         else:
-            kind = _at_most(max(before, above) + 1, max(after, below))
-        return _set(self, node, kind)
+            kind = _capped_decimal(max(before, above) + 1, max(after, below))
+        return _set_type(self, node, kind)
     if families <= NUMBERS and "double" in families:
-        return _set(self, node, T.DOUBLE)
+        return _set_type(self, node, T.DOUBLE)
     if families == {"integer"}:
         wide = T.BIGINT in {left.type and left.type.this, right.type and right.type.this}
-        return _set(self, node, T.BIGINT if wide else T.INT)
+        return _set_type(self, node, T.BIGINT if wide else T.INT)
     if families == {"real"}:
-        return _set(self, node, T.FLOAT)
-    return _set(self, node, _moved(node, family(left), family(right)))
+        return _set_type(self, node, T.FLOAT)
+    return _set_type(self, node, _time_arithmetic_type(node, family(left), family(right)))
 
 
-def _moved(node: exp.Binary, left: str, right: str) -> Any:
+def _time_arithmetic_type(node: exp.Binary, left: str, right: str) -> Any:
     if isinstance(node, exp.Mul):
         return T.INTERVAL if {left, right} == {"interval", "integer"} else T.UNKNOWN
     if left == "date" and right == "integer":
@@ -235,54 +242,58 @@ def _moved(node: exp.Binary, left: str, right: str) -> Any:
     return T.UNKNOWN
 
 
-def _truncated(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_truncation(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     zoned = family(node.this) == "timestamptz"
     known = family(node.this) in TIMES
-    return _set(self, node, (T.TIMESTAMPTZ if zoned else T.TIMESTAMPNTZ) if known else T.UNKNOWN)
+    return _set_type(
+        self, node, (T.TIMESTAMPTZ if zoned else T.TIMESTAMPNTZ) if known else T.UNKNOWN
+    )
 
 
-def _whole(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
-    kinds = {"integer": T.DOUBLE, "double": T.DOUBLE, "decimal": decimal(38, 0)}
-    return _set(self, node, kinds.get(family(node.this), T.UNKNOWN))
+def _annotate_floor(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+    kinds = {"integer": T.DOUBLE, "double": T.DOUBLE, "decimal": decimal_type(38, 0)}
+    return _set_type(self, node, kinds.get(family(node.this), T.UNKNOWN))
 
 
-def _rounded(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_round(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     if family(node.this) != "decimal":
-        return _set(self, node, node.this.type or T.UNKNOWN)
+        return _set_type(self, node, node.this.type or T.UNKNOWN)
     digits = node.args.get("decimals")
     if digits is not None and not (isinstance(digits, exp.Literal) and digits.is_int):
-        return _set(self, node, T.UNKNOWN)
-    before, _ = _digits(node.this)
-    return _set(self, node, _at_most(before + 1, int(digits.name) if digits is not None else 0))
+        return _set_type(self, node, T.UNKNOWN)
+    before, _ = _count_digits(node.this)
+    return _set_type(
+        self, node, _capped_decimal(before + 1, int(digits.name) if digits is not None else 0)
+    )
 
 
-def _summed(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_sum(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     match family(of):
         case "integer" | "boolean":
-            return _set(self, node, T.BIGINT)  # in DuckDB wider, but answered as this
+            return _set_type(self, node, T.BIGINT)  # in DuckDB wider, but answered as this
         case "decimal":
             digits = scale(of)
-            return _set(self, node, T.UNKNOWN if digits is None else decimal(38, digits))
+            return _set_type(self, node, T.UNKNOWN if digits is None else decimal_type(38, digits))
         case "double" | "real":
-            return _set(self, node, T.DOUBLE)
-    return _set(self, node, T.UNKNOWN)
+            return _set_type(self, node, T.DOUBLE)
+    return _set_type(self, node, T.UNKNOWN)
 
 
-def _constant(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_literal(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     """A number with a point is a decimal in every one of our engines, one with an e a double."""
     text = node.name
     if node.args.get("is_string"):
-        return _set(self, node, T.TEXT)
+        return _set_type(self, node, T.TEXT)
     if "e" in text.lower():
-        return _set(self, node, T.DOUBLE)
+        return _set_type(self, node, T.DOUBLE)
     if "." in text:
         whole, _, rest = text.partition(".")
-        return _set(self, node, decimal(len(whole) + len(rest), len(rest)))
-    return _set(self, node, T.INT if int(text) < 2**31 else T.BIGINT)
+        return _set_type(self, node, decimal_type(len(whole) + len(rest), len(rest)))
+    return _set_type(self, node, T.INT if int(text) < 2**31 else T.BIGINT)
 
 
-def _common(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_common_type(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     """One type for several values: the widest of numbers, else that which they all have."""
     if isinstance(node, exp.Case):
         values = [*(each.args["true"] for each in node.args["ifs"]), node.args.get("default")]
@@ -294,59 +305,63 @@ def _common(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     families = {family(each) for each in found}
     if families == {"integer"}:
         wide = any(each.type is not None and each.type.this == T.BIGINT for each in found)
-        return _set(self, node, T.BIGINT if wide else T.INT)
+        return _set_type(self, node, T.BIGINT if wide else T.INT)
     if families and families <= NUMBERS:
         if "double" in families:
-            return _set(self, node, T.DOUBLE)
+            return _set_type(self, node, T.DOUBLE)
         if any(scale(each) is None for each in found):
-            return _set(self, node, T.UNKNOWN)
-        sizes = [_digits(each) for each in found]
-        longest = _at_most(max(before for before, _ in sizes), max(after for _, after in sizes))
-        return _set(self, node, longest)
-    return _set(self, node, found[0].type if len(families) == 1 else T.UNKNOWN)
+            return _set_type(self, node, T.UNKNOWN)
+        sizes = [_count_digits(each) for each in found]
+        longest = _capped_decimal(
+            max(before for before, _ in sizes), max(after for _, after in sizes)
+        )
+        return _set_type(self, node, longest)
+    return _set_type(self, node, found[0].type if len(families) == 1 else T.UNKNOWN)
 
 
-def _element(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_element(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     inner = node.this.type.expressions if family(node.this) == "list" else []
-    return _set(self, node, inner[0] if len(inner) == 1 else T.UNKNOWN)
+    return _set_type(self, node, inner[0] if len(inner) == 1 else T.UNKNOWN)
 
 
-def _list_of(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_array_agg(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     of = node.this.this if isinstance(node.this, exp.Order) else node.this
     if of.type is None:
-        return _set(self, node, T.UNKNOWN)
-    return _set(self, node, exp.DataType(this=T.ARRAY, expressions=[of.type.copy()], nested=True))
+        return _set_type(self, node, T.UNKNOWN)
+    return _set_type(
+        self, node, exp.DataType(this=T.ARRAY, expressions=[of.type.copy()], nested=True)
+    )
 
 
-def _same(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
-    return _set(self, node, node.this.type or T.UNKNOWN)
+def _annotate_argument_type(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+    return _set_type(self, node, node.this.type or T.UNKNOWN)
 
 
-def _extracted(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
-    return _set(self, node, T.DOUBLE if node.name.upper() == "EPOCH" else T.BIGINT)
+def _annotate_extract(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+    return _set_type(self, node, T.DOUBLE if node.name.upper() == "EPOCH" else T.BIGINT)
 
 
-def _named(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_anonymous(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     """What the parser knows no type of keeps the one that it was given."""
     counts = node.name.lower() == "strlen"
-    return _set(self, node, T.BIGINT if counts else node.type or T.UNKNOWN)
+    return _set_type(self, node, T.BIGINT if counts else node.type or T.UNKNOWN)
 
 
 def _returns(kind: exp.DType) -> dict[str, Any]:
     return {"returns": kind}
 
 
-def _by(annotator: Callable[..., exp.Expr]) -> dict[str, Any]:
+def _annotated_by(annotator: Callable[..., exp.Expr]) -> dict[str, Any]:
     return {"annotator": annotator}
 
 
-_MENDED: dict[type[exp.Expr], dict[str, Any]] = {
-    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul), _by(_number)),
-    **dict.fromkeys((exp.DateTrunc, exp.TimestampTrunc), _by(_truncated)),
-    **dict.fromkeys((exp.Floor, exp.Ceil), _by(_whole)),
-    **dict.fromkeys((exp.Abs, exp.Neg, exp.Paren, exp.Mod, exp.IntDiv), _by(_same)),
+_DUCKDB_METADATA: dict[type[exp.Expr], dict[str, Any]] = {
+    **dict.fromkeys((exp.Add, exp.Sub, exp.Mul), _annotated_by(_annotate_arithmetic)),
+    **dict.fromkeys((exp.DateTrunc, exp.TimestampTrunc), _annotated_by(_annotate_truncation)),
+    **dict.fromkeys((exp.Floor, exp.Ceil), _annotated_by(_annotate_floor)),
+    **dict.fromkeys((exp.Abs, exp.Neg, exp.Paren, exp.Mod, exp.IntDiv), _annotated_by(_annotate_argument_type)),
     **dict.fromkeys((exp.Min, exp.Max, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue),
-                    _by(_same)),
+                    _annotated_by(_annotate_argument_type)),
     **dict.fromkeys((exp.Div, exp.Avg, exp.Median, exp.Sqrt, exp.Exp, exp.Ln, exp.Pow,
                      exp.TimeToUnix, exp.PercentRank, exp.CumeDist, exp.PercentileCont),
                     _returns(T.DOUBLE)),
@@ -356,59 +371,66 @@ _MENDED: dict[type[exp.Expr], dict[str, Any]] = {
                      exp.Replace, exp.SplitPart, exp.DPipe, exp.Concat, exp.JSONExtractScalar,
                      exp.RegexpReplace, exp.GroupConcat), _returns(T.TEXT)),
     **dict.fromkeys((exp.Contains, exp.EndsWith), _returns(T.BOOLEAN)),
-    **dict.fromkeys((exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least), _by(_common)),
-    exp.Nullif: _by(_same),
-    exp.Anonymous: _by(_named),
-    exp.Literal: _by(_constant),
-    exp.Bracket: _by(_element),
-    exp.Round: _by(_rounded),
-    exp.Sum: _by(_summed),
-    exp.Extract: _by(_extracted),
+    **dict.fromkeys((exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least), _annotated_by(_annotate_common_type)),
+    exp.Nullif: _annotated_by(_annotate_argument_type),
+    exp.Anonymous: _annotated_by(_annotate_anonymous),
+    exp.Literal: _annotated_by(_annotate_literal),
+    exp.Bracket: _annotated_by(_annotate_element),
+    exp.Round: _annotated_by(_annotate_round),
+    exp.Sum: _annotated_by(_annotate_sum),
+    exp.Extract: _annotated_by(_annotate_extract),
 }  # fmt: skip
 
 
 # Where Trino's types differ from DuckDB's --------------------------------------------------------
 
 
-def _divided(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
+def _annotate_trino_division(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
     families = {family(node.left), family(node.right)}
     if families == {"integer"}:
-        return _set(self, node, T.BIGINT)
+        return _set_type(self, node, T.BIGINT)
     if not families <= NUMBERS or "double" in families:
-        return _set(self, node, T.DOUBLE if families <= NUMBERS else T.UNKNOWN)
+        return _set_type(self, node, T.DOUBLE if families <= NUMBERS else T.UNKNOWN)
     scales = scale(node.left), scale(node.right)
     known = None not in scales
     digits = max(each or 0 for each in scales)
-    return _set(self, node, decimal(38, digits) if known else T.UNKNOWN)
+    return _set_type(self, node, decimal_type(38, digits) if known else T.UNKNOWN)
 
 
-def _averaged(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+def _annotate_trino_average(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
-    return _set(self, node, of.type if family(of) == "decimal" and of.type else T.DOUBLE)
+    return _set_type(self, node, of.type if family(of) == "decimal" and of.type else T.DOUBLE)
 
 
-def _trino_moved(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
+def _annotate_trino_addition(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
     if {family(node.left), family(node.right)} == {"date", "interval"}:
-        return _set(self, node, T.DATE)
+        return _set_type(self, node, T.DATE)
     if family(node.left) in TIMES and family(node.left) == family(node.right):
-        return _set(self, node, T.INTERVAL)
-    return _number(self, node)
+        return _set_type(self, node, T.INTERVAL)
+    return _annotate_arithmetic(self, node)
 
 
-def _trino_whole(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
-    return _same(self, node) if family(node.this) == "integer" else _whole(self, node)
+def _annotate_trino_floor(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
+    return (
+        _annotate_argument_type(self, node)
+        if family(node.this) == "integer"
+        else _annotate_floor(self, node)
+    )
 
 
-_TRINOS: dict[type[exp.Expr], dict[str, Any]] = {
-    **dict.fromkeys((exp.Add, exp.Sub), _by(_trino_moved)),
-    **dict.fromkeys((exp.Floor, exp.Ceil), _by(_trino_whole)),
-    **dict.fromkeys((exp.DateTrunc, exp.TimestampTrunc, exp.Round, exp.DateAdd), _by(_same)),
-    exp.Div: _by(_divided),
-    exp.Avg: _by(_averaged),
+_TRINO_METADATA: dict[type[exp.Expr], dict[str, Any]] = {
+    **dict.fromkeys((exp.Add, exp.Sub), _annotated_by(_annotate_trino_addition)),
+    **dict.fromkeys((exp.Floor, exp.Ceil), _annotated_by(_annotate_trino_floor)),
+    **dict.fromkeys(
+        (exp.DateTrunc, exp.TimestampTrunc, exp.Round, exp.DateAdd),
+        _annotated_by(_annotate_argument_type),
+    ),
+    exp.Div: _annotated_by(_annotate_trino_division),
+    exp.Avg: _annotated_by(_annotate_trino_average),
     exp.Date: _returns(T.DATE),
-    exp.ArrayAgg: _by(_list_of),
+    exp.ArrayAgg: _annotated_by(_annotate_array_agg),
     **dict.fromkeys((exp.RegexpExtract, exp.ConcatWs), _returns(T.TEXT)),
     exp.ApproxDistinct: _returns(T.BIGINT),
-    exp.ApproxQuantile: _by(_same),
+    exp.ApproxQuantile: _annotated_by(_annotate_argument_type),
     exp.UnixToTime: _returns(T.TIMESTAMPTZ),
 }

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from thermocline.config import private_files
 from thermocline.engine import jars, java
-from thermocline.engine.gateway import launched
+from thermocline.engine.gateway import launch_jvm
 from thermocline.errors import EngineUnavailable
 
 if TYPE_CHECKING:
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 CATALOG = "lake"
 """The catalog's name in every engine, and in the catalog's own tables."""
 
-_PREFIX = f"spark.sql.catalog.{CATALOG}"
+_CATALOG_PREFIX = f"spark.sql.catalog.{CATALOG}"
 # The second: Spark makes one method of all the steps of a stage, and Java would only interpret one
 # that is longer than 8,000 bytes. The strict reading of ten JSON fields is.
 _JVM_OPTIONS = "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-_LOG = "THERMOCLINE_SPARK_LOG"
+_LOG_PATH_VARIABLE = "THERMOCLINE_SPARK_LOG"
 """Where the JVM finds the path of its log: a path in an option would have to be escaped."""
-_LOG4J = Path(__file__).with_name("log4j2.properties")
-_ENFORCED = {
+_LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
+_ENFORCED_CONF = {
     # Spark replaces ${env:NAME}, ${system:NAME} and ${setting} in the text of a statement before it
     # parses it: in any literal, name or comment, secrets among them. No text of ours is a template.
     "spark.sql.variable.substitute": "false",
 }
 """Settings of every session that a project cannot change."""
-TRANSLATED = {
+TRANSLATED_SQL_CONF = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.decimalOperations.allowPrecisionLoss": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -77,12 +77,12 @@ class SparkEngine:
     def session(self) -> SparkSession:
         """The session, started when first asked for."""
         if self._session is None:
-            self._session = _start(self._settings)
+            self._session = _start_session(self._settings)
         return self._session
 
     def beside(self, conf: Mapping[str, str] | None = None) -> SparkSession:
         """A further session on the same lake, whose temporary views and settings are its own."""
-        session = _another(self.session, self._settings)
+        session = _new_session(self.session, self._settings)
         apply_conf(session, conf or {})
         return session
 
@@ -94,7 +94,7 @@ class SparkEngine:
         """
         if self._translated is None:
             self._translated = SparkEngine(self._settings)
-            self._translated._session = self.beside(TRANSLATED)
+            self._translated._session = self.beside(TRANSLATED_SQL_CONF)
         return self._translated
 
     def add_jars(self, packages: Sequence[str]) -> None:
@@ -105,7 +105,7 @@ class SparkEngine:
         # Loaded where driver, sessions and local executors all look first. By `add jar` each of
         # them has classes of its own, and a connector that registers its settings twice in one
         # JVM is refused by Spark.
-        loader = _common_loader(self.session)
+        loader = _find_shared_class_loader(self.session)
         for jar in jars.resolve(wanted):
             if loader is not None:
                 file: Any = self.session._jvm.java.io.File(str(jar))  # type: ignore[union-attr]
@@ -138,9 +138,9 @@ class SparkEngine:
 
     def query(self, text: str) -> pa.Table:
         """Run a query and give its rows in the canonical Arrow form."""
-        from thermocline.engine.arrow import normalise
+        from thermocline.engine.arrow import normalize
 
-        return normalise(self.session.sql(text).toArrow())
+        return normalize(self.session.sql(text).toArrow())
 
     def stop(self) -> None:
         """End the session and its JVM's work."""
@@ -149,7 +149,7 @@ class SparkEngine:
             self._session = self._translated = None
 
 
-def catalog_conf(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
+def build_catalog_conf(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
     """Spark's configuration of the lake's catalog, and apart from it the secret part.
 
     PySpark passes what is set before start on the JVM's command line, where any user of the
@@ -157,29 +157,29 @@ def catalog_conf(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
     """
     catalog, secret = settings.catalog, {}
     conf = {
-        _PREFIX: "org.apache.iceberg.spark.SparkCatalog",
-        f"{_PREFIX}.warehouse": warehouse_uri(settings),
+        _CATALOG_PREFIX: "org.apache.iceberg.spark.SparkCatalog",
+        f"{_CATALOG_PREFIX}.warehouse": warehouse_uri(settings),
         # Other engines commit to the same tables: a cached table would be a stale one.
-        f"{_PREFIX}.cache-enabled": "false",
+        f"{_CATALOG_PREFIX}.cache-enabled": "false",
     }
     if catalog.type == "rest":
-        conf |= {f"{_PREFIX}.type": "rest", f"{_PREFIX}.uri": catalog.uri}
+        conf |= {f"{_CATALOG_PREFIX}.type": "rest", f"{_CATALOG_PREFIX}.uri": catalog.uri}
         for key, value in (("token", catalog.token), ("credential", catalog.credential)):
             if value is not None:
-                secret[f"{_PREFIX}.{key}"] = value.reveal()
+                secret[f"{_CATALOG_PREFIX}.{key}"] = value.reveal()
     else:
         conf |= {
-            f"{_PREFIX}.type": "jdbc",
-            f"{_PREFIX}.uri": _jdbc_uri(settings),
-            f"{_PREFIX}.jdbc.schema-version": "V1",
+            f"{_CATALOG_PREFIX}.type": "jdbc",
+            f"{_CATALOG_PREFIX}.uri": _build_jdbc_uri(settings),
+            f"{_CATALOG_PREFIX}.jdbc.schema-version": "V1",
         }
         if catalog.user:
-            conf[f"{_PREFIX}.jdbc.user"] = catalog.user
+            conf[f"{_CATALOG_PREFIX}.jdbc.user"] = catalog.user
         if catalog.password is not None:
-            secret[f"{_PREFIX}.jdbc.password"] = catalog.password.reveal()
-    conf |= {f"{_PREFIX}.{key}": value for key, value in catalog.properties.items()}
+            secret[f"{_CATALOG_PREFIX}.jdbc.password"] = catalog.password.reveal()
+    conf |= {f"{_CATALOG_PREFIX}.{key}": value for key, value in catalog.properties.items()}
     if uses_s3(settings):
-        _add_s3(settings, conf, secret)
+        _add_s3_conf(settings, conf, secret)
     return conf, secret
 
 
@@ -195,7 +195,7 @@ def warehouse_uri(settings: Settings) -> str:
     return Path(settings.warehouse).as_uri()
 
 
-def _jdbc_uri(settings: Settings) -> str:
+def _build_jdbc_uri(settings: Settings) -> str:
     if settings.catalog.type == "sqlite":
         return f"jdbc:sqlite:{settings.catalog.uri}?busy_timeout=60000"
     parts = urlsplit(settings.catalog.uri)
@@ -204,31 +204,31 @@ def _jdbc_uri(settings: Settings) -> str:
     return f"jdbc:postgresql://{host}:{parts.port or 5432}{parts.path}{query}"
 
 
-def _add_s3(settings: Settings, conf: dict[str, str], secret: dict[str, str]) -> None:
+def _add_s3_conf(settings: Settings, conf: dict[str, str], secret: dict[str, str]) -> None:
     s3 = settings.s3
     if settings.warehouse.startswith("s3://"):
-        conf[f"{_PREFIX}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
+        conf[f"{_CATALOG_PREFIX}.io-impl"] = "org.apache.iceberg.aws.s3.S3FileIO"
     pairs = {
-        f"{_PREFIX}.s3.endpoint": s3.endpoint,
-        f"{_PREFIX}.client.region": s3.region,
+        f"{_CATALOG_PREFIX}.s3.endpoint": s3.endpoint,
+        f"{_CATALOG_PREFIX}.client.region": s3.region,
         "spark.hadoop.fs.s3a.endpoint": s3.endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": s3.region,
     }
     conf |= {key: value for key, value in pairs.items() if value}
     path_style = str(s3.path_style).lower()
-    conf[f"{_PREFIX}.s3.path-style-access"] = path_style
+    conf[f"{_CATALOG_PREFIX}.s3.path-style-access"] = path_style
     conf["spark.hadoop.fs.s3a.path.style.access"] = path_style
     conf["spark.hadoop.fs.s3.impl"] = "org.apache.hadoop.fs.s3a.S3AFileSystem"
     if s3.access_key is not None and s3.secret_key is not None:
         secret |= {
-            f"{_PREFIX}.s3.access-key-id": s3.access_key.reveal(),
-            f"{_PREFIX}.s3.secret-access-key": s3.secret_key.reveal(),
+            f"{_CATALOG_PREFIX}.s3.access-key-id": s3.access_key.reveal(),
+            f"{_CATALOG_PREFIX}.s3.secret-access-key": s3.secret_key.reveal(),
             "spark.hadoop.fs.s3a.access.key": s3.access_key.reveal(),
             "spark.hadoop.fs.s3a.secret.key": s3.secret_key.reveal(),
         }
 
 
-def _base_conf(settings: Settings) -> dict[str, str]:
+def _build_base_conf(settings: Settings) -> dict[str, str]:
     spark = settings.spark
     packages = (*jars.BASE, *(jars.S3 if uses_s3(settings) else ()), *spark.packages)
     conf = {
@@ -252,7 +252,7 @@ def _base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.warehouse.dir": (settings.project / private_files.FOLDER / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j.configurationFile={_LOG4J.as_uri()} {_JVM_OPTIONS} {_collector()}"
+            f"-Dlog4j.configurationFile={_LOG4J_FILE.as_uri()} {_JVM_OPTIONS} {_choose_garbage_collector()}"
         ).strip(),
         "spark.executor.extraJavaOptions": _JVM_OPTIONS,
     }
@@ -262,7 +262,7 @@ def _base_conf(settings: Settings) -> dict[str, str]:
     return conf
 
 
-def _common_loader(session: SparkSession) -> Any:
+def _find_shared_class_loader(session: SparkSession) -> Any:
     """The class loader that spark-submit made, above all others; None where there is none."""
     jvm: Any = session._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
@@ -273,7 +273,7 @@ def _common_loader(session: SparkSession) -> Any:
     return None
 
 
-def _collector() -> str:
+def _choose_garbage_collector() -> str:
     """The garbage collector to ask for, unless the environment asks for one: Java takes only one.
 
     Batches want throughput: on two cores this one took a tenth less CPU than the default.
@@ -282,8 +282,8 @@ def _collector() -> str:
     return "" if re.search(r"-XX:\+Use\w+GC", asked) else "-XX:+UseParallelGC"
 
 
-def _start(settings: Settings) -> SparkSession:
-    home = java.find().home
+def _start_session(settings: Settings) -> SparkSession:
+    home = java.find_java().home
     os.environ["JAVA_HOME"] = str(home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -295,16 +295,16 @@ def _start(settings: Settings) -> SparkSession:
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if running is not None:
         # One JVM a process. Another lake gets a session of its own in it, with its own catalog.
-        return _another(running, settings)
-    catalog, secret = catalog_conf(settings)
+        return _new_session(running, settings)
+    catalog, secret = build_catalog_conf(settings)
     builder = SparkSession.builder
-    conf = {**_base_conf(settings), **catalog, **settings.spark.conf, **_ENFORCED}
+    conf = {**_build_base_conf(settings), **catalog, **settings.spark.conf, **_ENFORCED_CONF}
     for key, value in conf.items():
         builder = builder.config(key, value)
     log = private_files.ensure_log(settings.project, "spark.log")
-    os.environ[_LOG] = str(log)
+    os.environ[_LOG_PATH_VARIABLE] = str(log)
     try:
-        with launched(conf, log), _own_interrupts():
+        with launch_jvm(conf, log), _keep_signal_handler():
             session = builder.getOrCreate()
     except (PySparkRuntimeError, OSError) as error:
         raise EngineUnavailable(
@@ -315,13 +315,13 @@ def _start(settings: Settings) -> SparkSession:
     # That the JVM is gone every call to it says.
     server: Any = session.sparkContext._accumulatorServer
     server.handle_error = lambda *_: None
-    apply_conf(session, {**catalog, **secret, **_ENFORCED})
-    _write_no_checksum_files(session)
+    apply_conf(session, {**catalog, **secret, **_ENFORCED_CONF})
+    _disable_checksum_files(session)
     return session
 
 
 @contextmanager
-def _own_interrupts() -> Iterator[None]:
+def _keep_signal_handler() -> Iterator[None]:
     """Keep what Ctrl-C does: PySpark would have it break into whatever call is under way."""
     from pyspark.core import context
 
@@ -333,18 +333,18 @@ def _own_interrupts() -> Iterator[None]:
         pysparks.signal = signal
 
 
-def _another(running: SparkSession, settings: Settings) -> SparkSession:
+def _new_session(running: SparkSession, settings: Settings) -> SparkSession:
     """A session in the same JVM. Of another's settings it has only those that the JVM began with.
 
     Secrets are not among those, so that no log and no list of settings shows them.
     """
     session = running.newSession()
-    catalog, secret = catalog_conf(settings)
-    apply_conf(session, {**catalog, **secret, **_ENFORCED})
+    catalog, secret = build_catalog_conf(settings)
+    apply_conf(session, {**catalog, **secret, **_ENFORCED_CONF})
     return session
 
 
-def _write_no_checksum_files(session: SparkSession) -> None:
+def _disable_checksum_files(session: SparkSession) -> None:
     """Keep Hadoop from leaving a .crc file beside every file it writes to local disk.
 
     The raw file system would do it too, but Spark cannot cache frames over it. This reaches the

@@ -9,7 +9,7 @@ from sqlglot.dialects.spark import Spark
 from sqlglot.generators.spark import SparkGenerator
 
 
-class _Spark(Spark):
+class _SparkWithNestedCtes(Spark):
     """The parser's Spark, which has CTEs where the query has them.
 
     It moves all of them to the top, as old versions of Spark need: two of one name end as an error
@@ -20,6 +20,6 @@ class _Spark(Spark):
         EXPRESSIONS_WITHOUT_NESTED_CTES: ClassVar[set[type[exp.Expr]]] = set()
 
 
-def written(tree: exp.Expr, **options: Any) -> str:
+def to_sql(tree: exp.Expr, **options: Any) -> str:
     """Return the text; `options` are the parser's."""
-    return tree.sql(dialect=_Spark, **options)
+    return tree.sql(dialect=_SparkWithNestedCtes, **options)

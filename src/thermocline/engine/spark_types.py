@@ -27,7 +27,7 @@ _PRIMITIVES = {
 }
 
 
-def ddl(type_: Type) -> str:
+def to_ddl(type_: Type) -> str:
     """The type as Spark's SQL names it, so that a column can be cast to it."""
     match type_:
         case Decimal(precision, scale):
@@ -35,11 +35,11 @@ def ddl(type_: Type) -> str:
         case Fixed():
             return "binary"
         case Struct(fields):
-            return f"struct<{', '.join(f'{quoted(f.name)}: {ddl(f.type)}' for f in fields)}>"
+            return f"struct<{', '.join(f'{quote_identifier(f.name)}: {to_ddl(f.type)}' for f in fields)}>"
         case List(element):
-            return f"array<{ddl(element)}>"
+            return f"array<{to_ddl(element)}>"
         case Map(key, value):
-            return f"map<{ddl(key)}, {ddl(value)}>"
+            return f"map<{to_ddl(key)}, {to_ddl(value)}>"
         case Primitive(name) if name in _PRIMITIVES:
             return _PRIMITIVES[name]
     raise ContractError(
@@ -48,6 +48,6 @@ def ddl(type_: Type) -> str:
     )
 
 
-def quoted(name: str) -> str:
+def quote_identifier(name: str) -> str:
     """A name that Spark's SQL reads as one identifier, whatever letters it has."""
     return "`" + name.replace("`", "``") + "`"

@@ -8,25 +8,25 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_LONGEST = 40
+_MAX_QUOTED_CHARACTERS = 40
 _MISSING = "Required keyword"
 _UNEXPECTED = "Unexpected token"
 
 
-def said_of(error: Exception) -> str:
+def describe_parse_error(error: Exception) -> str:
     """What the parser says of a text that it cannot read, in one line, and where."""
-    line, what = complaint(error)
+    line, what = locate_parse_error(error)
     return what if line is None else f"{what} in line {line}"
 
 
-def complaint(error: Exception) -> tuple[int | None, str]:
+def locate_parse_error(error: Exception) -> tuple[int | None, str]:
     """The line of a text that cannot be read, where that is known, and what is wrong there."""
     from sqlglot import errors
 
     if isinstance(error, RecursionError):
         return None, "it is too deep"
     if isinstance(error, errors.ParseError) and error.errors:
-        return _described(error.errors[0])
+        return _format_parse_error(error.errors[0])
     if isinstance(error, errors.TokenError):
         return None, "a quote, a comment or a character is not as SQL should be"
     lines = str(error).splitlines() if isinstance(error, errors.SqlglotError) else ()
@@ -34,10 +34,14 @@ def complaint(error: Exception) -> tuple[int | None, str]:
     return None, next((line for line in lines if line.strip()), "it is not as SQL should be")
 
 
-def _described(found: dict[str, Any]) -> tuple[int | None, str]:
+def _format_parse_error(found: dict[str, Any]) -> tuple[int | None, str]:
     text = re.sub(r"\s+", " ", str(found.get("description") or ""))
     met = re.sub(r"\s+", " ", str(found.get("highlight") or ""))
-    at = f"`{met if len(met) <= _LONGEST else met[:_LONGEST] + '…'}`" if met else "the end"
+    at = (
+        f"`{met if len(met) <= _MAX_QUOTED_CHARACTERS else met[:_MAX_QUOTED_CHARACTERS] + '…'}`"
+        if met
+        else "the end"
+    )
     if _UNEXPECTED in text:
         what = f"{at} was not expected"
     elif text.startswith(_MISSING):

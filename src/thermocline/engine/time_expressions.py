@@ -21,15 +21,15 @@ _SECONDS = {"microsecond": 1e-6, "millisecond": 1e-3, "second": 1.0, "minute": 6
             "hour": 3600.0, "day": 86400.0, "week": 604800.0}  # fmt: skip
 
 
-def moment(node: exp.Expr, now: datetime) -> datetime | None:
+def evaluate_moment(node: exp.Expr, now: datetime) -> datetime | None:
     """The moment that an expression names, if it names one. `now` is what the clock shows."""
     try:
-        return _moment(node, now)
+        return _evaluate(node, now)
     except (ValueError, OverflowError, TypeError):
         return None
 
 
-def truncated(at: datetime, unit: str) -> datetime:
+def truncate_time(at: datetime, unit: str) -> datetime:
     """The beginning of the unit that a moment lies in."""
     at = at.replace(microsecond=0) if unit not in UNITS[:2] else at
     match unit:
@@ -58,7 +58,7 @@ def truncated(at: datetime, unit: str) -> datetime:
     raise ValueError(unit)
 
 
-def shifted(at: datetime, count: float, unit: str) -> datetime:
+def shift_time(at: datetime, count: float, unit: str) -> datetime:
     """A moment so many units later. A day that a month has not becomes its last."""
     if unit in _MONTHS:
         months = at.year * 12 + at.month - 1 + round(count) * _MONTHS[unit]
@@ -70,7 +70,7 @@ def shifted(at: datetime, count: float, unit: str) -> datetime:
     return at + timedelta(seconds=count * _SECONDS[unit])
 
 
-def unit_of(node: exp.Expr | None) -> str | None:
+def parse_unit(node: exp.Expr | None) -> str | None:
     """The unit that a word names, in the singular."""
     if node is None:
         return None
@@ -78,7 +78,7 @@ def unit_of(node: exp.Expr | None) -> str | None:
     return word if word in UNITS else None
 
 
-def written(text: str) -> datetime:
+def parse_moment(text: str) -> datetime:
     """A moment as people write it: a date, or a date and a time, with a zone or without."""
     plain = text.strip()
     if plain.upper().endswith(" UTC"):
@@ -87,50 +87,50 @@ def written(text: str) -> datetime:
     return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
 
 
-def _moment(node: exp.Expr, now: datetime) -> datetime | None:
+def _evaluate(node: exp.Expr, now: datetime) -> datetime | None:
     from sqlglot import exp
 
     match node:
         case exp.Paren():
-            return _moment(node.this, now)
+            return _evaluate(node.this, now)
         case exp.Literal(is_string=True):
-            return written(node.name)
+            return parse_moment(node.name)
         case exp.CurrentTimestamp() | exp.Localtimestamp() | exp.CurrentDatetime():
             return now
         case exp.Anonymous() if node.name.lower() == "now" and not node.expressions:
             return now
         case exp.CurrentDate():
-            return truncated(now, "day")
+            return truncate_time(now, "day")
         case exp.Cast() | exp.TryCast():
-            return _cast(node, now)
+            return _evaluate_cast(node, now)
         case exp.Date() | exp.TsOrDsToDate() | exp.FromISO8601Date():
-            return None if node.args.get("zone") else _truncated(node.this, "day", now)
+            return None if node.args.get("zone") else _evaluate_truncation(node.this, "day", now)
         case exp.FromISO8601Timestamp() | exp.TimeStrToTime() | exp.Timestamp():
-            return _moment(node.this, now)
+            return _evaluate(node.this, now)
         case exp.TimestampTrunc() | exp.DateTrunc():
-            return _truncated(node.this, unit_of(node.args.get("unit")), now)
+            return _evaluate_truncation(node.this, parse_unit(node.args.get("unit")), now)
         case exp.DateFromParts():
             parts = [int(node.args[name].name) for name in ("year", "month", "day")]
             return datetime(parts[0], parts[1], parts[2])  # UTC, as all here
-    return _sum(node, now)
+    return _evaluate_sum(node, now)
 
 
-def _cast(node: exp.Cast, now: datetime) -> datetime | None:
+def _evaluate_cast(node: exp.Cast, now: datetime) -> datetime | None:
     from sqlglot import exp
 
     if node.is_type(exp.DType.DATE):
-        return _truncated(node.this, "day", now)
+        return _evaluate_truncation(node.this, "day", now)
     if node.is_type(exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ):
-        return _moment(node.this, now)
+        return _evaluate(node.this, now)
     return None
 
 
-def _truncated(node: exp.Expr, unit: str | None, now: datetime) -> datetime | None:
-    at = _moment(node, now)
-    return None if at is None or unit is None else truncated(at, unit)
+def _evaluate_truncation(node: exp.Expr, unit: str | None, now: datetime) -> datetime | None:
+    at = _evaluate(node, now)
+    return None if at is None or unit is None else truncate_time(at, unit)
 
 
-def _sum(node: exp.Expr, now: datetime) -> datetime | None:
+def _evaluate_sum(node: exp.Expr, now: datetime) -> datetime | None:
     """A moment and a duration, added or taken away."""
     from sqlglot import exp
 
@@ -138,36 +138,36 @@ def _sum(node: exp.Expr, now: datetime) -> datetime | None:
     earlier = (exp.Sub, exp.DateSub, exp.TimestampSub, exp.DatetimeSub)
     if not isinstance(node, later + earlier):
         return None
-    at = _moment(node.this, now)
-    duration = _duration(node.args["expression"], unit_of(node.args.get("unit")))
+    at = _evaluate(node.this, now)
+    duration = _evaluate_duration(node.args["expression"], parse_unit(node.args.get("unit")))
     if at is None or duration is None:
         return None
     count, unit = duration
-    return shifted(at, -count if isinstance(node, earlier) else count, unit)
+    return shift_time(at, -count if isinstance(node, earlier) else count, unit)
 
 
-def _duration(node: exp.Expr, unit: str | None) -> tuple[float, str] | None:
+def _evaluate_duration(node: exp.Expr, unit: str | None) -> tuple[float, str] | None:
     from sqlglot import exp
 
     if isinstance(node, exp.Interval):
-        unit = unit_of(node.args.get("unit"))
-        count = _number(node.this) if node.this is not None else None
+        unit = parse_unit(node.args.get("unit"))
+        count = _evaluate_number(node.this) if node.this is not None else None
         return None if unit is None or count is None else (count, unit)
-    count = _number(node)
+    count = _evaluate_number(node)
     # A date and a number are a number of days.
     return None if count is None else (count, unit or "day")
 
 
-def _number(node: exp.Expr) -> float | None:
+def _evaluate_number(node: exp.Expr) -> float | None:
     from sqlglot import exp
 
     sign: Callable[[float], float] = float
     while isinstance(node, exp.Paren | exp.Neg):
         if isinstance(node, exp.Neg):
-            sign = float if sign is _negative else _negative
+            sign = float if sign is _negate else _negate
         node = node.this
     return sign(float(node.name)) if isinstance(node, exp.Literal) else None
 
 
-def _negative(number: float) -> float:
+def _negate(number: float) -> float:
     return -number

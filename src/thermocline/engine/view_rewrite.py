@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _PROCESS = uuid4().hex
 
 
-def private(name: str) -> str:
+def private_view_name(name: str) -> str:
     """Return a view's name that no query can have guessed for its own CTEs and aliases."""
     return f"_tc_{_PROCESS}_{name}"
 
 
-def read_view(mention: exp.Table, view: str) -> None:
+def replace_with_view(mention: exp.Table, view: str) -> None:
     """Have a query read a view where it mentions a stored table."""
     from sqlglot import exp
 
@@ -46,7 +46,7 @@ def alias_tables(query: exp.Expr, mentions: Iterable[exp.Table]) -> None:
     wanted = [node for node in mentions if not node.alias]
     if not wanted:
         return
-    sources = _sources(query)
+    sources = _collect_source_names(query)
     aliases: dict[int, dict[tuple[str, str], str]] = {}
     for node in wanted:
         select = id(node.find_ancestor(exp.Select))
@@ -60,10 +60,10 @@ def alias_tables(query: exp.Expr, mentions: Iterable[exp.Table]) -> None:
         node.set("alias", exp.TableAlias(this=exp.to_identifier(alias, quoted=True)))
     for column in list(query.find_all(exp.Column)):
         if len(column.parts) > 2:
-            _rename(column, aliases, sources)
+            _rename_column(column, aliases, sources)
 
 
-def _sources(query: exp.Expr) -> dict[int, set[str]]:
+def _collect_source_names(query: exp.Expr) -> dict[int, set[str]]:
     """Return by what names each SELECT calls what it reads, stored tables without alias apart."""
     from sqlglot import exp
 
@@ -75,7 +75,7 @@ def _sources(query: exp.Expr) -> dict[int, set[str]]:
     return found
 
 
-def _rename(
+def _rename_column(
     column: exp.Column,
     aliases: Mapping[int, Mapping[tuple[str, str], str]],
     sources: Mapping[int, set[str]],

@@ -43,19 +43,19 @@ class FastPathBackoff:
         self._declined = 0
         self._left = 0
 
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether to try with this batch. Each call is one batch."""
         if self._left:
             self._left -= 1
             return False
         return True
 
-    def declined(self) -> None:
+    def record_declined(self) -> None:
         """A batch was not taken: one alone changes nothing, a row of them makes a longer rest."""
         self._declined += 1
         self._left = min(MAX_SKIPPED, (1 << self._declined) - 2)
 
-    def took(self) -> None:
+    def record_success(self) -> None:
         """A batch was taken."""
         self._declined = 0
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from thermocline.engine.spark import CATALOG
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.ingest import drift, value_expressions
 from thermocline.ingest.debezium import COLUMNS, LSN, MEMBERS, OP, ROW, TABLE
 from thermocline.ingest.unchanged_toast import LANDED, ChangeEvent
@@ -159,7 +159,8 @@ class LandedChanges:
         there = set(self._bronze.columns) - set(COLUMNS)
         own = [c for c in self._contract.columns if c.name in there]
         pairs = ", ".join(
-            f"{literal(c.name)}, {value_expressions.to_text(c.type, quoted(c.name))}" for c in own
+            f"{literal(c.name)}, {value_expressions.to_text(c.type, quote_identifier(c.name))}"
+            for c in own
         )
         rescued = "coalesce(_rescued, cast(map() as map<string,string>))"
         kept = f"map_filter(map({pairs}), (k, v) -> not map_contains_key({rescued}, k))"

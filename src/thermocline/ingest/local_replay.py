@@ -144,9 +144,9 @@ def _find_positions(
     import numpy as np
     import pyarrow as pa
 
-    from thermocline.engine.duck import scan
+    from thermocline.engine.duck import build_scan
 
-    source = scan(lake.state(table).metadata_location, draft.head(table))
+    source = build_scan(lake.state(table).metadata_location, draft.head(table))
     connection = lake.duck.connect()
     try:
         connection.register("_tc_ids", pa.table({"id": pa.array(ids, pa.string())}))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.ingest.value_expressions import FlawExpression, literal, scalar, spark_type
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def conversion_flaws(
         case Struct(fields), spark.StructType():
             there = {member.name: member.dataType for member in found.fields}
             for field in fields:
-                here, name = f"{it}.{quoted(field.name)}", f"{path}.{field.name}"
+                here, name = f"{it}.{quote_identifier(field.name)}", f"{path}.{field.name}"
                 if field.required:
                     lacks = f"{it} is not null" + (
                         f" and {here} is null" if field.name in there else ""
@@ -162,7 +162,7 @@ def _member_expression(
 ) -> str:
     if name not in there:
         return f"cast(null as {spark_type(type_)})"
-    return convert(type_, f"{it}.{quoted(name)}", there[name], depth)
+    return convert(type_, f"{it}.{quote_identifier(name)}", there[name], depth)
 
 
 def _convert_scalar(type_: Type, it: str, found: DataType) -> str:

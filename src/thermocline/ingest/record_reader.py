@@ -12,12 +12,12 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.ingest import value_expressions
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.lines import FLAW, NumberedFiles, read_numbered_lines
-from thermocline.ingest.parquet import read_parquet
 from thermocline.ingest.source import Source
+from thermocline.ingest.spark_parquet import read_parquet
 from thermocline.ingest.validation import RAW, UnknownFields, empty_frame, validate
 from thermocline.ingest.value_expressions import FlawExpression, literal, member
 
@@ -110,7 +110,7 @@ def parse_objects(lines: DataFrame, contract: Contract) -> TextRecords:
     texts = {column.name: member(OBJECT, column.name) for column in contract.columns}
     # As many members as there are values: then each is known, there once, and readable. Only the
     # other records are worth the search for a name among their members.
-    filled = " + ".join(f"if({quoted(name)} is null, 0, 1)" for name in texts) or "0"
+    filled = " + ".join(f"if({quote_identifier(name)} is null, 0, 1)" for name in texts) or "0"
     odd = f"coalesce(size({OBJECT}) <> {filled}, false)"
     names = f"map_keys({OBJECT})"
     twice = f"({MISMATCH} and size(array_distinct({names})) < size({OBJECT}))"
@@ -192,7 +192,7 @@ def convert_and_validate(
     columns = contract.columns
     frame, texts = found.frame, dict(found.texts)
     nested = [column for column in columns if value_expressions.is_nested(column.type)]
-    shapes = {column.name: quoted(f"__tc_shape_{i}") for i, column in enumerate(nested)}
+    shapes = {column.name: quote_identifier(f"__tc_shape_{i}") for i, column in enumerate(nested)}
     # A projection each for shapes, values and reasons: Spark then computes each of them once.
     frame = frame.selectExpr(
         "*",
@@ -202,7 +202,7 @@ def convert_and_validate(
         "*",
         *(
             f"{value_expressions.value(c.type, shapes.get(c.name, texts[c.name]))}"
-            f" as {quoted(c.name)}"
+            f" as {quote_identifier(c.name)}"
             for c in columns
         ),
     )
@@ -212,7 +212,7 @@ def convert_and_validate(
     for column in columns:
         name, type_ = column.name, column.type
         if str(type_) != "string":
-            typed_by = shapes.get(name, quoted(name))
+            typed_by = shapes.get(name, quote_identifier(name))
             flaw = value_expressions.unreadable_flaw(name, type_, texts[name], typed_by)
             flaws.append(replace(flaw, when=f"({MISMATCH} and {flaw.when})"))
         if name in shapes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from thermocline.contract.definition import Contract, DriftMode
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.errors import BadInput, CommitUnknown
 from thermocline.ingest import drift, local_replay
 from thermocline.ingest.corrections import Correction, editable_fields
@@ -282,7 +282,7 @@ class Replay:
             **(MESSAGE if self.source.has_messages else {}),
         }
         columns = [
-            f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"
+            f"{filled.get(column.name, quote_identifier(column.name))} as {quote_identifier(column.name)}"
             for column in contract.table_columns
         ]
         rows = good.selectExpr(*columns)

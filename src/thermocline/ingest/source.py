@@ -26,9 +26,9 @@ KINDS = {
     "postgres": "thermocline.ingest.postgres.source",
     "api": "thermocline.ingest.api.source",
 }
-_COMMON = ("name", "kind", "target", "badShare", "batch", "description")
-_FILES = ("path", "pattern", "format", "options", "maxLineBytes", "settle", "lane")
-ENGINES = ("auto", "spark")
+_COMMON_KEYS = ("name", "kind", "target", "badShare", "batch", "description")
+_FILE_KEYS = ("path", "pattern", "format", "options", "maxLineBytes", "settle", "lane")
+LANES = ("auto", "spark")
 
 
 @dataclass(frozen=True)
@@ -206,14 +206,14 @@ class SettingsReader:
             self.report_flaw(key, f"{quote(value)} is not in this version", hint)
         return value
 
-    def number(self, key: str, default: float, least: float, most: float) -> float:
+    def number(self, key: str, default: float, minimum: float, maximum: float) -> float:
         """A number within bounds, both included."""
         value: object = self.data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.report_flaw(key, f"{quote(value)} is not a number")
             return default
-        if not least <= value <= most:
-            self.report_flaw(key, f"{value:g} is not between {least:g} and {most:g}")
+        if not minimum <= value <= maximum:
+            self.report_flaw(key, f"{value:g} is not between {minimum:g} and {maximum:g}")
             return default
         number: float = value
         return number
@@ -239,7 +239,7 @@ class SettingsReader:
 def _read_source(fields: SettingsReader, path: Path, warehouse: str | None) -> Source:
     kind = fields.one_of("kind", "files", tuple(KINDS))
     module = _load_module(kind)
-    known = (*_COMMON, *(module.KEYS if module else _FILES))
+    known = (*_COMMON_KEYS, *(module.KEYS if module else _FILE_KEYS))
     for key in fields.data:
         if key not in known:
             fields.report.add((key,), "", f"unknown {quote(key)}", did_you_mean(key, known))
@@ -262,7 +262,7 @@ def _read_source(fields: SettingsReader, path: Path, warehouse: str | None) -> S
         options=_read_options(fields),
         max_line_bytes=int(fields.number("maxLineBytes", MAX_LINE_BYTES, 1, 1 << 30)),
         settle=fields.number("settle", 0, 0, 86_400),
-        lane=fields.one_of("lane", "auto", ENGINES),
+        lane=fields.one_of("lane", "auto", LANES),
     )
 
 
@@ -294,14 +294,14 @@ def _read_target(fields: SettingsReader) -> str:
 
 
 def _read_limits(fields: SettingsReader) -> BatchLimits:
-    given = SettingsReader(fields.mapping("batch"), fields.report, fields.project)
-    for key in given.data:
+    limits = SettingsReader(fields.mapping("batch"), fields.report, fields.project)
+    for key in limits.data:
         if key not in {"rows", "bytes"}:
             hint = did_you_mean(key, ("rows", "bytes"))
             fields.report.add(("batch", key), "batch", f"unknown {quote(key)}", hint)
     return BatchLimits(
-        int(given.number("rows", BatchLimits.rows, 1, 1 << 40)),
-        int(given.number("bytes", BatchLimits.bytes, 1, 1 << 50)),
+        int(limits.number("rows", BatchLimits.rows, 1, 1 << 40)),
+        int(limits.number("bytes", BatchLimits.bytes, 1, 1 << 50)),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.ingest import batch_stats, quarantine
 from thermocline.ingest.debezium import NOT_SENT
 from thermocline.ingest.lines import NOT_TEXT, TOO_LONG
@@ -38,7 +38,7 @@ def bronze_columns(batch: Batch, now: datetime) -> list[str]:
     if batch.source.has_messages:
         filled |= MESSAGE
     return [
-        f"{filled.get(column.name, quoted(column.name))} as {quoted(column.name)}"
+        f"{filled.get(column.name, quote_identifier(column.name))} as {quote_identifier(column.name)}"
         for column in batch.contract.table_columns
     ]
 

@@ -3,7 +3,7 @@
 What a record means is said once, in Spark SQL (`read`, `values`, `judge`). This is a shortcut to
 the same rows, and it takes all records of a batch or none: whatever is bad, unusual, or of a type
 for which both ways were not shown to agree is declined, and the batch goes the long way.
-`tests/integration/test_plain.py` holds the two against each other.
+`tests/integration/test_json_parity.py` holds the two against each other.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _convert_column(name: str, type_: Type, column: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from thermocline.engine.arrow import list_array, struct_array
+    from thermocline.engine.arrow import build_list_array, build_struct_array
 
     def all_are(good: pa.Array) -> None:
         if pc.all(good).as_py() is False:
@@ -177,12 +177,12 @@ def _convert_column(name: str, type_: Type, column: pa.Array) -> pa.Array:
                     raise NeedsSpark(f"{name}.{field.name} is missing")
                 members.append(_convert_column(name, field.type, member))
             kinds = [(f.name, m.type) for f, m in zip(fields, members, strict=True)]
-            return struct_array(members, pa.struct(kinds), column)
+            return build_struct_array(members, pa.struct(kinds), column)
         case List(element, required):
             elements = column.flatten()
             if required and elements.null_count:
                 raise NeedsSpark(f"{name} has an element that is missing")
-            return list_array(_convert_column(name, element, elements), column)
+            return build_list_array(_convert_column(name, element, elements), column)
     return column
 
 

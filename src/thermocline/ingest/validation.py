@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.check.violating_rows import row_breaks, row_reasons
 from thermocline.contract.definition import INGEST_COLUMNS, MESSAGE_COLUMNS, Contract, DriftMode
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.ingest.value_expressions import FlawExpression, spark_type
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def validate(
         f"{stray.names} as {UNKNOWN_FIELDS}",
         f"{rescued} as {RESCUED}",
         *carried,
-        *(quoted(column.name) for column in contract.columns),
+        *(quote_identifier(column.name) for column in contract.columns),
     )
 
 
@@ -79,7 +79,7 @@ def reject_unknown_fields(frame: DataFrame) -> DataFrame:
     reasons = f"if({HAS_DRIFT} and size({REASONS}) = 0, array({said}), {REASONS})"
     kept = (name for name in frame.columns if name not in {BAD, REASONS, HAS_DRIFT})
     return frame.selectExpr(
-        *(quoted(name) for name in kept),
+        *(quote_identifier(name) for name in kept),
         f"{BAD} or {HAS_DRIFT} as {BAD}",
         f"{reasons} as {REASONS}",
         f"false as {HAS_DRIFT}",
@@ -88,7 +88,7 @@ def reject_unknown_fields(frame: DataFrame) -> DataFrame:
 
 def empty_frame(spark: SparkSession, contract: Contract) -> DataFrame:
     """No rows, in the same form."""
-    columns = [f"{quoted(c.name)} {spark_type(c.type)}" for c in contract.columns]
+    columns = [f"{quote_identifier(c.name)} {spark_type(c.type)}" for c in contract.columns]
     fixed = (
         f"{FILE} int, {POSITION} long, {RAW} string, {BAD} boolean, {REASONS} array<string>, "
         f"{HAS_DRIFT} boolean, "

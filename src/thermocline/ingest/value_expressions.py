@@ -14,7 +14,7 @@ from datetime import datetime
 from thermocline.contract.definition import Contract
 from thermocline.contract.problems import Problem
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.errors import ContractError
 
 STRICT_JSON = (
@@ -68,7 +68,7 @@ def spark_type(type_: Type) -> str:
         case Fixed():
             return "binary"
         case Struct(fields):
-            inner = ",".join(f"{quoted(f.name)}:{spark_type(f.type)}" for f in fields)
+            inner = ",".join(f"{quote_identifier(f.name)}:{spark_type(f.type)}" for f in fields)
             return f"struct<{inner}>"
         case List(element):
             return f"array<{spark_type(element)}>"
@@ -214,7 +214,7 @@ def _nested_to_text(type_: Type, it: str, depth: int = 0) -> str:
     match type_:
         case Struct(fields):
             members = ", ".join(
-                f"{literal(f.name)}, {_nested_to_text(f.type, f'{it}.{quoted(f.name)}', depth)}"
+                f"{literal(f.name)}, {_nested_to_text(f.type, f'{it}.{quote_identifier(f.name)}', depth)}"
                 for f in fields
             )
             return f"if({it} is null, null, named_struct({members}))"

@@ -1,7 +1,7 @@
 """Bookmarks: what a table has consumed, kept in the same commit as the data.
 
 A bookmark is a JSON object in a snapshot's summary: for a model, each source table's snapshot id;
-for an ingested table, the files (or offsets) of that batch. Commits of maintenance carry none, so
+for an ingested table, the files (or offsets) of that batch. GroupCommit of maintenance carry none, so
 the newest one on a ref's ancestry counts.
 """
 

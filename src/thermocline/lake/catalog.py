@@ -123,7 +123,7 @@ def connect(settings: Settings) -> Catalog:
     from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
 
-    from thermocline.lake.timed_catalog import MonotonicRestCatalog, MonotonicSqlCatalog
+    from thermocline.lake.monotonic_catalog import MonotonicRestCatalog, MonotonicSqlCatalog
 
     # Connecting for the first time makes the catalog's tables. Of several processes that do so at
     # once one wins; for the others the tables are there when they look again.

@@ -11,7 +11,7 @@ import sqlite3
 from contextlib import closing, suppress
 from pathlib import Path
 
-from thermocline.engine.duck import literal
+from thermocline.engine.duck import quote_literal
 from thermocline.errors import TablesElsewhere
 from thermocline.lake.locations import is_same_file
 
@@ -35,7 +35,7 @@ def record_statements(path: Path) -> tuple[str, ...]:
     return (
         "CREATE TABLE IF NOT EXISTS thermocline_home (path TEXT NOT NULL)",
         "DELETE FROM thermocline_home",
-        f"INSERT INTO thermocline_home VALUES ({literal(_resolve_path(path))})",
+        f"INSERT INTO thermocline_home VALUES ({quote_literal(_resolve_path(path))})",
     )
 
 

@@ -48,7 +48,7 @@ def diff_snapshots(
 
     from thermocline.lake import filediff, read_schema, rowdiff
     from thermocline.lake.changeset import ChangeSet
-    from thermocline.lake.datafile import DataFileReader
+    from thermocline.lake.data_file_reader import DataFileReader
 
     after = schema or read_schema.schema_at(table, end)
     before = None if start is None else read_schema.schema_at(table, start)

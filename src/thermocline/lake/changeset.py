@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from thermocline.engine import arrow
-from thermocline.engine.frames import Frames
+from thermocline.engine.frames import ArrowConvertible
 from thermocline.lake import rowdiff
 
 _SHOWN_ROWS = 10
@@ -27,7 +27,7 @@ class ChangedCell(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChangeSet(Frames):
+class ChangeSet(ArrowConvertible):
     """The net row changes from one snapshot of a table to another.
 
     `inserts` and `deletes` are rows; `before` and `after` are the two sides of the updates, row by
@@ -79,7 +79,9 @@ class ChangeSet(Frames):
     def as_dict(self, limit: int | None = None) -> dict[str, Any]:
         """The change as JSON values, with at most `limit` rows of each kind; counts are whole."""
         pairs = zip(
-            arrow.json_rows(self.before, limit), arrow.json_rows(self.after, limit), strict=True
+            arrow.to_json_rows(self.before, limit),
+            arrow.to_json_rows(self.after, limit),
+            strict=True,
         )
         return {
             "table": self.table,
@@ -88,9 +90,9 @@ class ChangeSet(Frames):
             "key": list(self.key),
             "columns": self.columns,
             "counts": self.counts,
-            "inserts": list(arrow.json_rows(self.inserts, limit)),
+            "inserts": list(arrow.to_json_rows(self.inserts, limit)),
             "updates": [{"before": before, "after": after} for before, after in pairs],
-            "deletes": list(arrow.json_rows(self.deletes, limit)),
+            "deletes": list(arrow.to_json_rows(self.deletes, limit)),
         }
 
     def to_arrow(self) -> pa.Table:
@@ -109,9 +111,9 @@ class ChangeSet(Frames):
 
     def _repr_html_(self) -> str:
         rows = [
-            *(("+", row, {}) for row in arrow.json_rows(self.inserts, _SHOWN_ROWS)),
+            *(("+", row, {}) for row in arrow.to_json_rows(self.inserts, _SHOWN_ROWS)),
             *_html_updates(self),
-            *(("−", row, {}) for row in arrow.json_rows(self.deletes, _SHOWN_ROWS)),
+            *(("−", row, {}) for row in arrow.to_json_rows(self.deletes, _SHOWN_ROWS)),
         ]
         head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *self.columns))
         body = "".join(
@@ -133,8 +135,8 @@ def _change_column_name(rows: pa.Table) -> str:
 
 
 def _html_updates(changes: ChangeSet) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    before = arrow.json_rows(changes.before, _SHOWN_ROWS)
-    for old, new in zip(before, arrow.json_rows(changes.after, _SHOWN_ROWS), strict=True):
+    before = arrow.to_json_rows(changes.before, _SHOWN_ROWS)
+    for old, new in zip(before, arrow.to_json_rows(changes.after, _SHOWN_ROWS), strict=True):
         yield "~", new, {name: value for name, value in old.items() if value != new[name]}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from thermocline.engine.py4j_errors import jvm_ended
+from thermocline.engine.py4j_errors import explain_dead_jvm
 from thermocline.errors import (
     CommitConflict,
     DiskFull,
@@ -75,7 +75,7 @@ def commit_failure(table: str, failure: Exception | None) -> ThermoclineError:
         return Permanent(
             f"The write to {table} ended without a commit.", "This is a bug; please report it."
         )
-    if (ended := jvm_ended(failure)) is not None:
+    if (ended := explain_dead_jvm(failure)) is not None:
         return ended
     if (full := disk_error(failure)) is not None:
         return full

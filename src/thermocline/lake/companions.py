@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from thermocline.errors import BadInput, NotFound
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import refs, time_travel
-from thermocline.lake.atomic import TableChange
+from thermocline.lake.atomic_commit import TableChange
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 
 if TYPE_CHECKING:

@@ -17,23 +17,23 @@ from thermocline.engine.spark import CATALOG
 from thermocline.errors import BadInput, CommitConflict, Permanent
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, refs, run_branches
-from thermocline.lake.atomic import SessionWriter, TableChange, retrying
+from thermocline.lake.atomic_commit import SessionWriter, TableChange, retrying
 from thermocline.lake.commit_failures import MainMoved
 from thermocline.lake.consumption import Consumption, ConsumptionRows
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft_writes import DraftWrites
-from thermocline.lake.liveness import RunLock
 from thermocline.lake.metadata import MAIN
+from thermocline.lake.metadata_updates import SequenceNumberTaken
 from thermocline.lake.naming import RUN_PREFIX
-from thermocline.lake.next_metadata import SequenceNumberTaken
+from thermocline.lake.run_locks import RunLock
 
 if TYPE_CHECKING:
+    from thermocline.lake.data_file_writer import DataFileWriter
     from thermocline.lake.file_commit import PendingCommit
-    from thermocline.lake.filechange import Made
     from thermocline.lake.lake import Lake
     from thermocline.lake.metadata import TableState
     from thermocline.lake.retention import Expiry
-    from thermocline.lake.writing import DataFileWriter
+    from thermocline.lake.snapshot_producer import Made
 
 
 @dataclass(frozen=True)

@@ -22,13 +22,13 @@ from thermocline.lake.crash_points import crash_point, crash_when_written
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from thermocline.lake.datafile import Positions
+    from thermocline.lake.data_file_reader import Positions
+    from thermocline.lake.data_file_writer import DataFileWriter, Rows
     from thermocline.lake.file_commit import PendingCommit
-    from thermocline.lake.filechange import FileChange
     from thermocline.lake.lake import Lake
     from thermocline.lake.metadata import Snapshot
-    from thermocline.lake.rewrite import Partitions
-    from thermocline.lake.writing import DataFileWriter, Rows
+    from thermocline.lake.overwrite import Partitions
+    from thermocline.lake.snapshot_producer import FileChange
 
 _SPARK_PROPERTY_PREFIX = "spark.sql.iceberg.snapshot-property."
 
@@ -109,9 +109,9 @@ class DraftWrites(ABC):
         self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
     ) -> int:
         """Put rows of this process in the place of everything there is on the branch."""
-        from thermocline.lake import rewrite
+        from thermocline.lake import overwrite
 
-        return self._rewrite(table, partial(rewrite.everything, rows=rows), bookmark, operation)
+        return self._rewrite(table, partial(overwrite.everything, rows=rows), bookmark, operation)
 
     def replace_partitions(
         self,
@@ -123,9 +123,9 @@ class DraftWrites(ABC):
         operation: str,
     ) -> int:
         """Put rows of this process in the place of these partitions, or of those they lie in."""
-        from thermocline.lake import rewrite
+        from thermocline.lake import overwrite
 
-        make = partial(rewrite.partitions, rows=rows, wanted=partitions)
+        make = partial(overwrite.partitions, rows=rows, wanted=partitions)
         return self._rewrite(table, make, bookmark, operation)
 
     def replace_rows(
@@ -140,9 +140,9 @@ class DraftWrites(ABC):
         notes: Mapping[str, str] | None = None,
     ) -> int:
         """Add rows of this process and take out those at positions in files, by their paths."""
-        from thermocline.lake import rewrite
+        from thermocline.lake import overwrite
 
-        make = partial(rewrite.rows_at, rows=rows, gone=gone, on_read=on_read)
+        make = partial(overwrite.rows_at, rows=rows, gone=gone, on_read=on_read)
         return self._rewrite(table, make, bookmark, operation, notes or {})
 
     def replace_files(
@@ -155,9 +155,9 @@ class DraftWrites(ABC):
         operation: str,
     ) -> int:
         """Put rows of this process in the place of the data files at some paths, or of none."""
-        from thermocline.lake import rewrite
+        from thermocline.lake import overwrite
 
-        make = partial(rewrite.files_at, rows=rows, paths=paths)
+        make = partial(overwrite.files_at, rows=rows, paths=paths)
         return self._rewrite(table, make, bookmark, operation)
 
     def change_files(
@@ -214,7 +214,7 @@ class DraftWrites(ABC):
 
         They are whole when the block ends, and removed when it fails.
         """
-        from thermocline.lake.writing import DataFileWriter
+        from thermocline.lake.data_file_writer import DataFileWriter
 
         files = DataFileWriter(self.lake.iceberg(table))
         try:

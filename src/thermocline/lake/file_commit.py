@@ -1,4 +1,4 @@
-"""Commits of files that this process has written: one snapshot, by one change of the catalog."""
+"""GroupCommit of files that this process has written: one snapshot, by one change of the catalog."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from thermocline.errors import CommitConflict
-from thermocline.lake import atomic, refs, writing
-from thermocline.lake.atomic import TableChange, retrying
+from thermocline.lake import atomic_commit, data_file_writer, refs
+from thermocline.lake.atomic_commit import TableChange, retrying
 from thermocline.lake.bookmark import COMMIT
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from thermocline.lake.filechange import FileChange, Made
+    from thermocline.lake.snapshot_producer import FileChange, Made
 
 
 class _ConcurrentCommit(CommitConflict):
@@ -45,33 +45,33 @@ class PendingCommit:
 
     def on(self, table: Table, parent: int) -> Made:
         """Write the snapshot's manifests on top of another snapshot of the table."""
-        from thermocline.lake.filechange import snapshot_of
+        from thermocline.lake.snapshot_producer import snapshot_of
 
-        if writing.layout_ids(table) != self.shape:
+        if data_file_writer.layout_ids(table) != self.shape:
             raise TableLayoutChanged(".".join(table.name()))
         return snapshot_of(table, self.change, parent, self.properties, self.id)
 
 
-def add_written_files(files: writing.DataFileWriter) -> Callable[[Table], FileChange]:
+def add_written_files(files: data_file_writer.DataFileWriter) -> Callable[[Table], FileChange]:
     """The change that adds files that are written, where they still fit the table."""
 
     def change(table: Table) -> FileChange:
-        from thermocline.lake.filechange import FileChange
+        from thermocline.lake.snapshot_producer import FileChange
 
-        if writing.layout_ids(table) != files.shape:
+        if data_file_writer.layout_ids(table) != files.shape:
             raise TableLayoutChanged(".".join(table.name()))
         return FileChange(files.done, appends=True)
 
     return change
 
 
-def append_rows(rows: writing.Rows) -> Callable[[Table], FileChange]:
+def append_rows(rows: data_file_writer.Rows) -> Callable[[Table], FileChange]:
     """The change that adds rows, which are written when it is made."""
 
     def change(table: Table) -> FileChange:
-        from thermocline.lake.filechange import FileChange
+        from thermocline.lake.snapshot_producer import FileChange
 
-        return FileChange(writing.write_files(table, rows), appends=True)
+        return FileChange(data_file_writer.write_files(table, rows), appends=True)
 
     return change
 
@@ -81,7 +81,7 @@ def prepare_commit(
 ) -> PendingCommit:
     """Write what a change writes, for a commit that comes later."""
     number = table.metadata.new_snapshot_id()
-    return PendingCommit(make(table), properties, writing.layout_ids(table), number)
+    return PendingCommit(make(table), properties, data_file_writer.layout_ids(table), number)
 
 
 def commit_files(
@@ -100,7 +100,7 @@ def commit_files(
     for again in retrying(_ConcurrentCommit):
         with again:
             table = load()
-            if pending is None or pending.shape != writing.layout_ids(table):
+            if pending is None or pending.shape != data_file_writer.layout_ids(table):
                 pending = prepare_commit(table, make, properties)
             _try_commit(load, table, pending, branch)
             return pending.id
@@ -115,7 +115,9 @@ def _try_commit(
         raise CommitConflict(f"The branch {branch} of {name} is gone.", "Run again.")
     made = pending.on(table, ref.snapshot_id)
     try:
-        atomic.commit_all(table.catalog, snapshot_changes(table, made, branch, ref.snapshot_id))
+        atomic_commit.commit_all(
+            table.catalog, snapshot_changes(table, made, branch, ref.snapshot_id)
+        )
     except CommitConflict as error:
         # Somebody took the branch, or the number that our snapshot was to have. Or an earlier
         # attempt of ours did land, and its answer was lost.
@@ -143,7 +145,7 @@ def snapshot_changes(table: Table, made: Made, branch: str, was: int | None) -> 
         AssertTableUUID,
     )
 
-    schema, spec, order = writing.layout_ids(table)
+    schema, spec, order = data_file_writer.layout_ids(table)
     same = (
         AssertTableUUID(uuid=table.metadata.table_uuid),
         AssertCurrentSchemaId(current_schema_id=schema),

@@ -18,7 +18,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
 
 from thermocline.errors import NotFound, Permanent
-from thermocline.lake.manifests import Manifests, is_live, lists_data, places
+from thermocline.lake.manifest_pruning import Manifests, is_live, lists_data, places
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

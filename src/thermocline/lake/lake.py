@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from thermocline.engine.duck import DuckEngine
 from thermocline.engine.spark import SparkEngine
-from thermocline.lake import atomic, catalog, catalog_identity, commit_times, metadata
+from thermocline.lake import atomic_commit, catalog, catalog_identity, commit_times, metadata
 from thermocline.lake.draft import Draft
 from thermocline.lake.metadata import MAIN, MetadataFileMissing, TableState
 from thermocline.lake.naming import validate_table_name
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from thermocline.config import Settings
     from thermocline.contract import Contract
-    from thermocline.lake.atomic import SessionWriter, TableChange
+    from thermocline.lake.atomic_commit import SessionWriter, TableChange
     from thermocline.lake.consumption_store import ConsumptionStore
-    from thermocline.lake.groupcommit import Commits
+    from thermocline.lake.groupcommit import GroupCommit
     from thermocline.lake.retention import RetentionPolicy
 
 T = TypeVar("T")
@@ -124,16 +124,20 @@ class Lake:
 
     def iceberg(self, table: str) -> Table:
         """A table as it is now, as PyIceberg's object."""
-        return atomic.load(self.catalog, validate_table_name(table))
+        return atomic_commit.load(self.catalog, validate_table_name(table))
 
     def mend_times(self, table: str) -> None:
         """Put a table's commit times in order, by a new metadata file with the same snapshots."""
-        for again in atomic.retrying(atomic.PointerMoved):
+        for again in atomic_commit.retrying(atomic_commit.PointerMoved):
             with again:
                 iceberg, state = self.iceberg(table), self.state(table)
                 if iceberg.metadata_location != state.metadata_location:
-                    raise atomic.PointerMoved(f"{table} was changed meanwhile.", "Run again.")
-                atomic.replace_metadata(self.catalog, iceberg, commit_times.repair_times(state))
+                    raise atomic_commit.PointerMoved(
+                        f"{table} was changed meanwhile.", "Run again."
+                    )
+                atomic_commit.replace_metadata(
+                    self.catalog, iceberg, commit_times.repair_times(state)
+                )
 
     def ensure(self, contract: Contract) -> list[str]:
         """Create the table or bring it to its contract; says what was changed.
@@ -152,7 +156,7 @@ class Lake:
 
         What `alongside` writes to a SQL catalog's database is in the same transaction.
         """
-        atomic.commit_all(self.catalog, changes, alongside)
+        atomic_commit.commit_all(self.catalog, changes, alongside)
 
     @cached_property
     def beside(self) -> ConsumptionStore | None:
@@ -178,11 +182,11 @@ class Lake:
         )  # fmt: skip
 
     @cached_property
-    def commits(self) -> Commits:
+    def group_commit(self) -> GroupCommit:
         """Commits that many processes make to one table, without getting in each other's way."""
-        from thermocline.lake.groupcommit import Commits
+        from thermocline.lake.groupcommit import GroupCommit
 
-        return Commits(self.catalog, self)
+        return GroupCommit(self.catalog, self)
 
     def draft(self, run: str, into: str = MAIN, *, late_branches: bool = False) -> Draft:
         """A private branch over the tables that a run will touch."""

@@ -12,7 +12,7 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.typedef import Record
 
 from thermocline.lake.filediff import snapshot_of
-from thermocline.lake.manifests import Manifests, Places, is_live, lists_data
+from thermocline.lake.manifest_pruning import Manifests, Places, is_live, lists_data
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile

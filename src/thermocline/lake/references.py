@@ -18,7 +18,7 @@ from thermocline.errors import Permanent
 from thermocline.lake import avro, puffin
 from thermocline.lake.avro import AvroFile
 from thermocline.lake.locations import normalize_location
-from thermocline.lake.path_deletes import PATH_ID, Rewritten, rewritten
+from thermocline.lake.position_deletes import PATH_ID, Rewritten, rewritten
 
 T = TypeVar("T")
 Raw = Mapping[str, Any]

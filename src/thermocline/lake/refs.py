@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from thermocline.errors import BadInput, NotFound
-from thermocline.lake.atomic import TableChange
+from thermocline.lake.atomic_commit import TableChange
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.naming import validate_ref_name
 

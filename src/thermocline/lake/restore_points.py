@@ -18,7 +18,7 @@ from thermocline.lake import companions, refs
 from thermocline.lake.commit_times import from_ms
 
 if TYPE_CHECKING:
-    from thermocline.lake.atomic import TableChange
+    from thermocline.lake.atomic_commit import TableChange
     from thermocline.lake.metadata import Snapshot, TableState
 
 _FORMATS = {"hourly": "%Y-%m-%dT%H", "daily": "%Y-%m-%d"}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import restore_points, run_branches
-from thermocline.lake.atomic import TableChange
+from thermocline.lake.atomic_commit import TableChange
 from thermocline.lake.commit_times import from_ms, now_ms
 from thermocline.lake.consumption import RowMoves
 from thermocline.lake.metadata import MAIN, Snapshot, TableState

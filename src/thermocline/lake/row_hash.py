@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 
 if TYPE_CHECKING:
     import duckdb
@@ -35,7 +35,7 @@ class RowHasher:
         """Return the number of rows and the sum of their hashes."""
         if not rows.num_columns or not rows.num_rows:
             return RowSum(rows.num_rows)
-        texts = (f"CAST({quoted(name)} AS VARCHAR)" for name in rows.column_names)
+        texts = (f"CAST({quote_identifier(name)} AS VARCHAR)" for name in rows.column_names)
         row = " || ".join(f"coalesce(strlen({it}) || ':' || {it}, '-')" for it in texts)
         self._duck.register("rows", rows)
         found = self._duck.execute(

@@ -100,9 +100,9 @@ def _number_values(chunks: list[pa.Array]) -> Numbers:
         elements = _number_values([chunk.flatten() for chunk in chunks])
         return _number_runs(chunks, elements)
     if pt.is_map(kind):
-        keys, values = zip(*(arrow.map_entries(chunk) for chunk in chunks), strict=True)
+        keys, values = zip(*(arrow.flatten_map(chunk) for chunk in chunks), strict=True)
         entries = number_rows([list(keys), list(values)])
-        counts = np.concatenate([arrow.lengths(chunk) for chunk in chunks])
+        counts = np.concatenate([arrow.count_elements(chunk) for chunk in chunks])
         owner = np.repeat(np.arange(len(counts)), counts)
         return _number_runs(chunks, entries[np.lexsort((entries, owner))])
     if pt.is_floating(kind):
@@ -113,7 +113,7 @@ def _number_values(chunks: list[pa.Array]) -> Numbers:
 
 def _number_runs(chunks: list[pa.Array], elements: Numbers) -> Numbers:
     """Number lists by their elements' numbers: each list is one run of bytes."""
-    counts = np.concatenate([arrow.lengths(chunk) for chunk in chunks])
+    counts = np.concatenate([arrow.count_elements(chunk) for chunk in chunks])
     offsets = np.concatenate(([0], np.cumsum(counts))) * elements.itemsize
     runs = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(),

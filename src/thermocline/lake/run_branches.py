@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.config import private_files
 from thermocline.errors import ThermoclineError
-from thermocline.lake import liveness, refs
+from thermocline.lake import refs, run_locks
 from thermocline.lake.commit_times import now_ms
 from thermocline.lake.naming import RUN_PREFIX, run_start_ms
 from thermocline.telemetry import log, one_line
@@ -69,7 +69,7 @@ def find_unpublished_runs(
             tuple(sorted(state.table for state in having)),
             _moment(run_start_ms(run) or 0),
             _moment(max(_last_activity_ms(state, RUN_PREFIX + run) for state in having)),
-            liveness.is_working(lake.settings.project, run),
+            run_locks.is_working(lake.settings.project, run),
         )
         for run, having in sorted(found.items())
     ]
@@ -86,7 +86,7 @@ def find_dead_branches(
         run = run_of(name)
         if run is None or name in ours or _last_activity_ms(state, name) >= before_ms:
             continue
-        if not liveness.is_working(lake.settings.project, run):
+        if not run_locks.is_working(lake.settings.project, run):
             yield name, ref.snapshot
 
 
@@ -102,19 +102,19 @@ def drop_branch(lake: Lake, branch: str, tables: Collection[str]) -> list[str]:
 def drop_run(lake: Lake, run: UnpublishedRun) -> None:
     """Remove a run's branches from all tables. Main stays as it is."""
     drop_branch(lake, run.branch, run.tables)
-    liveness.forget_run(lake.settings.project, run.run)
+    run_locks.forget_run(lake.settings.project, run.run)
 
 
 def expire_dead_runs(lake: Lake) -> list[str]:
     """Drop what runs left that are older than `lake.retention.dead_after`; says which runs."""
     project, before = lake.settings.project, _moment(now_ms() - lake.keep.dead_ms)
-    files, found = liveness.known_runs(project), find_unpublished_runs(lake)
+    files, found = run_locks.known_runs(project), find_unpublished_runs(lake)
     dead = [run for run in found if run.touched < before and not run.working]
     for run in dead:
         drop_run(lake, run)
     for name in set(files) - {run.run for run in found}:
-        if liveness.is_working(project, name) is False:
-            liveness.forget_run(project, name)  # it was killed before it had a branch, or after
+        if run_locks.is_working(project, name) is False:
+            run_locks.forget_run(project, name)  # it was killed before it had a branch, or after
     return [run.run for run in dead]
 
 

@@ -10,9 +10,9 @@ from thermocline.contract import evolution
 from thermocline.contract.definition import Contract
 from thermocline.errors import CommitConflict, ContractError
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import companions, evolve
+from thermocline.lake import companions, schema_evolution
 from thermocline.lake import schema as schemas
-from thermocline.lake.atomic import retrying
+from thermocline.lake.atomic_commit import retrying
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.naming import validate_table_name
@@ -161,7 +161,7 @@ def _evolve(lake: Lake, contract: Contract) -> list[str]:
     if table.metadata_location != state.metadata_location:
         raise CommitFailedException("the table changed while it was compared")
     with table.transaction() as transaction:
-        evolve.apply_changes(transaction, changes)
+        schema_evolution.apply_changes(transaction, changes)
         if outdated:
             transaction.set_properties(outdated)
     return [str(change) for change in changes]

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.spark import warehouse_uri
 from thermocline.errors import BadInput, NotFound, Permanent
-from thermocline.lake import catalog_identity, next_metadata
+from thermocline.lake import catalog_identity, metadata_updates
 from thermocline.lake.catalog import MAX_PARALLEL_REQUESTS, connect, load_file_io
 from thermocline.lake.crash_points import crash_point
-from thermocline.lake.groupcommit.entry import Files
+from thermocline.lake.groupcommit.entry import ReplaceFiles
 from thermocline.lake.groupcommit.entry_codec import encode_entry
 from thermocline.lake.groupcommit.queue import Queue
 from thermocline.lake.locations import Warehouse, is_same_file, normalize_location
 from thermocline.lake.metadata_files import decompress
+from thermocline.lake.pointer_swap import PointerChange, swap_pointers
 from thermocline.lake.references import ReferenceRewriter, RewrittenReferences
-from thermocline.lake.repoint import PointerChange, swap_pointers
 from thermocline.lake.sql_reader import SqlReader
 from thermocline.recover import relocation_catalog, snapshot_comparison
 from thermocline.recover.file_store import FileStore
@@ -207,7 +207,7 @@ class _RelocationRun:
         self._progress.step("write", total=len(self._tables))
         for table in self._tables:
             self._rewrite(table, writing=True)
-            self._put(table.target, next_metadata.dump(table.found.raw))
+            self._put(table.target, metadata_updates.dump(table.found.raw))
             self._progress.advance(1, table.name)
         self._progress.done(f"{sum(len(t.found.replaced) for t in self._tables):,} files")
 
@@ -260,7 +260,7 @@ class _RelocationRun:
         for each in table.waiting:
             entry = each.entry()
             gone = entry.replaces
-            if isinstance(gone, Files):
+            if isinstance(gone, ReplaceFiles):
                 files = ((where, references.moved(path)) for where, path in gone.files)
                 gone = replace(gone, files=frozenset(files))
             added = tuple(references.data_file(file) for file in entry.files)

@@ -14,7 +14,7 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from thermocline.errors import CheckFailed
 from thermocline.lake.locations import normalize_location
 from thermocline.lake.metadata import MAIN
-from thermocline.recover.contents import ContentSums
+from thermocline.recover.snapshot_checksums import ContentSums
 
 if TYPE_CHECKING:
     from thermocline.recover.file_store import FileStore

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
     from thermocline.serve.fleet.messages import TableVersion
     from thermocline.serve.result_cache import ResultCache
-    from thermocline.sql.guard import Question
+    from thermocline.sql.guard import GuardedQuery
 
 MAX_OLDER_ROWS = 500
 """So many rows of an older part are sent along with the question; with more it is not split."""
@@ -112,7 +112,7 @@ class CombinedQuery:
     sql: dict[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
-    def question(self) -> Question:
+    def question(self) -> GuardedQuery:
         """The question as a tree, made whenever somebody needs it."""
         found = self.split.combine(self.older)
         assert found is not None, "an older part that could not be put together was taken"
@@ -231,7 +231,7 @@ def split_at(prepared: PreparedQuery, where: Boundary) -> SplitQuery | None:
     return known if known.split is not None else None
 
 
-def _prepare_part(prepared: PreparedQuery, part: Question) -> PreparedQuery:
+def _prepare_part(prepared: PreparedQuery, part: GuardedQuery) -> PreparedQuery:
     """A part of a question, ready to be routed."""
     text = part.tree.sql(dialect=part.dialect, comments=False)
     return PreparedQuery(part, text, prepared.clock, prepared.day, prepared.now)

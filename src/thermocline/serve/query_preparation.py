@@ -18,7 +18,7 @@ from thermocline.serve.analysis.bare_functions import has_bare_names, refuse_bar
 from thermocline.serve.analysis.clock import Clock, pin_clock
 from thermocline.serve.analysis.time_range import UNBOUNDED, TimedTable, TimeRange, find_time_ranges
 from thermocline.serve.values import QueryRequest, TableHead
-from thermocline.sql.guard import Bounds, Question, Refused, guard
+from thermocline.sql.guard import GuardedQuery, QueryRefused, SyntaxLimits, guard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,7 +46,7 @@ class PreparedQuery:
     the lake.
     """
 
-    question: Question
+    question: GuardedQuery
     text: str
     clock: Clock
     day: date
@@ -119,7 +119,7 @@ def _to_timed_table(head: TableHead) -> TimedTable:
 class QueryPreparer:
     """Makes questions ready, and keeps the most recent ones, up to a number of bytes."""
 
-    def __init__(self, bounds: Bounds | None = None) -> None:
+    def __init__(self, bounds: SyntaxLimits | None = None) -> None:
         self._bounds = bounds
         self._cached: OrderedDict[tuple[object, ...], tuple[PreparedQuery, int]] = OrderedDict()
         self.bytes = 0
@@ -155,26 +155,30 @@ class QueryPreparer:
 
 
 def _prepare(
-    ask: QueryRequest, heads: Mapping[str, TableHead], now: datetime, bounds: Bounds | None
+    ask: QueryRequest, heads: Mapping[str, TableHead], now: datetime, bounds: SyntaxLimits | None
 ) -> PreparedQuery:
     from sqlglot import exp
 
     question = guard(ask.sql, ask.dialect, bounds)
     for mention in (each for some in question.tables.values() for each in some):
         if mention.args.get("version") or mention.args.get("when"):
-            raise Refused("A query cannot name a version.", "Give `snapshot` beside the query.")
+            raise QueryRefused(
+                "A query cannot name a version.", "Give `snapshot` beside the query."
+            )
     clock = pin_clock(question.tree, now)
     if ask.start_time is not None:
         _apply_start_time(question, ask, heads)
     if ask.table_id is not None and ask.table_id.lower() not in question.tables:
-        raise Refused("table_id is no table of the query.", "Leave it out, or name one of them.")
+        raise QueryRefused(
+            "table_id is no table of the query.", "Leave it out, or name one of them."
+        )
     text = question.tree.sql(dialect=question.dialect, comments=False)
     assert isinstance(question.tree, exp.Query)
     return PreparedQuery(question, text, clock, now.date(), now)
 
 
 def _apply_start_time(
-    question: Question, ask: QueryRequest, heads: Mapping[str, TableHead]
+    question: GuardedQuery, ask: QueryRequest, heads: Mapping[str, TableHead]
 ) -> None:
     """Leave out the rows before `start_time`: of the table that is named, or of all with a time."""
     from sqlglot import exp

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from thermocline.engine.query_types import no_rows
-from thermocline.engine.view_rewrite import private
+from thermocline.engine.query_types import build_empty_select
+from thermocline.engine.view_rewrite import private_view_name
 from thermocline.serve.fleet.messages import TableVersion
 from thermocline.serve.values import NO_SNAPSHOT, EngineName, LakeState
 from thermocline.sql.translate import Engine, translate
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
     from thermocline.serve.route import AccessPath
-    from thermocline.sql.guard import Question
+    from thermocline.sql.guard import GuardedQuery
 
 DIALECTS: dict[EngineName, Engine] = {
     "hot": "duckdb", "direct": "duckdb", "spark": "spark", "trino": "trino",
@@ -26,7 +26,7 @@ class Translatable(Protocol):
     """A question, and its translations by engine as far as they were asked for."""
 
     @property
-    def question(self) -> Question: ...
+    def question(self) -> GuardedQuery: ...
     @property
     def sql(self) -> dict[tuple[str, ...], str]: ...
 
@@ -36,7 +36,7 @@ def translate_query(
 ) -> tuple[str, Mapping[str, TableVersion]]:
     """Return the query in an engine's words, and what its table names stand for.
 
-    `catalog` is how Trino calls this lake. Raises Unfaithful.
+    `catalog` is how Trino calls this lake. Raises Untranslatable.
     """
     heads = lake_state.table_heads
     held = lake_state.hot_copies.get(access_path.node or "", {})
@@ -44,10 +44,10 @@ def translate_query(
     views: dict[str, TableVersion] = {}
     names: dict[str, exp.Expr | str] = {}
     for number, (table, snapshot) in enumerate(access_path.snapshots.items()):
-        view = table if dialect == "duckdb" else private(f"asked_{number}")
+        view = table if dialect == "duckdb" else private_view_name(f"asked_{number}")
         names[table] = view
         if snapshot == NO_SNAPSHOT:
-            names[table] = no_rows(heads[table].columns)
+            names[table] = build_empty_select(heads[table].columns)
             continue
         if dialect == "trino":
             names[table] = f"{catalog}.{table} FOR VERSION AS OF {snapshot}"

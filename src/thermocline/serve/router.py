@@ -43,8 +43,8 @@ from thermocline.serve.route_planner import RoutePlanner
 from thermocline.serve.table_access import TableAccess
 from thermocline.serve.values import Answer, Caller, EncodedRows, LakeState, QueryRequest
 from thermocline.serve.verify import Verifier
-from thermocline.sql.guard import Bounds
-from thermocline.sql.translate import Unfaithful
+from thermocline.sql.guard import SyntaxLimits
+from thermocline.sql.translate import Untranslatable
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -72,7 +72,7 @@ class QueryLimits:
     verify_share: float = 0.01
     split_rows: int = incremental_results.MIN_OLDER_ROWS
     dollars_per_second: float = 0.05 / 3600
-    bounds: Bounds | None = None
+    bounds: SyntaxLimits | None = None
 
 
 class Router:
@@ -152,10 +152,10 @@ class Router:
 
     async def answer_tree(self, tree: exp.Query, ask: QueryRequest, caller: Caller) -> Answer:
         """The answer to a query of our own making, without stored tables, in DuckDB's dialect."""
-        from thermocline.sql.guard import Question
+        from thermocline.sql.guard import GuardedQuery
 
         now = datetime.now(UTC)
-        question = Question(tree, "duckdb", {})
+        question = GuardedQuery(tree, "duckdb", {})
         prepared = PreparedQuery(question, tree.sql("duckdb"), Clock.INSTANT, now.date(), now)
         return await self._answer_prepared(prepared, ask, caller, time.perf_counter())
 
@@ -389,7 +389,7 @@ class Router:
 
         Raises Moved, when what is held where must be looked at again.
         """
-        unfaithful: Unfaithful | None = None
+        unfaithful: Untranslatable | None = None
         access_paths = order_paths(
             route.access_paths, self.fleet.lake_state.table_heads, self.fleet.count_running
         )
@@ -407,7 +407,7 @@ class Router:
                 )
             except CopyMoved:
                 raise
-            except Unfaithful as error:
+            except Untranslatable as error:
                 unfaithful = error
                 failures.append(FailedAttempt(access_path.engine, error.cause, "unfaithful"))
             except (EngineFailed, TimeoutError) as error:
@@ -425,7 +425,7 @@ class Router:
     def _can_others_answer(self, prepared: PreparedQuery, access_path: AccessPath) -> bool:
         """Whether an engine that is not asked now, as it is away, could answer the question."""
         for engine in self.fleet.configured_engines:
-            with contextlib.suppress(Unfaithful):
+            with contextlib.suppress(Untranslatable):
                 self.translate_for(prepared, replace(access_path, engine=engine, node=None))
                 return True
         return False

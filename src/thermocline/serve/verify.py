@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline import telemetry
 from thermocline.errors import ThermoclineError
-from thermocline.sql.translate import undetermined
+from thermocline.sql.translate import explain_nondeterminism
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
     from thermocline.serve.fleet.messages import QueryBudget, TableVersion
     from thermocline.serve.route import AccessPath
     from thermocline.serve.values import EncodedRows, Format, LakeState
-    from thermocline.sql.guard import Question
+    from thermocline.sql.guard import GuardedQuery
 
 MAX_CONCURRENT = 2
 RETRY_SECONDS = 1.0
@@ -51,7 +51,7 @@ class Verifier:
 
     def verify(
         self,
-        question: Question,
+        question: GuardedQuery,
         rows: EncodedRows,
         access_path: AccessPath,
         sql: str,
@@ -65,7 +65,7 @@ class Verifier:
         """
         if format not in ("json", "trino") or len(self._tasks) >= MAX_CONCURRENT:
             return
-        if undetermined(question) is not None:
+        if explain_nondeterminism(question) is not None:
             return
         work = self._compare(rows, access_path, sql, views, format, budget)
         task = asyncio.create_task(work, name="second opinion")

@@ -7,11 +7,11 @@ thought of is refused until somebody has thought of it.
 from __future__ import annotations
 
 
-def _listed(names: str) -> frozenset[str]:
+def _split(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-STRUCTURE = _listed(
+STRUCTURE = _split(
     """
     Select Union Except Intersect Subquery CTE With From Join Where Group Having Qualify Order
     Ordered Limit Offset Fetch Distinct Values Tuple Alias Aliases TableAlias Table Column Star
@@ -25,7 +25,7 @@ STRUCTURE = _listed(
 )
 """The nodes that a query is built of."""
 
-OPERATORS = _listed(
+OPERATORS = _split(
     """
     Add Sub Mul Div IntDiv Mod Neg Not And Or Xor EQ NEQ GT GTE LT LTE Is In Between Like ILike
     SimilarTo NullSafeEQ NullSafeNEQ DPipe BitwiseAnd BitwiseOr BitwiseXor BitwiseNot
@@ -35,7 +35,7 @@ OPERATORS = _listed(
 )
 """Operators, and what is written like one."""
 
-FUNCTIONS = _listed(
+FUNCTIONS = _split(
     """
     Abs Acos Acosh AddMonths AnyValue ApproxDistinct ApproxQuantile ArgMax ArgMin Array ArrayAgg
     ArrayAll ArrayAny ArrayAppend ArrayConcat ArrayContains ArrayDistinct ArrayExcept ArrayFilter
@@ -71,7 +71,7 @@ FUNCTIONS = _listed(
 )
 """Functions that the parser knows by name. They look at their arguments and the clock, no more."""
 
-NAMED = _listed(
+ANONYMOUS_FUNCTIONS = _split(
     """
     age bar bit_count century cosine_similarity date_part dayofmonth day_of_month day_of_week
     day_of_year day_name decade element_at epoch epoch_ms epoch_ns epoch_us era erf factorial

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.sql_errors import said_of
+from thermocline.engine.sql_errors import describe_parse_error
 from thermocline.errors import BadInput
 from thermocline.sql import allowlist
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlglot.tokenizer_core import Token
 
 DIALECTS = ("duckdb", "trino", "spark")
-LAKE = "lake"
+CATALOG_NAME = "lake"
 """The name under which clients that know catalogs see this one."""
 
 SUBSTITUTION = "${"
@@ -31,26 +31,26 @@ Its sessions here are told not to; this is the second wall.
 """
 DIVISION_BY_ZERO = "Division by zero"
 """The text by which an engine fails a query that divides by zero, where that is to be an error."""
-MOST_WORK = 4_096
+MAX_REPEATED_PARSES = 4_096
 """Second readings by the parser: half a second of them."""
-_OPENING = {"L_PAREN", "L_BRACKET", "L_BRACE"}
-_CLOSING = {"R_PAREN", "R_BRACKET", "R_BRACE"}
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_OPENING_BRACKETS = {"L_PAREN", "L_BRACKET", "L_BRACE"}
+_CLOSING_BRACKETS = {"R_PAREN", "R_BRACKET", "R_BRACE"}
+_TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
-CONFUSED = (RecursionError, LookupError, ValueError, AttributeError, TypeError, AssertionError,
+PARSER_CRASHES = (RecursionError, LookupError, ValueError, AttributeError, TypeError, AssertionError,
             ArithmeticError)  # fmt: skip
 """What sqlglot raises, beside its own errors, on texts that its authors did not think of."""
 
 
-class Refused(BadInput):
+class QueryRefused(BadInput):
     """A question that no engine is asked."""
 
     code = "refused"
 
 
 @dataclass(frozen=True)
-class Bounds:
+class SyntaxLimits:
     """How large a question may be. `depth` is that of brackets, `nodes` the size of the tree."""
 
     characters: int = 200_000
@@ -61,7 +61,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Question:
+class GuardedQuery:
     """A guarded query, and each of its mentions of a stored table (layer, name)."""
 
     tree: exp.Query
@@ -69,31 +69,33 @@ class Question:
     tables: dict[str, list[exp.Table]]
 
 
-def guard(sql: str, dialect: str = "duckdb", bounds: Bounds | None = None) -> Question:
+def guard(sql: str, dialect: str = "duckdb", bounds: SyntaxLimits | None = None) -> GuardedQuery:
     """Parse and judge a question. Raises Refused; changes nothing and asks nobody."""
     from sqlglot import exp
 
-    bounds = bounds or Bounds()
+    bounds = bounds or SyntaxLimits()
     if dialect not in DIALECTS:
-        raise Refused(f"There is no dialect {shown(dialect)}.", f"Use {', '.join(DIALECTS)}.")
-    _measure(sql, dialect, bounds)
-    tree = _parsed(sql, dialect)
+        raise QueryRefused(
+            f"There is no dialect {sanitize(dialect)}.", f"Use {', '.join(DIALECTS)}."
+        )
+    _check_size(sql, dialect, bounds)
+    tree = _parse(sql, dialect)
     if not isinstance(tree, exp.Query) or isinstance(tree, exp.Table):
-        raise Refused("Only a SELECT can be asked here.", "Send one SELECT statement.")
+        raise QueryRefused("Only a SELECT can be asked here.", "Send one SELECT statement.")
     if tree.args.get("into") or tree.args.get("locks") or tree.args.get("hint"):
-        raise Refused("A SELECT with INTO, FOR or hints is refused.", "Leave those words out.")
-    _limit_plainly(tree)
+        raise QueryRefused("A SELECT with INTO, FOR or hints is refused.", "Leave those words out.")
+    _rewrite_fetch_as_limit(tree)
     for count, node in enumerate(tree.walk(), start=1):
         if count > bounds.nodes:
-            raise Refused(
+            raise QueryRefused(
                 f"The query has more than {bounds.nodes:,} parts.", "Ask for less at a time."
             )
-        _judge(node, bounds)
-    _one_case(tree)
-    return Question(tree, dialect, _tables(tree))
+        _check_node(node, bounds)
+    _lower_table_names(tree)
+    return GuardedQuery(tree, dialect, _find_tables(tree))
 
 
-def _limit_plainly(tree: exp.Query) -> None:
+def _rewrite_fetch_as_limit(tree: exp.Query) -> None:
     """Write FETCH FIRST … ROWS ONLY as the LIMIT that it is; with ties it stays, and is refused."""
     from sqlglot import exp
 
@@ -107,7 +109,7 @@ def _limit_plainly(tree: exp.Query) -> None:
             node.replace(exp.Limit(expression=count))
 
 
-def _one_case(tree: exp.Query) -> None:
+def _lower_table_names(tree: exp.Query) -> None:
     """Write the names of tables small, quoted or not: to every engine they are the same in any
     case, and so they must be to whoever looks here for what a name stands for."""
     from sqlglot import exp
@@ -122,39 +124,39 @@ def _one_case(tree: exp.Query) -> None:
                 name.set("this", name.name.lower())
 
 
-def _measure(sql: str, dialect: str, bounds: Bounds) -> None:
+def _check_size(sql: str, dialect: str, bounds: SyntaxLimits) -> None:
     """Look at size and brackets before the parser, whose work grows with both."""
     from sqlglot import errors, tokenize
 
     if len(sql) > bounds.characters:
-        raise Refused(
+        raise QueryRefused(
             f"The query has {len(sql):,} characters, more than {bounds.characters:,}.",
             "Shorten it; long lists of values belong in a table.",
         )
     if dialect == "spark" and SUBSTITUTION in sql:
-        raise Refused(
+        raise QueryRefused(
             f"{SUBSTITUTION} is refused in Spark's dialect, wherever it stands.",
             "Spark takes it for a variable; write concat('$', '{…').",
         )
     if "\0" in sql:
-        raise Refused("The query holds a NUL character.", "Remove it.")
+        raise QueryRefused("The query holds a NUL character.", "Remove it.")
     try:
         tokens = tokenize(sql, read=dialect)
-    except (errors.SqlglotError, *CONFUSED) as error:
-        raise _unreadable(error) from error
+    except (errors.SqlglotError, *PARSER_CRASHES) as error:
+        raise _parse_error(error) from error
     if len(tokens) > bounds.tokens:
-        raise Refused(
+        raise QueryRefused(
             f"The query has {len(tokens):,} words, more than {bounds.tokens:,}.",
             "Shorten it; long lists of values belong in a table.",
         )
-    if not readable(tokens, bounds):
-        raise Refused(
+    if not is_cheap_to_parse(tokens, bounds):
+        raise QueryRefused(
             f"Brackets are nested more than {bounds.depth} deep, or deeply behind words for types.",
             "Use WITH for inner queries.",
         )
 
 
-def readable(tokens: Sequence[Token], bounds: Bounds) -> bool:
+def is_cheap_to_parse(tokens: Sequence[Token], bounds: SyntaxLimits) -> bool:
     """Whether the parser is soon done with words.
 
     Its work grows with the depth of brackets. What stands in brackets behind the name of a type
@@ -168,85 +170,95 @@ def readable(tokens: Sequence[Token], bounds: Bounds) -> bool:
     before: Token | None = None
     for token in tokens:
         kind = token.token_type.name
-        if kind in _OPENING:
+        if kind in _OPENING_BRACKETS:
             opened.append(before is not None and before.token_type in Parser.TYPE_TOKENS)
             doubled += opened[-1]
             work += 2**doubled if opened[-1] else 0
-        elif kind in _CLOSING and opened:
+        elif kind in _CLOSING_BRACKETS and opened:
             doubled -= opened.pop()
-        if len(opened) > bounds.depth or work > MOST_WORK:
+        if len(opened) > bounds.depth or work > MAX_REPEATED_PARSES:
             return False
         before = token
     return True
 
 
-def _parsed(sql: str, dialect: str) -> exp.Expr:
+def _parse(sql: str, dialect: str) -> exp.Expr:
     import sqlglot
     from sqlglot import errors, exp
 
     # It warns on the log of what it does not understand, with the text of the query.
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
     try:
-        found = sqlglot.parse(sql, read=_reader(dialect), error_level=sqlglot.ErrorLevel.IMMEDIATE)
-    except (errors.SqlglotError, *CONFUSED) as error:
-        raise _unreadable(error) from error
+        found = sqlglot.parse(
+            sql, read=_parser_dialect(dialect), error_level=sqlglot.ErrorLevel.IMMEDIATE
+        )
+    except (errors.SqlglotError, *PARSER_CRASHES) as error:
+        raise _parse_error(error) from error
     statements = [each for each in found if each is not None and type(each) is not exp.Semicolon]
     if len(statements) != 1:
-        raise Refused(
+        raise QueryRefused(
             f"There are {len(statements)} statements, not one.", "Send one SELECT at a time."
         )
     return statements[0]
 
 
-def _reader(dialect: str) -> Any:
+def _parser_dialect(dialect: str) -> Any:
     """Return the parser's dialect for a text."""
     if dialect != "trino":
         return dialect
-    from thermocline.sql.dialect.trino_parser import TrinoText
+    from thermocline.sql.dialect.trino_parser import TrinoDialect
 
-    return TrinoText
-
-
-def _unreadable(error: Exception) -> Refused:
-    return Refused(f"The query cannot be read: {shown(said_of(error))}", "Mend the SQL.")
+    return TrinoDialect
 
 
-def _judge(node: exp.Expr, bounds: Bounds) -> None:
+def _parse_error(error: Exception) -> QueryRefused:
+    return QueryRefused(
+        f"The query cannot be read: {sanitize(describe_parse_error(error))}", "Mend the SQL."
+    )
+
+
+def _check_node(node: exp.Expr, bounds: SyntaxLimits) -> None:
     from sqlglot import exp
 
     from thermocline.sql import value_limits
 
     kind = type(node).__name__
     if isinstance(node, exp.Anonymous):
-        if node.name.lower() not in allowlist.NAMED:
-            raise _no_function(node.name)
+        if node.name.lower() not in allowlist.ANONYMOUS_FUNCTIONS:
+            raise _function_refused(node.name)
     elif isinstance(node, exp.Func) and kind not in allowlist.OPERATORS:
         if kind not in allowlist.FUNCTIONS:
-            raise _no_function(node.sql_name())
+            raise _function_refused(node.sql_name())
     elif kind not in allowlist.STRUCTURE | allowlist.OPERATORS:
-        raise Refused(f"{_words(kind)} cannot be used in a query here.", "Write it otherwise.")
-    value_limits.judge(node)
+        raise QueryRefused(
+            f"{_split_words(kind)} cannot be used in a query here.", "Write it otherwise."
+        )
+    value_limits.check_value_size(node)
     if isinstance(node, exp.Join):
-        _judge_join(node)
+        _check_join(node)
     elif isinstance(node, exp.Select) and len(node.expressions) > bounds.columns:
-        raise Refused(
+        raise QueryRefused(
             f"The query selects more than {bounds.columns:,} columns.", "Select fewer, or *."
         )
     elif isinstance(node, exp.Table):
-        _judge_table(node)
+        _check_table(node)
     elif isinstance(node, exp.Column) and re.match(r"\$[a-z_]", node.name, re.IGNORECASE):
         # What Trino says of the file that a row is in.
-        raise Refused(f"There is no column {shown(node.name)}.", "`thermo show` lists them.")
+        raise QueryRefused(
+            f"There is no column {sanitize(node.name)}.", "`thermo show` lists them."
+        )
 
 
-def _judge_join(node: exp.Join) -> None:
+def _check_join(node: exp.Join) -> None:
     for argument, allowed in allowlist.JOINS.items():
         word = str(node.args.get(argument) or "").upper()
         if word not in allowed:
-            raise Refused(f"A {word} JOIN cannot be used here.", "Use INNER, LEFT, RIGHT or FULL.")
+            raise QueryRefused(
+                f"A {word} JOIN cannot be used here.", "Use INNER, LEFT, RIGHT or FULL."
+            )
 
 
-def _judge_table(node: exp.Table) -> None:
+def _check_table(node: exp.Table) -> None:
     """A table is a name, or a series of values; never a file, nor a function that reads."""
     from sqlglot import exp
 
@@ -256,26 +268,26 @@ def _judge_table(node: exp.Table) -> None:
     for part in parts:
         if part is None or part == "":
             continue
-        if not isinstance(part, exp.Identifier) or not _NAME.fullmatch(part.name):
-            raise Refused(
-                f"{shown(node.sql())} is no name of a table.",
+        if not isinstance(part, exp.Identifier) or not _TABLE_NAME.fullmatch(part.name):
+            raise QueryRefused(
+                f"{sanitize(node.sql())} is no name of a table.",
                 "Write tables as layer.name; `thermo tables` lists them.",
             )
 
 
-def _tables(tree: exp.Query) -> dict[str, list[exp.Table]]:
+def _find_tables(tree: exp.Query) -> dict[str, list[exp.Table]]:
     found: dict[str, list[exp.Table]] = {}
-    for node in _mentions(tree):
-        if not node.db or (node.catalog and node.catalog.lower() != LAKE):
-            raise Refused(
-                f"There is no table {shown(node.sql())}.",
+    for node in _find_references(tree):
+        if not node.db or (node.catalog and node.catalog.lower() != CATALOG_NAME):
+            raise QueryRefused(
+                f"There is no table {sanitize(node.sql())}.",
                 "Write tables as layer.name; `thermo tables` lists them.",
             )
         found.setdefault(f"{node.db}.{node.name}".lower(), []).append(node)
     return found
 
 
-def _mentions(tree: exp.Query) -> Iterator[exp.Table]:
+def _find_references(tree: exp.Query) -> Iterator[exp.Table]:
     """The mentions of stored tables: not those of a CTE that is in sight there.
 
     A mention that lies in no scope is one that the rules of sight were not applied to, and whoever
@@ -286,8 +298,8 @@ def _mentions(tree: exp.Query) -> Iterator[exp.Table]:
 
     try:
         scopes = traverse_scope(tree)
-    except (errors.SqlglotError, *CONFUSED) as error:
-        raise _unreadable(error) from error
+    except (errors.SqlglotError, *PARSER_CRASHES) as error:
+        raise _parse_error(error) from error
     seen: set[int] = set()
     for scope in scopes:
         for source in scope.tables:
@@ -298,23 +310,23 @@ def _mentions(tree: exp.Query) -> Iterator[exp.Table]:
                 yield source
     for node in tree.find_all(exp.Table):
         if isinstance(node.this, exp.Identifier) and id(node) not in seen:
-            raise Refused(
-                f"{shown(node.sql())} stands where no table can be.", "Use it in FROM or JOIN."
+            raise QueryRefused(
+                f"{sanitize(node.sql())} stands where no table can be.", "Use it in FROM or JOIN."
             )
 
 
-def _no_function(name: str) -> Refused:
-    return Refused(
-        f"The function {shown(name.lower())} cannot be used here.",
+def _function_refused(name: str) -> QueryRefused:
+    return QueryRefused(
+        f"The function {sanitize(name.lower())} cannot be used here.",
         "Only functions that look at their arguments alone can.",
     )
 
 
-def _words(kind: str) -> str:
+def _split_words(kind: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind).upper()
 
 
-def shown(text: str) -> str:
+def sanitize(text: str) -> str:
     """A text of the caller's in a message: short, and without characters that do anything."""
     plain = "".join(char if char.isprintable() else "?" for char in text)
     return plain if len(plain) <= 100 else f"{plain[:100]}…"

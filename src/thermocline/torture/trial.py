@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from thermocline import api
 from thermocline.errors import ThermoclineError, Transient
 from thermocline.telemetry import SILENT, Progress, one_line, redact
-from thermocline.torture import deeds
-from thermocline.torture import project as projects
+from thermocline.torture import chaos_actions
+from thermocline.torture import trial_project as projects
+from thermocline.torture.chaos_plan import GOES_ON, Deed, Round, plan
 from thermocline.torture.lanes import lanes_for
-from thermocline.torture.plan import GOES_ON, Deed, Round, plan
-from thermocline.torture.project import Scratch
 from thermocline.torture.sender import Sender
+from thermocline.torture.stream_process import Worker
+from thermocline.torture.trial_project import Scratch
 from thermocline.torture.verdict import LaneVerdict, Verdict, judge, newest_landed, rows_of
-from thermocline.torture.worker import Worker
 from thermocline.torture.workload import Workload
 
 if TYPE_CHECKING:
@@ -172,12 +172,12 @@ class _Trial:
             case Deed.KILL_READER:
                 done = worker.kill_reader()
             case Deed.LOCK if self._catalog is not None and self._catalog.exists():
-                with deeds.locked(self._catalog):
+                with chaos_actions.locked(self._catalog):
                     time.sleep(each.hold)
             case Deed.LOCK:
                 done = False  # the process has not come to make it yet
             case Deed.RESTART:
-                deeds.restart(self._order.restarts[each.which])
+                chaos_actions.restart(self._order.restarts[each.which])
             case Deed.COMPACT:
                 done = self._compact(each)
         if done and each.deed in GOES_ON:
@@ -188,7 +188,7 @@ class _Trial:
         """Compact bronze. That this fails is no fault of the process, but it is told."""
         tables = [self._scratch.bronze(lane) for lane in self._scratch.lanes]
         try:
-            return deeds.compact(self._house.lake, tables)
+            return chaos_actions.compact(self._house.lake, tables)
         except Transient as error:
             self._done.surprises.append(f"round {each.number}: {error.cause}")
             return False

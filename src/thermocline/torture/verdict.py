@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.torture import expected
 from thermocline.torture.expected import Expected
 from thermocline.torture.lanes import Lane
-from thermocline.torture.project import Scratch
+from thermocline.torture.trial_project import Scratch
 from thermocline.torture.workload import Events, State
 
 if TYPE_CHECKING:

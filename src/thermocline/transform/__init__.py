@@ -8,6 +8,6 @@ A Python model is a function from DataFrames to a DataFrame, in models/<layer>/<
     def sessions(events): ...
 """
 
-from thermocline.transform.declare import Read, changes, lookup, model, table
+from thermocline.transform.model_decorator import Read, changes, lookup, model, table
 
 __all__ = ["Read", "changes", "lookup", "model", "table"]

@@ -18,7 +18,7 @@ from thermocline.lake.schema import shape_of
 
 if TYPE_CHECKING:
     from thermocline.transform.models import Model
-    from thermocline.transform.plan import SourceMove
+    from thermocline.transform.run_plan import SourceMove
 
 
 @dataclass(frozen=True)

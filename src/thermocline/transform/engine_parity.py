@@ -16,7 +16,7 @@ from sqlglot import errors, exp
 
 from thermocline.contract import Contract
 from thermocline.engine import query_types
-from thermocline.engine.query_types import NUMBERS, TIMES, Columns, digits, family
+from thermocline.engine.query_types import NUMBERS, TIMES, Columns, family, max_digits
 
 
 def _listed(names: str) -> frozenset[str]:
@@ -48,7 +48,7 @@ def different(query: exp.Query, columns: Columns) -> str | None:
     `columns` are those of the tables that the query reads, with their types.
     """
     try:
-        typed = query_types.resolve(query.copy(), columns)
+        typed = query_types.qualify_and_annotate(query.copy(), columns)
     except errors.SqlglotError as error:
         return f"a name in it ({str(error).splitlines()[0]})"
     nodes = list(typed.walk())
@@ -104,7 +104,7 @@ def _sum_or_product(node: exp.Expr) -> bool:
     if families == {"integer"}:
         return True
     if families <= _EXACT:
-        sizes = [digits(each) for each in _values(node)]
+        sizes = [max_digits(each) for each in _values(node)]
         most = sum(each for each in sizes if each is not None) + 1
         return None not in sizes and most <= _MOST_DIGITS
     return "interval" in families and families <= {"interval", "timestamp", "timestamptz"}

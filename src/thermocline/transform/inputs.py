@@ -13,8 +13,8 @@ from thermocline.contract.definition import WriteMode
 from thermocline.lake.changes import diff_snapshots, has_only_appends
 from thermocline.transform import target_parts
 from thermocline.transform.models import Model, table_references
+from thermocline.transform.part_verification import some_of
 from thermocline.transform.target_parts import CHANGED, EITHER, Touched
-from thermocline.transform.verify import some_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -257,6 +257,6 @@ def appended_only(lake: Lake, span: Span) -> bool:
 
 def _replace(reference: exp.Table, view: str) -> None:
     """Point a table reference to a view, keeping the name by which the query calls it."""
-    from thermocline.engine.view_rewrite import read_view
+    from thermocline.engine.view_rewrite import replace_with_view
 
-    read_view(reference, view)
+    replace_with_view(reference, view)

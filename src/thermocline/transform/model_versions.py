@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from thermocline.transform.workers.piece import read_value, written_value
+from thermocline.transform.workers.work_unit import read_value, written_value
 
 if TYPE_CHECKING:
     from thermocline.lake.metadata import TableState

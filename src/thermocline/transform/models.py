@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.sql_errors import complaint
+from thermocline.engine.sql_errors import locate_parse_error
 from thermocline.errors import BadInput, ContractError
-from thermocline.transform.declare import How, Read
+from thermocline.transform.model_decorator import How, Read
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -152,7 +152,7 @@ def parse_query(text: str, path: Path | None = None) -> exp.Query:
     try:
         statements = [s for s in sqlglot.parse(text, dialect=DIALECT) if s is not None]
     except (errors.SqlglotError, RecursionError) as error:
-        line, what = complaint(error)
+        line, what = locate_parse_error(error)
         raise _Wrong(line or 1, f"SQL: {what}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         raise _Wrong(1, "a SQL model is exactly one SELECT")

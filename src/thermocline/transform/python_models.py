@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from thermocline.errors import Permanent, ThermoclineError
 from thermocline.lake.changes import diff_snapshots
-from thermocline.transform.declare import How
 from thermocline.transform.inputs import Span
+from thermocline.transform.model_decorator import How
 from thermocline.transform.models import Model
 
 if TYPE_CHECKING:

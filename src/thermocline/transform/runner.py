@@ -15,21 +15,21 @@ from thermocline.lake import companions, row_counts
 from thermocline.lake.commit_failures import MainMoved
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft import Draft, PublishResult
-from thermocline.lake.partitions import partition_warnings
+from thermocline.lake.partition_cardinality import partition_warnings
 from thermocline.lake.retention import list_consumers
 from thermocline.telemetry import SILENT, Progress
-from thermocline.transform import graph, replay, tombstones
+from thermocline.transform import graph, rebase, tombstones
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.executor import Executor
 from thermocline.transform.inputs import Span
 from thermocline.transform.model_versions import Formulas
 from thermocline.transform.models import Model
-from thermocline.transform.plan import BEYOND_KEY, Plan, Step, Way
+from thermocline.transform.run_plan import BEYOND_KEY, Plan, Step, Way
 from thermocline.transform.spark.executor import SparkExecutor
 from thermocline.transform.step import compute
 from thermocline.transform.workers.executor import WorkersExecutor
-from thermocline.transform.workers.piece import Piece
+from thermocline.transform.workers.work_unit import Piece
 from thermocline.transform.workers.worker import OutOfMemory
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class _Run:
                 continue
             executor = self.executors[self.ran[step.table].removesuffix(" model")]
             stands = not changed & set(step.model.sources)
-            if stands and replay.onto_moved(self.draft, step.model.contract, executor):
+            if stands and rebase.onto_moved(self.draft, step.model.contract, executor):
                 self.replayed.append(step.table)
             else:
                 self._start_over(step.model.contract)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from thermocline.contract.definition import Contract, WriteMode
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake.partitions import max_partitions
-from thermocline.transform import replay
+from thermocline.lake.partition_cardinality import max_partitions
+from thermocline.transform import rebase
 from thermocline.transform.column_changes import other_columns
-from thermocline.transform.declare import How
 from thermocline.transform.executor import Executor, StepInputs
 from thermocline.transform.inputs import Span
+from thermocline.transform.model_decorator import How
 from thermocline.transform.model_versions import Formulas
 from thermocline.transform.models import Model
-from thermocline.transform.plan import Way
+from thermocline.transform.part_verification import verify
+from thermocline.transform.run_plan import Way
 from thermocline.transform.target_parts import MOST_PARTS, Touched, standing, touched_columns
-from thermocline.transform.verify import verify
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -88,7 +88,7 @@ def compute(
             snapshot = (
                 put(inputs.only(found), touched=found)
                 if found.values
-                else replay.mark(draft, model.table, bookmark)
+                else rebase.mark(draft, model.table, bookmark)
             )
             verify(inputs, model, draft, found)
             return snapshot, decision.way, _counted(found, model.contract)
@@ -119,7 +119,7 @@ def _reads_others(stand: Stand, spans: Mapping[str, Span]) -> bool:
 
 def _touched(inputs: StepInputs[Any], stand: Stand, formulas: Formulas) -> Touched | None:
     """The parts to compute: those that changes touch, and those that another model computed."""
-    from thermocline.lake.rewrite import OlderPartitioning
+    from thermocline.lake.overwrite import OlderPartitioning
 
     model = stand.model
     columns, most = touched_columns(model), _worthwhile(stand)

@@ -58,7 +58,7 @@ def touched_columns(model: Model) -> list[str]:
 
 def standing(lake: Lake, table: str, snapshot: int) -> list[tuple[Any, ...]]:
     """The partitions that a table has at a snapshot, by the values of their columns."""
-    from thermocline.lake.rewrite import standing_partitions, values_of
+    from thermocline.lake.overwrite import standing_partitions, values_of
 
     iceberg = lake.iceberg(table)
     return [values_of(iceberg, record) for record in standing_partitions(iceberg, snapshot)]

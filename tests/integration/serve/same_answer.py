@@ -24,8 +24,8 @@ from tests.integration.serve import asking, awkward, shop_tables
 from tests.integration.serve.maker import Maker, ShopMaker
 
 from thermocline.serve.wire.protocol import Frame
-from thermocline.sql.guard import Refused
-from thermocline.sql.translate import Unfaithful
+from thermocline.sql.guard import QueryRefused
+from thermocline.sql.translate import Untranslatable
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -58,10 +58,10 @@ class Tally:
     """Questions that some could answer and others not."""
     different: list[tuple[str, str]] = field(default_factory=list)
 
-    def add(self, sql: str, answers: Mapping[str, Frame | None] | Refused) -> str | None:
+    def add(self, sql: str, answers: Mapping[str, Frame | None] | QueryRefused) -> str | None:
         """Count what the engines said to a question; gives what is wrong with that, if it is."""
         self.asked += 1
-        if isinstance(answers, Refused):
+        if isinstance(answers, QueryRefused):
             self.refused[answers.cause] += 1
             return None
         given = {name: frame for name, frame in answers.items() if frame is not None}
@@ -150,11 +150,11 @@ def _sortable(row: list[Any]) -> list[tuple[int, str, str]]:
 # Asking ------------------------------------------------------------------------------------------
 
 
-def asked(sql: str, askers: Askers) -> dict[str, Frame | None] | Refused:
+def asked(sql: str, askers: Askers) -> dict[str, Frame | None] | QueryRefused:
     """What everybody says to a question; or why it cannot be asked of them all."""
     try:
         return {name: ask(sql) for name, ask in askers.items()}
-    except Unfaithful as error:
+    except Untranslatable as error:
         return error
 
 

@@ -21,7 +21,7 @@ from thermocline.serve.route import AccessPath
 from thermocline.serve.router import QueryLimits, Router
 from thermocline.serve.values import Caller, EncodedRows, QueryRequest
 from thermocline.serve.wire.protocol import Frame
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -127,7 +127,7 @@ def _frame(ask: Callable[[], EncodedRows | None]) -> Frame | None:
     """An answer, or an error that is the question's own, as a worker gives it."""
     try:
         rows = ask()
-    except Refused:
+    except QueryRefused:
         raise
     except ThermoclineError as error:
         return Frame({"ok": False, "error": error.as_dict()["error"]}, b"")

@@ -28,7 +28,7 @@ from thermocline.serve.engines.trino_client import (
 )
 from thermocline.serve.values import EncodedRows, Format
 from thermocline.serve.wire.protocol import BlockingChannel
-from thermocline.sql.session_zone import depend_on_session
+from thermocline.sql.session_zone import depends_on_session_zone
 
 
 @pytest.fixture(scope="module")
@@ -296,7 +296,7 @@ def test_live_trino_depends_on_the_zone_of_the_session_only_where_that_is_said(
 
     dependent = 0
     for sql in (line for line in TRINOS.read_text().splitlines() if line.strip()):
-        if depend_on_session(sql, columns):
+        if depends_on_session_zone(sql, columns):
             dependent += 1
         else:
             assert rows(sql, "UTC") == rows(sql, "Asia/Tokyo"), sql

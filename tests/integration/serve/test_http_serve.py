@@ -18,7 +18,7 @@ from tests.unit.cli.test_commands import TABLE, lake_with_two_versions
 import thermocline
 from thermocline.errors import NotFound
 from thermocline.serve.failures import Unauthenticated
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 CANARY = "c4nary-of-the-lake"
 
@@ -68,7 +68,7 @@ def test_answers_hot_and_as_of_an_older_snapshot(
         assert client.tables()[0]["hot"]["copies"][0]["snapshot"] == str(last)
         with pytest.raises(NotFound):
             client.query("select * from silver.nothing")
-        with pytest.raises(Refused):
+        with pytest.raises(QueryRefused):
             client.query("select * from read_text('/etc/passwd')")
 
 

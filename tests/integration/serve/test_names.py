@@ -24,10 +24,10 @@ from thermocline.contract.definition import Rule
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
 from thermocline.lake.schema import shape_of
-from thermocline.transform.declare import Read
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
 from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.model_decorator import Read
 from thermocline.transform.models import Model
 from thermocline.transform.spark.reader import SparkReader
 

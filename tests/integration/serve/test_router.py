@@ -17,7 +17,7 @@ from tests.integration.serve import shop_lake
 from tests.integration.serve.routing import CALLER, Serving, rows_of
 from tests.integration.serve.shop_lake import PER_DAY, append, head, order, orders_of, today
 
-from thermocline.engine.arrow import normalise
+from thermocline.engine.arrow import normalize
 from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.lake import Lake
 from thermocline.serve.failures import BothFailed, TooLate, TooMuch
@@ -25,7 +25,7 @@ from thermocline.serve.node import staging
 from thermocline.serve.router import QueryLimits
 from thermocline.serve.values import QueryRequest
 from thermocline.serve.wire.protocol import Channel
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 RECENT = "select count(*) as n from silver.orders where ordered_at >= current_date - interval 2 day"
 EVERYTHING = "select count(*) as n, sum(amount) as total from silver.orders"
@@ -175,9 +175,9 @@ def test_start_time_narrows_and_makes_hot(serving: Serving) -> None:
 @pytest.mark.parametrize(
     ("sql", "error"),
     [
-        ("select * from read_csv('/etc/passwd')", Refused),
-        ("select 1; select 2", Refused),
-        ("drop table silver.orders", Refused),
+        ("select * from read_csv('/etc/passwd')", QueryRefused),
+        ("select 1; select 2", QueryRefused),
+        ("drop table silver.orders", QueryRefused),
         ("select * from silver.nothing", NotFound),
         ("select nothing from silver.orders", BadInput),
         ("select * from silver.orders a, silver.orders b", TooMuch),
@@ -273,7 +273,7 @@ def spoil(serving: Serving, table: str) -> None:
         row = {**order(9_000_000, today()), staging.FILE: 999_999, staging.POSITION: 0}
         hidden = [pa.field(staging.FILE, pa.int32()), pa.field(staging.POSITION, pa.int64())]
         schema = pa.schema([*shop_lake.ORDERS.as_arrow(), *hidden])
-        body = staging.encode_body(normalise(pa.Table.from_pylist([row], schema=schema)))
+        body = staging.encode_body(normalize(pa.Table.from_pylist([row], schema=schema)))
         for header, with_ in (
             (staging.begin("spoil"), b""),
             (staging.advance("spoil", table, held, held), b""),

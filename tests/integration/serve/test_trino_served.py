@@ -135,7 +135,7 @@ def test_sqlalchemy_lists_and_asks(server: Serving) -> None:
 
 def run_java(*arguments: object) -> subprocess.CompletedProcess[str]:
     small = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dstdout.encoding=UTF-8")
-    command = [java.find().executable, *small, *map(str, arguments)]
+    command = [java.find_java().executable, *small, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
 

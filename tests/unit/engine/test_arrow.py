@@ -11,7 +11,7 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-from thermocline.engine.arrow import json_rows, normalise
+from thermocline.engine.arrow import normalize, to_json_rows
 
 IDENT = UUID("123e4567-e89b-12d3-a456-426614174000")
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -46,7 +46,7 @@ def _field(kind: pa.DataType) -> pa.Field:
     ids=str,
 )
 def test_a_type_and_its_canonical_form(given: pa.Array, kind: str, values: Any) -> None:
-    found = normalise(pa.table({"x": given}))
+    found = normalize(pa.table({"x": given}))
     assert str(found.schema.field("x").type) == kind
     assert found["x"].to_pylist() == (given.to_pylist() if values is None else values)
 
@@ -59,7 +59,7 @@ def test_nested_types_lose_names_nullability_and_metadata_but_no_value() -> None
         {"m": pa.array(values, entry)},
         pa.schema([pa.field("m", entry, metadata={"doc": "d"})], metadata={"a": "b"}),
     )
-    found = normalise(table)
+    found = normalize(table)
     assert found.schema.metadata is None and found.schema.field("m").metadata is None
     assert str(found.schema.field("m").type) == (
         "map<string, list<element: struct<x: string, u: binary>>>"
@@ -67,26 +67,26 @@ def test_nested_types_lose_names_nullability_and_metadata_but_no_value() -> None
     expected = [("k", None), ("l", []), ("m", [{"x": "a", "u": b"uu"}])]
     assert found["m"].to_pylist() == [None, [], expected]
     # A view into the middle of an array shows only its own rows.
-    assert normalise(table.slice(2))["m"].to_pylist() == [expected]
-    assert normalise(table.slice(1, 1))["m"].to_pylist() == [[]]
+    assert normalize(table.slice(2))["m"].to_pylist() == [expected]
+    assert normalize(table.slice(1, 1))["m"].to_pylist() == [[]]
     idents = pa.ListArray.from_arrays([0, 0, 1], pa.array([IDENT.bytes], pa.uuid()))
-    assert normalise(pa.table({"x": idents}))["x"].to_pylist() == [[], [str(IDENT)]]
+    assert normalize(pa.table({"x": idents}))["x"].to_pylist() == [[], [str(IDENT)]]
 
 
 def test_canonical_columns_are_not_copied() -> None:
     table = pa.table({"a": pa.array(["x", "y"]), "b": pa.array([1, 2])})
-    found = normalise(table)
+    found = normalize(table)
     for name in table.column_names:
         before, after = table[name].chunk(0).buffers(), found[name].chunk(0).buffers()
         assert [b and b.address for b in before] == [b and b.address for b in after]
-    assert normalise(found).schema.equals(found.schema, check_metadata=True)
+    assert normalize(found).schema.equals(found.schema, check_metadata=True)
 
 
 def test_a_table_without_rows_or_columns() -> None:
-    assert normalise(pa.table({})).num_columns == 0
-    empty = normalise(pa.table({"x": pa.array([], pa.large_string())}))
+    assert normalize(pa.table({})).num_columns == 0
+    empty = normalize(pa.table({"x": pa.array([], pa.large_string())}))
     assert empty.num_rows == 0 and empty.schema.field("x").type == pa.string()
-    assert normalise(pa.table({"s": pa.array([{}, None], pa.struct([]))}))["s"].to_pylist() == [
+    assert normalize(pa.table({"s": pa.array([{}, None], pa.struct([]))}))["s"].to_pylist() == [
         {},
         None,
     ]
@@ -106,7 +106,7 @@ def test_json_rows_lose_nothing() -> None:
             "i": pa.array([2**63 - 1]),
         }
     )
-    (row,) = json_rows(table)
+    (row,) = to_json_rows(table)
     assert json.loads(json.dumps(row, allow_nan=False)) == {
         "d": "1.10",
         "f": "nan",
@@ -118,4 +118,4 @@ def test_json_rows_lose_nothing() -> None:
         "s": [{"x": None, "y": 1.5}],
         "i": 9223372036854775807,
     }
-    assert len(list(json_rows(pa.table({"a": [1, 2, 3]}), limit=2))) == 2
+    assert len(list(to_json_rows(pa.table({"a": [1, 2, 3]}), limit=2))) == 2

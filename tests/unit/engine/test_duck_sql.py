@@ -30,7 +30,7 @@ def database() -> duckdb.DuckDBPyConnection:
 
 def mended(sql: str) -> str:
     tree = sqlglot.parse_one(sql, dialect="duckdb")
-    duck_sql.mended(tree)
+    duck_sql.work_around_bugs(tree)
     return tree.sql(dialect="duckdb")
 
 
@@ -117,12 +117,12 @@ def test_a_missing_time_is_unequal_to_nothing(database: duckdb.DuckDBPyConnectio
 def test_what_has_nothing_to_mend_is_not_touched() -> None:
     tree = sqlglot.parse_one("select sum(x), id // 2 from t group by id", dialect="duckdb")
     before = tree.copy()
-    duck_sql.mended(tree)
+    duck_sql.work_around_bugs(tree)
     assert tree == before
 
 
 def test_a_condition_alone_can_be_mended() -> None:
     condition = sqlglot.parse_one("x / f > 1", dialect="duckdb")
     assert isinstance(condition, exp.GT)
-    duck_sql.mended(condition)
+    duck_sql.work_around_bugs(condition)
     assert condition.sql(dialect="duckdb") == "x / (f + 0) > 1"

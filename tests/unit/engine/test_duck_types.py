@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from thermocline.contract import parse_type
-from thermocline.engine.duck_types import ddl, type_of
+from thermocline.engine.duck_types import from_duckdb_type, to_ddl
 from thermocline.errors import BadInput
 
 
@@ -20,7 +20,7 @@ from thermocline.errors import BadInput
 )  # fmt: skip
 def test_a_type_comes_back_from_duckdb_as_it_went(text: str) -> None:
     wanted = parse_type(text)
-    assert type_of(duckdb.sql(f"SELECT CAST(NULL AS {ddl(wanted)})").types[0]) == wanted
+    assert from_duckdb_type(duckdb.sql(f"SELECT CAST(NULL AS {to_ddl(wanted)})").types[0]) == wanted
 
 
 @pytest.mark.parametrize(
@@ -32,10 +32,10 @@ def test_a_type_comes_back_from_duckdb_as_it_went(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_type_that_iceberg_lacks_is_kept_in_a_wider_one(duck: str, text: str) -> None:
-    assert type_of(duckdb.sql(f"SELECT CAST(NULL AS {duck})").types[0]) == parse_type(text)
+    assert from_duckdb_type(duckdb.sql(f"SELECT CAST(NULL AS {duck})").types[0]) == parse_type(text)
 
 
 @pytest.mark.parametrize("duck", ["INTERVAL", "TIMESTAMP_NS", "BIT", "TIMETZ", "UNION(a INTEGER)"])
 def test_a_type_that_would_lose_something_is_refused(duck: str) -> None:
     with pytest.raises(BadInput, match="Iceberg has no type for DuckDB's"):
-        type_of(duckdb.sql(f"SELECT CAST(NULL AS {duck})").types[0])
+        from_duckdb_type(duckdb.sql(f"SELECT CAST(NULL AS {duck})").types[0])

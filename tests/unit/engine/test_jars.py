@@ -81,7 +81,7 @@ def test_jars_are_fetched_in_the_order_asked_and_then_kept(repository: Repositor
     assert [name_in(path) for path in paths] == wanted
     assert told[0] == "fetching 3 jars, this once"
     assert told[-1].endswith("(3 of 3)")
-    assert jars.missing(wanted, repository.environ) == []
+    assert jars.find_missing(wanted, repository.environ) == []
 
     for coordinate in wanted:
         repository.published(coordinate).unlink()
@@ -200,9 +200,9 @@ def test_what_is_not_a_coordinate_is_refused(coordinate: str) -> None:
 def test_where_jars_are_kept(tmp_path: Path) -> None:
     everything = {"THERMOCLINE_CACHE": "/a", "XDG_CACHE_HOME": "/b"}
 
-    assert jars.folder(everything) == Path("/a/jars")
-    assert jars.folder({"XDG_CACHE_HOME": "/b"}) == Path("/b/thermocline/jars")
-    assert jars.folder({}) == Path.home() / ".cache" / "thermocline" / "jars"
+    assert jars.cache_folder(everything) == Path("/a/jars")
+    assert jars.cache_folder({"XDG_CACHE_HOME": "/b"}) == Path("/b/thermocline/jars")
+    assert jars.cache_folder({}) == Path.home() / ".cache" / "thermocline" / "jars"
 
 
 def test_every_pin_has_its_hash() -> None:

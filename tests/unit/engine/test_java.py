@@ -27,7 +27,7 @@ def install(home: Path, version: str, modules: str | None = SPARK_MODULES) -> Pa
 
 def find(tmp_path: Path, **environ: str) -> java.Java:
     environ.setdefault("PATH", str(tmp_path / "nothing"))
-    return java.find(environ, [f"{tmp_path}/jvm/*"])
+    return java.find_java(environ, [f"{tmp_path}/jvm/*"])
 
 
 def test_java_home_wins_over_the_path_and_the_usual_folders(tmp_path: Path) -> None:

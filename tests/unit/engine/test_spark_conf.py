@@ -23,4 +23,4 @@ def test_a_garbage_collector_that_the_environment_chose_is_kept(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert spark._collector() == asked
+    assert spark._choose_garbage_collector() == asked

@@ -6,7 +6,7 @@ import pytest
 import sqlglot
 from sqlglot import errors
 
-from thermocline.engine.sql_errors import complaint, said_of
+from thermocline.engine.sql_errors import describe_parse_error, locate_parse_error
 
 
 @pytest.mark.parametrize(
@@ -22,14 +22,18 @@ from thermocline.engine.sql_errors import complaint, said_of
 def test_what_is_wrong_and_where(sql: str, line: int | None, what: str) -> None:
     with pytest.raises(errors.SqlglotError) as raised:
         sqlglot.parse(sql, read="duckdb", error_level=sqlglot.ErrorLevel.IMMEDIATE)
-    assert complaint(raised.value) == (line, what)
-    assert said_of(raised.value) == (what if line is None else f"{what} in line {line}")
+    assert locate_parse_error(raised.value) == (line, what)
+    assert describe_parse_error(raised.value) == (
+        what if line is None else f"{what} in line {line}"
+    )
 
 
 def test_a_long_word_does_not_hide_where_it_is() -> None:
     with pytest.raises(errors.ParseError) as raised:
         sqlglot.parse("select a b " + "c" * 500, read="duckdb")
-    assert said_of(raised.value) == f"`{'c' * 40}…` was not expected, column 12 in line 1"
+    assert (
+        describe_parse_error(raised.value) == f"`{'c' * 40}…` was not expected, column 12 in line 1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -40,4 +44,4 @@ def test_a_long_word_does_not_hide_where_it_is() -> None:
     ],
 )
 def test_errors_that_tell_of_the_parser_are_not_shown(error: Exception, said: str) -> None:
-    assert said_of(error) == said
+    assert describe_parse_error(error) == said

@@ -11,7 +11,7 @@ import pytest
 import sqlglot
 from sqlglot import exp
 
-from thermocline.engine.view_rewrite import private, read_view
+from thermocline.engine.view_rewrite import private_view_name, replace_with_view
 from thermocline.errors import BadInput
 
 TABLES = ("gold.orders", "silver.orders", "gold.gold", "silver.address")
@@ -35,14 +35,14 @@ def stored() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def view(table: str) -> str:
-    return private(table.replace(".", "__"))
+    return private_view_name(table.replace(".", "__"))
 
 
 def through_views(sql: str) -> str:
     query = sqlglot.parse_one(sql, read="duckdb")
     for mention in list(query.find_all(exp.Table)):
         if mention.db:
-            read_view(mention, view(f"{mention.db}.{mention.name}".lower()))
+            replace_with_view(mention, view(f"{mention.db}.{mention.name}".lower()))
     return query.sql("duckdb")
 
 

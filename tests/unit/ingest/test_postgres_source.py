@@ -8,7 +8,7 @@ import pytest
 
 from thermocline.contract import load_contracts
 from thermocline.errors import ContractError
-from thermocline.ingest.postgres.connect import connector
+from thermocline.ingest.postgres.connect_feed import connector
 from thermocline.ingest.postgres.source import Outbox, Postgres
 from thermocline.ingest.source import load_sources
 from thermocline.transform.models import load_models

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from thermocline.lake.path_deletes import rewritten
+from thermocline.lake.position_deletes import rewritten
 
 FIELDS = [
     pa.field("file_path", pa.string(), False, {"PARQUET:field_id": "2147483546"}),

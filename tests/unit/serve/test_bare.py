@@ -10,7 +10,7 @@ import pytest
 from thermocline.serve.analysis.bare_functions import NAMES, refuse_bare_functions
 from thermocline.serve.query_preparation import QueryPreparer
 from thermocline.serve.values import QueryRequest
-from thermocline.sql.guard import Refused, guard
+from thermocline.sql.guard import QueryRefused, guard
 
 COLUMNS = {"a.b": {"user": "string", "id": "long"}, "a.c": {"id": "long"}}
 COLUMN_OF_A_TABLE = [
@@ -54,7 +54,7 @@ def test_a_column_is_read(sql: str) -> None:
 
 @pytest.mark.parametrize("sql", FUNCTION)
 def test_a_function_is_refused(sql: str) -> None:
-    with pytest.raises(Refused, match=r"no column here|cannot be used"):
+    with pytest.raises(QueryRefused, match=r"no column here|cannot be used"):
         refuse_bare_functions(guard(sql), COLUMNS)
 
 
@@ -65,7 +65,7 @@ def test_none_gets_through_in_any_dialect(name: str, dialect: str) -> None:
     try:
         prepared = QueryPreparer()(QueryRequest(f"select {name}", dialect), {}, datetime.now(UTC))
         prepared.check_names({})
-    except Refused:
+    except QueryRefused:
         return
     assert name in {"current_date", "current_time", "current_timestamp", "localtime",
                     "localtimestamp"}  # fmt: skip

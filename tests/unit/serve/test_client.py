@@ -21,7 +21,7 @@ from thermocline.errors import BadInput, EngineUnavailable, NotFound, Transient
 from thermocline.serve.failures import BothFailed, Busy, TooLate, TooMuch, Unauthenticated
 from thermocline.serve.identity.identity import Identity
 from thermocline.serve.identity.tokens import Tokens
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 SQL = "select id, text from silver.orders"
 
@@ -76,7 +76,7 @@ def test_explain_and_tables(client: Client) -> None:
 @pytest.mark.parametrize(
     ("sql", "kind", "cause"),
     [
-        ("drop table x", Refused, "Only a SELECT"),
+        ("drop table x", QueryRefused, "Only a SELECT"),
         ("select * from silver.nothing", NotFound, "There is no table silver.nothing."),
         ("select * from test.busy", Busy, "All are busy."),
         ("select * from test.both", BothFailed, "Both died."),

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thermocline.engine.arrow import json_rows, normalise
+from thermocline.engine.arrow import normalize, to_json_rows
 from thermocline.serve.rows.encode import encode
 
 DAYS = st.dates(date(1, 1, 1), date(9999, 12, 31))
@@ -65,7 +65,7 @@ def lines(body: bytes) -> list[Any]:
 def test_json_has_the_values_that_every_engine_gives(table: pa.Table) -> None:
     columns, body = encode(table, "json")
     assert [name for name, _, _ in columns] == table.column_names
-    expected = [list(row.values()) for row in json_rows(normalise(table))]
+    expected = [list(row.values()) for row in to_json_rows(normalize(table))]
     assert lines(body) == json.loads(json.dumps(expected))
 
 
@@ -73,9 +73,9 @@ def test_json_has_the_values_that_every_engine_gives(table: pa.Table) -> None:
 def test_arrow_gives_the_canonical_rows_back(table: pa.Table) -> None:
     _, body = encode(table, "arrow")
     found = pa.ipc.open_stream(body).read_all()
-    assert found.schema.equals(normalise(table).schema)
+    assert found.schema.equals(normalize(table).schema)
     # Text, because a NaN is not equal to itself.
-    assert str(found.to_pylist()) == str(normalise(table).to_pylist())
+    assert str(found.to_pylist()) == str(normalize(table).to_pylist())
 
 
 @given(tables())

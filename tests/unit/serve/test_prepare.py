@@ -15,7 +15,7 @@ from thermocline.serve.analysis.clock import Clock
 from thermocline.serve.analysis.time_range import UNBOUNDED, TimeRange
 from thermocline.serve.query_preparation import PreparedQuery, QueryPreparer
 from thermocline.serve.values import QueryRequest, TableHead
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 NOW = datetime(2026, 11, 16, 12, 30, 15, 123456, tzinfo=UTC)
 HEADS = {
@@ -54,7 +54,7 @@ def test_the_clock_shows_when_the_question_came(word: str, value: object, clock:
 
 
 def test_a_clock_elsewhere_or_hidden_is_refused() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(QueryRefused):
         prepared("select age(timestamp '2020-01-01')")
 
 
@@ -128,12 +128,12 @@ def test_start_time_only_narrows() -> None:
     "sql", ["select * from s.still for version as of 1", "select * from s.still at (version => 1)"]
 )
 def test_versions_in_the_text_are_refused(sql: str) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(QueryRefused):
         prepared(sql, dialect="trino" if "for" in sql else "duckdb")
 
 
 def test_table_id_must_be_asked_for() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(QueryRefused):
         prepared("select 1 from s.still", table_id="s.plain")
 
 

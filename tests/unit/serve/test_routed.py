@@ -32,7 +32,7 @@ from thermocline.serve.values import (
     QueryRequest,
     ResultColumn,
 )
-from thermocline.sql.translate import Unfaithful
+from thermocline.sql.translate import Untranslatable
 
 T = TypeVar("T")
 TABLE = "silver.orders"
@@ -458,7 +458,7 @@ def test_what_only_an_engine_that_is_away_can_answer_is_not_the_callers_mistake(
             await world.execute(ONLY_DUCKDB, timeout=2)
         assert away.value.details["retry_after"] >= 1
         world.fleet.configured_engines = ("spark",)
-        with pytest.raises(Unfaithful):  # where there is nobody else, it stays a mistake
+        with pytest.raises(Untranslatable):  # where there is nobody else, it stays a mistake
             await world.execute(ONLY_DUCKDB, timeout=2)
 
     run(trial())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thermocline.engine.arrow import normalise
+from thermocline.engine.arrow import normalize
 from thermocline.serve.analysis.split import QuerySplit, split_query
 from thermocline.serve.rows.encode import encode
 from thermocline.serve.rows.fetch import downcast_integers
@@ -60,7 +60,7 @@ class Database:
     def ask(self, question: Any) -> pa.Table:
         ran = self._connection.execute(translate(question, "duckdb", {TABLE: TABLE}))
         described = ran.description or []
-        return normalise(downcast_integers(ran.to_arrow_table(), described))
+        return normalize(downcast_integers(ran.to_arrow_table(), described))
 
     def in_parts(self, found: QuerySplit) -> pa.Table:
         older = self.ask(found.older)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from thermocline.sql.guard import Bounds, Refused, guard
+from thermocline.sql.guard import QueryRefused, SyntaxLimits, guard
 
 ASKED = {
     "select count(*) from silver.orders": ["silver.orders"],
@@ -167,14 +167,14 @@ def test_what_is_asked_and_of_which_tables(sql: str) -> None:
 @pytest.mark.parametrize("sql", OUTSIDE + CHANGING + PROBES)
 @pytest.mark.parametrize("dialect", ["duckdb", "trino", "spark"])
 def test_what_is_refused(sql: str, dialect: str) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(QueryRefused) as refused:
         guard(sql, dialect)
     assert "\n" not in refused.value.cause
     assert len(refused.value.cause) < 400
 
 
 def test_a_positional_join_is_refused_where_it_is_one() -> None:
-    with pytest.raises(Refused, match="A POSITIONAL JOIN cannot be used here"):
+    with pytest.raises(QueryRefused, match="A POSITIONAL JOIN cannot be used here"):
         guard("select * from silver.a positional join silver.b")
     [mention] = guard("select * from silver.a positional join silver.b", "trino").tables["silver.a"]
     assert mention.alias == "positional"
@@ -207,7 +207,7 @@ def test_what_is_too_large_is_refused_at_once(sql: str, said: str) -> None:
     began = time.process_time()
     try:
         guard(sql)
-    except Refused as refused:
+    except QueryRefused as refused:
         assert said in refused.cause
     else:
         assert not said
@@ -215,10 +215,10 @@ def test_what_is_too_large_is_refused_at_once(sql: str, said: str) -> None:
 
 
 def test_bounds_are_the_callers() -> None:
-    assert guard("select 1 + 2 + 3", bounds=Bounds(nodes=10)).tables == {}
-    with pytest.raises(Refused, match="more than 3 parts"):
-        guard("select 1 + 2 + 3", bounds=Bounds(nodes=3))
-    with pytest.raises(Refused, match="no dialect"):
+    assert guard("select 1 + 2 + 3", bounds=SyntaxLimits(nodes=10)).tables == {}
+    with pytest.raises(QueryRefused, match="more than 3 parts"):
+        guard("select 1 + 2 + 3", bounds=SyntaxLimits(nodes=3))
+    with pytest.raises(QueryRefused, match="no dialect"):
         guard("select 1", "mysql")
 
 
@@ -233,7 +233,7 @@ WORDS = st.sampled_from(
 def test_any_words_give_a_question_over_named_tables_or_a_refusal(sql: str, dialect: str) -> None:
     try:
         question = guard(sql, dialect)
-    except Refused:
+    except QueryRefused:
         return
     assert isinstance(question.tree, exp.Query)
     for name, nodes in question.tables.items():
@@ -245,5 +245,5 @@ def test_any_words_give_a_question_over_named_tables_or_a_refusal(sql: str, dial
 def test_any_text_is_refused_or_asked_and_never_fails(sql: str) -> None:
     try:
         guard(sql)
-    except Refused as refused:
+    except QueryRefused as refused:
         assert refused.next_step

@@ -7,7 +7,7 @@ import pytest
 from sqlglot import exp
 
 from thermocline.sql.guard import guard
-from thermocline.sql.translate import Unfaithful, translate, undetermined
+from thermocline.sql.translate import Untranslatable, explain_nondeterminism, translate
 
 COLUMNS = {
     "silver.facts": {
@@ -255,7 +255,7 @@ def test_what_means_something_else_there_is_mended(sql: str, engine: str, part: 
     ],
 )
 def test_what_cannot_be_kept_is_refused_by_name(sql: str, engine: str, named: str) -> None:
-    with pytest.raises(Unfaithful) as refused:
+    with pytest.raises(Untranslatable) as refused:
         said(sql, engine)
     assert named in refused.value.cause
     assert refused.value.code == "unfaithful"
@@ -263,18 +263,18 @@ def test_what_cannot_be_kept_is_refused_by_name(sql: str, engine: str, named: st
 
 def test_group_by_all_with_a_query_among_the_results_is_refused() -> None:
     sql = "select k < (select min(k) from silver.dims) as g, sum(id) as s from silver.facts"
-    with pytest.raises(Unfaithful, match="GROUP BY ALL"):
+    with pytest.raises(Untranslatable, match="GROUP BY ALL"):
         said(f"{sql} group by all", "spark")
 
 
 def test_without_types_nothing_is_guessed() -> None:
-    with pytest.raises(Unfaithful):
+    with pytest.raises(Untranslatable):
         said("select k / id from silver.facts", "spark", columns={})
 
 
 def test_spark_dialect_is_for_spark() -> None:
     assert said("select k from silver.facts", "spark", "spark").startswith("SELECT k FROM")
-    with pytest.raises(Unfaithful):
+    with pytest.raises(Untranslatable):
         said("select k from silver.facts", "duckdb", "spark")
 
 
@@ -320,11 +320,11 @@ def test_a_long_chain_of_conditions_is_no_trouble() -> None:
     ],
 )
 def test_which_questions_have_several_right_answers(sql: str, open_: bool) -> None:
-    assert (undetermined(guard(sql)) is not None) == open_
+    assert (explain_nondeterminism(guard(sql)) is not None) == open_
 
 
 def test_what_the_parsers_own_tools_stumble_over_is_refused() -> None:
-    with pytest.raises(Unfaithful):
+    with pytest.raises(Untranslatable):
         said("select null.*, k from silver.facts order by 1", "duckdb", "trino")
 
 

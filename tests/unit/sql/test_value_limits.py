@@ -6,7 +6,7 @@ import pytest
 
 from thermocline.errors import BadInput
 from thermocline.sql.guard import guard
-from thermocline.sql.value_limits import TooWide
+from thermocline.sql.value_limits import ValueTooLarge
 
 SMALL = [
     "repeat('x', 10)", "repeat(name, 3)", "rpad(name, 20, ' ')", "lpad(name, 20, '0')",
@@ -65,4 +65,6 @@ def test_large_ones_are_refused_and_what_may_be_large(dialect: str, value: str) 
     for sql in (f"select {value} from a.b", f"select 1 from a.b where length({value}) > 1"):
         with pytest.raises(BadInput) as refused:
             guard(sql, dialect)
-        assert isinstance(refused.value, TooWide) or "cannot be used here" in refused.value.cause
+        assert (
+            isinstance(refused.value, ValueTooLarge) or "cannot be used here" in refused.value.cause
+        )

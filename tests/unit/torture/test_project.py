@@ -9,7 +9,7 @@ from tests.conftest import SETTINGS, clean_environment
 
 from thermocline.config import load_settings
 from thermocline.lake.locations import Warehouse
-from thermocline.torture import project as projects
+from thermocline.torture import trial_project as projects
 
 OWN = {"a catalog in the lake": "", "one in the project": 'catalog.uri = "catalog.db"\n'}
 SHARED = {

@@ -14,9 +14,9 @@ import thermocline
 from thermocline.errors import ConfigError
 from thermocline.ingest.postgres.source import Postgres, Tls
 from thermocline.torture import expected, verdict
+from thermocline.torture.chaos_plan import POINTS, Deed, plan
 from thermocline.torture.lanes import FilesLane, PostgresLane
 from thermocline.torture.lanes.kafka import producer_options
-from thermocline.torture.plan import POINTS, Deed, plan
 from thermocline.torture.workload import Events, Workload
 
 

@@ -84,7 +84,7 @@ class AmbiguousRecords:
     def _judged_here(self, contract: Contract) -> pa.Table:
         import pyarrow as pa
 
-        from thermocline.engine.arrow import normalise
+        from thermocline.engine.arrow import normalize
         from thermocline.ingest.arrow.local_validation import LocalValidator
         from thermocline.ingest.arrow.parquet import ParquetReader
 
@@ -95,13 +95,13 @@ class AmbiguousRecords:
             rows = pa.concat_tables(tables)
             own = rows.drop_columns([FILE, POSITION])
             found.append(few.judged_rows(rows, ParquetReader(own.schema, contract).typed(own)))
-        return pa.concat_tables([normalise(each) for each in found])
+        return pa.concat_tables([normalize(each) for each in found])
 
     def _judged_by_spark(self, spark: SparkSession, contract: Contract) -> pa.Table:
-        from thermocline.engine.arrow import normalise
+        from thermocline.engine.arrow import normalize
 
         frames = [*self._judged_lines(spark, contract), *self._judged_rows(spark, contract)]
-        return normalise(reduce(lambda one, other: one.unionByName(other), frames).toArrow())
+        return normalize(reduce(lambda one, other: one.unionByName(other), frames).toArrow())
 
     def __bool__(self) -> bool:
         return self._count > 0
@@ -125,7 +125,7 @@ class AmbiguousRecords:
     def _judged_rows(self, spark: SparkSession, contract: Contract) -> list[DataFrame]:
         import pyarrow as pa
 
-        from thermocline.ingest.parquet import validate_rows
+        from thermocline.ingest.spark_parquet import validate_rows
 
         return [
             validate_rows(spark, pa.concat_tables(tables), contract)

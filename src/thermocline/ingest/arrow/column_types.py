@@ -15,7 +15,7 @@ def arrow_type(type_: Type) -> pa.DataType:
     """The canonical Arrow type (`engine.arrow`) of a column."""
     import pyarrow as pa
 
-    from thermocline.engine.arrow import list_of, map_of
+    from thermocline.engine.arrow import list_type, map_type
 
     match type_:
         case Decimal(precision, scale):
@@ -23,9 +23,9 @@ def arrow_type(type_: Type) -> pa.DataType:
         case Struct(fields):
             return pa.struct([(field.name, arrow_type(field.type)) for field in fields])
         case List(element):
-            return list_of(arrow_type(element))
+            return list_type(arrow_type(element))
         case Map(key, value):
-            return map_of(arrow_type(key), arrow_type(value))
+            return map_type(arrow_type(key), arrow_type(value))
         case Primitive("boolean"):
             return pa.bool_()
         case Primitive("int"):
@@ -54,7 +54,7 @@ def widen(type_: Type, array: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.types as pt
 
-    from thermocline.engine.arrow import list_array, struct_array
+    from thermocline.engine.arrow import build_list_array, build_struct_array
 
     wanted = arrow_type(type_)
     if array.type == wanted:
@@ -68,9 +68,9 @@ def widen(type_: Type, array: pa.Array) -> pa.Array:
                 else pa.nulls(len(array), arrow_type(field.type))
                 for field in fields
             ]
-            return struct_array(members, wanted, array)
+            return build_struct_array(members, wanted, array)
         case List(element) if pt.is_list(array.type):
-            return list_array(widen(element, array.flatten()), array)
+            return build_list_array(widen(element, array.flatten()), array)
         case _ if _is_wider(type_, array.type):
             return array.cast(wanted)
     raise NeedsSpark(f"{array.type} for {type_}")

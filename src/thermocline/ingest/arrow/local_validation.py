@@ -2,7 +2,7 @@
 
 For the handful of odd records of a batch, and for those that come back from quarantine: a Spark
 that has to start takes longer than all the rest. It takes all records that it is given or none;
-`tests/integration/test_few.py` holds each verdict against Spark's.
+`tests/integration/test_local_validation.py` holds each verdict against Spark's.
 """
 
 from __future__ import annotations

@@ -71,10 +71,10 @@ def read_batches(raw: BinaryIO) -> Iterator[pa.Table]:
     """All rows of a file in the canonical form, in their order; Declined when it cannot be."""
     import pyarrow as pa
 
-    from thermocline.engine.arrow import normalise
+    from thermocline.engine.arrow import normalize
 
     for batch in _read_stored(raw):
-        rows = normalise(pa.table(batch))
+        rows = normalize(pa.table(batch))
         for column in rows.columns:
             for chunk in column.chunks:
                 _refuse_old_times(chunk)
@@ -143,7 +143,7 @@ def _refuse_type(kind: pa.DataType) -> None:
     import pyarrow as pa
     import pyarrow.types as pt
 
-    from thermocline.engine.arrow import canonical
+    from thermocline.engine.arrow import canonical_type
 
     plain = (
         pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
@@ -151,7 +151,7 @@ def _refuse_type(kind: pa.DataType) -> None:
     )  # fmt: skip
     if pt.is_fixed_size_binary(kind) or isinstance(kind, pa.BaseExtensionType):
         raise NeedsSpark(f"a column of type {kind}")
-    kind = canonical(kind)
+    kind = canonical_type(kind)
     if kind in plain or pt.is_decimal128(kind):
         return
     if not (pt.is_struct(kind) or pt.is_list(kind) or pt.is_map(kind)):
@@ -165,7 +165,7 @@ def _refuse_old_times(array: pa.Array) -> None:
     import pyarrow.compute as pc
     import pyarrow.types as pt
 
-    from thermocline.engine.arrow import map_entries
+    from thermocline.engine.arrow import flatten_map
 
     kind = array.type
     if pt.is_date(kind) or pt.is_timestamp(kind):
@@ -179,13 +179,13 @@ def _refuse_old_times(array: pa.Array) -> None:
     elif pt.is_list(kind):
         _refuse_old_times(array.flatten())
     elif pt.is_map(kind):
-        for side in map_entries(array):
+        for side in flatten_map(array):
             _refuse_old_times(side)
 
 
 def _refuse_missing_members(name: str, type_: Type, array: pa.Array) -> None:
     """Decline what lacks a part that it must have inside a column."""
-    from thermocline.engine.arrow import map_entries
+    from thermocline.engine.arrow import flatten_map
 
     match type_:
         case Struct(fields):
@@ -199,7 +199,7 @@ def _refuse_missing_members(name: str, type_: Type, array: pa.Array) -> None:
                 raise NeedsSpark(f"{name} has an element that is missing")
             _refuse_missing_members(name, element, elements)
         case Map(_, value, required):
-            values = map_entries(array)[1]
+            values = flatten_map(array)[1]
             if required and values.null_count:
                 raise NeedsSpark(f"{name} has a value that is missing")
             _refuse_missing_members(name, value, values)

@@ -42,13 +42,13 @@ class ArrowReader:
         self.lake = lake
         self.source = source
         self.folder = folder
-        self._pace = FastPathBackoff()
+        self._backoff = FastPathBackoff()
 
     def read(
         self, files: Sequence[InspectedFile], contract: Contract, *, columns_added: bool
     ) -> ArrowRead | None:
         """The records of files; None when the lane is not to be tried with them."""
-        if self.source.lane == "spark" or not self._pace.ready():
+        if self.source.lane == "spark" or not self._backoff.is_ready():
             return None
         return ArrowRead(self, files, contract, columns_added=columns_added)
 
@@ -59,10 +59,10 @@ class ArrowReader:
             yield
         except NeedsSpark as reason:
             log("ingest.swift", "declined", level="DEBUG", reason=one_line(str(reason)))
-            self._pace.declined()
+            self._backoff.record_declined()
             raise
         if last:
-            self._pace.took()
+            self._backoff.record_success()
 
 
 class ArrowRead:

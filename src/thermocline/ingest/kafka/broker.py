@@ -1,4 +1,4 @@
-"""What the broker says of its topics, asked with Kafka's own client in Spark's JVM.
+"""What the broker says of its topics, request with Kafka's own client in Spark's JVM.
 
 It is the client that Spark reads with, so one set of options serves both.
 """
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine import jars
 from thermocline.errors import ConfigError, Permanent, ThermoclineError, Transient
-from thermocline.ingest.kafka.ranges import Extent, Topic
+from thermocline.ingest.kafka.offset_ranges import PartitionOffsets, Topic
 from thermocline.telemetry import one_line, redact
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-PATIENCE_MS = 10_000
+TIMEOUT_MS = 10_000
 _ADMIN = "org.apache.kafka.clients.admin"
 
 
@@ -39,50 +39,55 @@ class Broker:
         properties = jvm.java.util.Properties()
         for key, value in options.items():
             properties.put(key, value)
-        properties.put("default.api.timeout.ms", str(PATIENCE_MS))
-        properties.put("request.timeout.ms", str(PATIENCE_MS // 2))
+        properties.put("default.api.timeout.ms", str(TIMEOUT_MS))
+        properties.put("request.timeout.ms", str(TIMEOUT_MS // 2))
         properties.put("client.id", "thermocline")
-        with self._explained():
+        with self._translate_errors():
             self._admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
 
-    def topics(self, names: Sequence[str]) -> dict[str, Topic]:
+    def describe_topics(self, names: Sequence[str]) -> dict[str, Topic]:
         """The topics with their ids, partitions and committed extents, at this moment."""
-        with self._explained():
+        with self._translate_errors():
             listed = self._jvm.java.util.ArrayList()
             for name in names:
                 listed.add(name)
             described = self._admin.describeTopics(listed).allTopicNames().get()
-            ids, places = {}, []
+            ids, numbered = {}, []
             for name in names:
                 topic = described.get(name)
                 ids[name] = str(topic.topicId().toString())
                 for partition in topic.partitions():
-                    places.append((name, int(partition.partition())))
-            begins, ends = self._offsets(places, "earliest"), self._offsets(places, "latest")
+                    numbered.append((name, int(partition.partition())))
+            begins, ends = (
+                self._list_offsets(numbered, "earliest"),
+                self._list_offsets(numbered, "latest"),
+            )
         return {
             name: Topic(
                 ids[name],
-                {p: Extent(begins[t, p], ends[t, p]) for t, p in places if t == name},
+                {p: PartitionOffsets(begins[t, p], ends[t, p]) for t, p in numbered if t == name},
             )
             for name in names
         }
 
-    def _offsets(self, places: Sequence[tuple[str, int]], which: str) -> dict[tuple[str, int], int]:
+    def _list_offsets(
+        self, numbered: Sequence[tuple[str, int]], which: str
+    ) -> dict[tuple[str, int], int]:
         jvm = self._jvm
         spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
         wanted = spec.earliest() if which == "earliest" else spec.latest()
-        asked = jvm.java.util.HashMap()
+        request = jvm.java.util.HashMap()
         partitions = {}
-        for topic, number in places:
+        for topic, number in numbered:
             partitions[topic, number] = jvm.org.apache.kafka.common.TopicPartition(topic, number)
-            asked.put(partitions[topic, number], wanted)
+            request.put(partitions[topic, number], wanted)
         # What a transaction has not committed yet is not there yet.
         level = jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
         options = jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(level)
-        answer = self._admin.listOffsets(asked, options)
+        response = self._admin.listOffsets(request, options)
         return {
-            place: int(answer.partitionResult(partition).get().offset())
-            for place, partition in partitions.items()
+            numbers: int(response.partitionResult(partition).get().offset())
+            for numbers, partition in partitions.items()
         }
 
     def close(self) -> None:
@@ -95,18 +100,18 @@ class Broker:
             return  # the JVM is gone, and the connections with it
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         from py4j.protocol import Py4JJavaError
 
         try:
             yield
         except Py4JJavaError as error:
-            raise explained(error.java_exception, self._servers) from None
+            raise explain_client_error(error.java_exception, self._servers) from None
 
 
-def explained(failure: Any, servers: str) -> ThermoclineError:
+def explain_client_error(failure: Any, servers: str) -> ThermoclineError:
     """One of our errors for one of the client's. Its class decides, not its words."""
-    names, said = _chain(failure)
+    names, said = _unwrap(failure)
     if "UnknownTopicOrPartitionException" in names:
         return MissingTopic(
             f"The broker at {servers} does not have the topic: {said}",
@@ -122,24 +127,24 @@ def explained(failure: Any, servers: str) -> ThermoclineError:
         return ConfigError(
             f"Kafka's client does not take the options: {said}", "Mend the source's options."
         )
-    if names & _GONE:
+    if names & _DELETED_RECORD_ERRORS:
         return Transient(
             f"Records that {servers} had were deleted while they were read: {said}",
             "Nothing of the batch landed. The next look says which ones are missing.",
         )
-    return Transient(f"The broker at {servers} does not answer: {said}", "Look whether it runs.")
+    return Transient(f"The broker at {servers} does not response: {said}", "Look whether it runs.")
 
 
-def explained_read(failure: BaseException, servers: str) -> ThermoclineError | None:
+def explain_read_error(failure: BaseException, servers: str) -> ThermoclineError | None:
     """What a failed job of Spark's says about the broker; None when the broker is not its cause."""
     java = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
-    if java is None or not _chain(java)[0] & _OF_THE_BROKER:
+    if java is None or not _unwrap(java)[0] & _BROKER_ERRORS:
         return None
-    return explained(java, servers)
+    return explain_client_error(java, servers)
 
 
-_GONE = {"OffsetOutOfRangeException", "KafkaIllegalStateException"}
-_OF_THE_BROKER = _GONE | {
+_DELETED_RECORD_ERRORS = {"OffsetOutOfRangeException", "KafkaIllegalStateException"}
+_BROKER_ERRORS = _DELETED_RECORD_ERRORS | {
     "TimeoutException", "DisconnectException", "KafkaException", "NetworkException",
     "BrokerNotAvailableException", "LeaderNotAvailableException",
     "UnknownTopicOrPartitionException", "TopicAuthorizationException",
@@ -147,16 +152,16 @@ _OF_THE_BROKER = _GONE | {
 }  # fmt: skip
 
 
-def _chain(failure: Any) -> tuple[set[str], str]:
+def _unwrap(failure: Any) -> tuple[set[str], str]:
     """The classes of a Java exception and of its causes, and what the innermost says."""
     names, said = set(), ""
     while failure is not None:
         names.add(str(failure.getClass().getSimpleName()))
         said = str(failure.getMessage() or "") or said
         failure = failure.getCause()
-    return names, _safe(said)
+    return names, _redact_password(said)
 
 
-def _safe(said: str) -> str:
+def _redact_password(said: str) -> str:
     """The client quotes its options in some messages, a JAAS line with its password among them."""
     return one_line(re.sub(r"(?i)password\s*=\s*\S+", "password=***", redact(said)))[:300]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.problems import quote
 from thermocline.ingest import secret
-from thermocline.ingest.source import ENGINES
+from thermocline.ingest.source import LANES
 
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
@@ -27,15 +27,15 @@ STARTS = ("earliest", "latest")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 # What we decide ourselves, or what would have a client run code of somebody else's choice.
-_RESERVED = {
+_RESERVED_OPTIONS = {
     "bootstrap.servers", "group.id", "enable.auto.commit", "auto.offset.reset", "key.deserializer",
     "value.deserializer", "interceptor.classes", "metric.reporters", "isolation.level",
 }  # fmt: skip
-_SECRET = re.compile(r"(?i)jaas|password|secret|token|credential|[.]key$")
+_SECRET_NAME = re.compile(r"(?i)jaas|password|secret|token|credential|[.]key$")
 
 
 @dataclass(frozen=True)
-class KafkaReach:
+class KafkaSettings:
     """How a topic is reached and how its values are written.
 
     `options` are settings of Kafka's own Java client (security.protocol, sasl.…, ssl.…); values
@@ -60,16 +60,18 @@ class KafkaReach:
         return {"bootstrap.servers": self.servers, **{k: str(v) for k, v in revealed.items()}}
 
 
-def read(fields: SettingsReader) -> KafkaReach:
+def read(fields: SettingsReader) -> KafkaSettings:
     """The settings, with every flaw reported."""
     topics = fields.texts("topics") or fields.texts("topic")
     if not topics:
         fields.report.add_missing((), "topic", "is missing", "name the topic")
     for topic in topics:
         if not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
-            fields.report_flaw("topics" if "topics" in fields.data else "topic", _no_topic(topic))
+            fields.report_flaw(
+                "topics" if "topics" in fields.data else "topic", _explain_topic(topic)
+            )
     format_ = fields.one_of("format", "json", FORMATS)
-    reach = KafkaReach(
+    settings = KafkaSettings(
         servers=fields.required_text("servers", "name the brokers, as host:9092"),
         topics=tuple(dict.fromkeys(topics)),
         format=format_,
@@ -78,18 +80,18 @@ def read(fields: SettingsReader) -> KafkaReach:
         registry=fields.text("registry", ""),
         registry_options=fields.mapping("registryOptions"),
         start=fields.one_of("start", "earliest", STARTS),
-        options=_options(fields),
-        lane=fields.one_of("lane", "auto", ENGINES),
+        options=_read_options(fields),
+        lane=fields.one_of("lane", "auto", LANES),
     )
-    _refuse_literal(fields, "registryOptions", reach.registry_options)
-    if reach.registry and not reach.registry.startswith(("http://", "https://")):
-        fields.report_flaw("registry", f"{quote(reach.registry)} is no http(s) address")
-    if format_ in {"avro", "protobuf"} and not (reach.schema or reach.registry):
+    _refuse_literal_secrets(fields, "registryOptions", settings.registry_options)
+    if settings.registry and not settings.registry.startswith(("http://", "https://")):
+        fields.report_flaw("registry", f"{quote(settings.registry)} is no http(s) address")
+    if format_ in {"avro", "protobuf"} and not (settings.schema or settings.registry):
         hint = "name a schema file of the project, or the registry's address"
         fields.report.add_missing((), "schema", f"is missing: {format_} needs one", hint)
-    if reach.schema and reach.registry:
+    if settings.schema and settings.registry:
         fields.report_flaw("schema", "is there beside a registry", "keep one of the two")
-    return reach
+    return settings
 
 
 def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
@@ -99,30 +101,30 @@ def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
     return KafkaFeed(lake, source, contract)
 
 
-def _no_topic(topic: str) -> str:
+def _explain_topic(topic: str) -> str:
     return f"{quote(topic)} is no name of a topic"
 
 
-def _options(fields: SettingsReader) -> dict[str, Any]:
+def _read_options(fields: SettingsReader) -> dict[str, Any]:
     given = fields.mapping("options")
     for key, value in given.items():
         where = ("options", key)
-        if key in _RESERVED:
+        if key in _RESERVED_OPTIONS:
             fields.report.add(where, f"options.{key}", "cannot be set here", "leave it out")
         elif secret.is_reference(value):
             continue
         elif not isinstance(value, str | int | float | bool):
             fields.report.add(where, f"options.{key}", f"{quote(value)} is not a text")
-    _refuse_literal(fields, "options", given)
+    _refuse_literal_secrets(fields, "options", given)
     return {
         key: str(value).lower() if isinstance(value, bool) else value
         for key, value in given.items()
     }
 
 
-def _refuse_literal(fields: SettingsReader, key: str, given: Mapping[str, Any]) -> None:
+def _refuse_literal_secrets(fields: SettingsReader, key: str, given: Mapping[str, Any]) -> None:
     for name, value in given.items():
-        if _SECRET.search(name) and not secret.is_reference(value):
+        if _SECRET_NAME.search(name) and not secret.is_reference(value):
             what = "holds a secret, and this file is shared"
             hint = "write {secret: NAME} and set the environment variable NAME"
             fields.report.add((key, name), f"{key}.{name}", what, hint)

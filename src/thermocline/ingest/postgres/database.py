@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent, Transient
-from thermocline.ingest.postgres.sent import SourceColumn
+from thermocline.ingest.postgres.debezium_types import SourceColumn
 from thermocline.ingest.secret import reveal
 from thermocline.telemetry import one_line, redact
 

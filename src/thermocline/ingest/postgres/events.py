@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring as quote
 
-from thermocline.ingest.postgres.encode import Encoder
 from thermocline.ingest.postgres.pgoutput import UNSENT, Change, Row, Value
+from thermocline.ingest.postgres.value_encoders import Encoder
 
 NEW_KEY, OLD_KEY = "__debezium.newkey", "__debezium.oldkey"
 """Headers of the two events that stand for a change of a key: each names the other's."""

@@ -25,11 +25,11 @@ from thermocline.ingest.debezium import Truncation
 from thermocline.ingest.feed import LostData, Pull
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.postgres import spool
-from thermocline.ingest.postgres.capture import Reader, wanted
+from thermocline.ingest.postgres.capture_process import Reader, wanted
 from thermocline.ingest.postgres.database import Database
 from thermocline.ingest.postgres.events import ROUTED
-from thermocline.ingest.postgres.place import Place, Walk
-from thermocline.ingest.postgres.slot import (
+from thermocline.ingest.postgres.log_position import Place, Walk
+from thermocline.ingest.postgres.replication_slot import (
     Keeper,
     NewHistory,
     fit_tables,
@@ -41,7 +41,7 @@ from thermocline.lake import MainMoved
 if TYPE_CHECKING:
     from thermocline.contract.definition import Contract
     from thermocline.ingest.marks import Position
-    from thermocline.ingest.postgres.capture import Cells
+    from thermocline.ingest.postgres.capture_process import Cells
     from thermocline.ingest.source import BatchLimits, Source
     from thermocline.lake import Lake
 

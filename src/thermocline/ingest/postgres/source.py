@@ -116,7 +116,7 @@ def read(fields: SettingsReader) -> Postgres | None:
 def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
     """The feed of a database. Nothing is connected yet."""
     if source.connection.via == "connect":
-        from thermocline.ingest.postgres.connect import open_topic
+        from thermocline.ingest.postgres.connect_feed import open_topic
 
         return open_topic(lake, source, contract)
     from thermocline.ingest.postgres.feed import PostgresFeed

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from thermocline.contract.definition import Contract
-    from thermocline.ingest.postgres.capture import Cells
+    from thermocline.ingest.postgres.capture_process import Cells
     from thermocline.ingest.source import Source
     from thermocline.lake import Lake
 

@@ -16,15 +16,15 @@ from thermocline.errors import (
     Permanent,
     ThermoclineError,
 )
-from thermocline.lake import atomic, companions, refs, retention
+from thermocline.lake import atomic_commit, companions, refs, retention
 from thermocline.lake.bookmark import BOOKMARK
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.consumption import ConsumptionRows
 from thermocline.lake.crash_points import crash_point
-from thermocline.lake.groupcommit.combine import CommitRound, combine
+from thermocline.lake.groupcommit.commit_round import CommitRound, combine
 from thermocline.lake.groupcommit.live_branch import LiveBranch
 from thermocline.lake.groupcommit.queue import Lease, LeaseLost, Queue, WaitingEntry
-from thermocline.lake.groupcommit.snapshot import prepare_snapshot
+from thermocline.lake.groupcommit.round_snapshot import prepare_snapshot
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.metadata_files import read_raw_metadata
 
@@ -105,7 +105,7 @@ class Committer:
         if not waiting:
             return
         try:
-            table = atomic.load(self._catalog, lease.table)
+            table = atomic_commit.load(self._catalog, lease.table)
         except NotFound as gone:
             self._queue.settle_alone(lease, [(each.number, gone) for each in waiting])
             return
@@ -132,10 +132,10 @@ class Committer:
                 self._lake.beside.write(session, ConsumptionRows(moves=(expired.moves,)))
 
         try:
-            atomic.swap_loaded(self._catalog, table, change, settle)
+            atomic_commit.swap_loaded(self._catalog, table, change, settle)
         except CommitConflict as conflict:
             prepared.discard()
-            if not isinstance(conflict, atomic.PointerMoved):
+            if not isinstance(conflict, atomic_commit.PointerMoved):
                 raise
 
     def _expired(self, table: Table, branch: str, head: int, found: CommitRound) -> Expiry | None:

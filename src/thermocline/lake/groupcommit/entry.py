@@ -26,24 +26,24 @@ PartitionId = tuple[int, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
-class Partitions:
+class ReplacePartitions:
     """All files of these partitions go, whoever wrote them: partitions are overwritten whole."""
 
     places: frozenset[PartitionId]
 
     @classmethod
-    def named(cls, spec: int, records: Iterable[Record]) -> Partitions:
+    def named(cls, spec: int, records: Iterable[Record]) -> ReplacePartitions:
         """The partitions of a partition spec with these values, whether they hold a file or not."""
         return cls(frozenset((spec, _partition_values(record)) for record in records))
 
     @classmethod
-    def of(cls, files: Iterable[DataFile]) -> Partitions:
+    def of(cls, files: Iterable[DataFile]) -> ReplacePartitions:
         """The partitions that these files are in."""
         return cls(frozenset(partition_id(file) for file in files))
 
 
 @dataclass(frozen=True)
-class Files:
+class ReplaceFiles:
     """These very files go, each with its partition; if one is gone already, that is a conflict.
 
     `seen` is the snapshot that they were read at. Rows of theirs that were deleted since would come
@@ -54,7 +54,7 @@ class Files:
     seen: int
 
     @classmethod
-    def of(cls, files: Iterable[DataFile], seen: int) -> Files:
+    def of(cls, files: Iterable[DataFile], seen: int) -> ReplaceFiles:
         """Files as they were found in a snapshot."""
         return cls(frozenset((partition_id(file), file.file_path) for file in files), seen)
 
@@ -70,7 +70,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CommitEntry:
     """Files for one branch of one table under a key that lands at most once.
 
     `uuid` and `schema` say which table, and at which schema, the files were written for. Entries
@@ -82,7 +82,7 @@ class Entry:
     uuid: str
     schema: int
     files: tuple[DataFile, ...]
-    replaces: Partitions | Files | None = None
+    replaces: ReplacePartitions | ReplaceFiles | None = None
     branch: str = MAIN
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class Entry:
                 f"The entry {self.key} sets {', '.join(sorted(taken))} itself.",
                 "Leave them out: they are filled from the keys.",
             )
-        if isinstance(self.replaces, Partitions) and self.places - self.replaces.places:
+        if isinstance(self.replaces, ReplacePartitions) and self.places - self.replaces.places:
             raise BadInput(
                 f"The entry {self.key} has files outside the partitions that it replaces.",
                 "Name every partition that it writes to.",
@@ -117,10 +117,10 @@ class Entry:
         key: str,
         files: Iterable[DataFile],
         *,
-        replaces: Partitions | Files | None = None,
+        replaces: ReplacePartitions | ReplaceFiles | None = None,
         branch: str = MAIN,
         properties: Mapping[str, str] | None = None,
-    ) -> Entry:
+    ) -> CommitEntry:
         """An entry of files that were written for the table as it was loaded."""
         return cls(
             key=key,

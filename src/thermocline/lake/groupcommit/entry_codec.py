@@ -19,12 +19,17 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from thermocline.errors import BadInput
-from thermocline.lake.groupcommit.entry import Entry, Files, PartitionId, Partitions
+from thermocline.lake.groupcommit.entry import (
+    CommitEntry,
+    PartitionId,
+    ReplaceFiles,
+    ReplacePartitions,
+)
 
 _FORMAT = 1
 
 
-def encode_entry(entry: Entry) -> bytes:
+def encode_entry(entry: CommitEntry) -> bytes:
     """The entry, but for key, table and branch, which the queue keeps beside it."""
     said = {
         "format": _FORMAT,
@@ -37,12 +42,12 @@ def encode_entry(entry: Entry) -> bytes:
     return zlib.compress(json.dumps(said, separators=(",", ":")).encode(), 1)
 
 
-def decode_entry(key: str, table: str, branch: str, data: bytes) -> Entry:
+def decode_entry(key: str, table: str, branch: str, data: bytes) -> CommitEntry:
     """The entry that `to_bytes` was given."""
     said = json.loads(zlib.decompress(data))
     if said["format"] != _FORMAT:
         raise ValueError("it was handed over by another version of Thermocline")
-    return Entry(
+    return CommitEntry(
         key=key,
         table=table,
         uuid=said["uuid"],
@@ -68,11 +73,11 @@ def _decode_file(spec: int, said: list[Any]) -> DataFile:
     return file
 
 
-def _encode_replaces(replaces: Partitions | Files | None) -> Any:
+def _encode_replaces(replaces: ReplacePartitions | ReplaceFiles | None) -> Any:
     match replaces:
-        case Partitions(places):
+        case ReplacePartitions(places):
             return {"partitions": [_encode_partition(each) for each in places]}
-        case Files(files, seen):
+        case ReplaceFiles(files, seen):
             return {
                 "files": [[_encode_partition(where), path] for where, path in files],
                 "seen": seen,
@@ -80,13 +85,13 @@ def _encode_replaces(replaces: Partitions | Files | None) -> Any:
     return None
 
 
-def _decode_replaces(said: Any) -> Partitions | Files | None:
+def _decode_replaces(said: Any) -> ReplacePartitions | ReplaceFiles | None:
     if said is None:
         return None
     if "partitions" in said:
-        return Partitions(frozenset(_decode_partition(each) for each in said["partitions"]))
+        return ReplacePartitions(frozenset(_decode_partition(each) for each in said["partitions"]))
     files = frozenset((_decode_partition(where), path) for where, path in said["files"])
-    return Files(files, said["seen"])
+    return ReplaceFiles(files, said["seen"])
 
 
 def _encode_partition(where: PartitionId) -> list[Any]:

@@ -7,8 +7,13 @@ from pyiceberg.table import Table
 from pyiceberg.table.refs import SnapshotRefType
 
 from thermocline.errors import NotFound, Permanent, ThermoclineError
-from thermocline.lake.groupcommit.entry import Entry, PartitionId, Partitions, partition_id
-from thermocline.lake.manifests import Manifests, is_live
+from thermocline.lake.groupcommit.entry import (
+    CommitEntry,
+    PartitionId,
+    ReplacePartitions,
+    partition_id,
+)
+from thermocline.lake.manifest_pruning import Manifests, is_live
 from thermocline.lake.metadata import MAIN
 
 
@@ -61,7 +66,7 @@ class LiveBranch:
             for entry in self.entries(manifest)
         )
 
-    def refusal(self, entry: Entry) -> ThermoclineError | None:
+    def refusal(self, entry: CommitEntry) -> ThermoclineError | None:
         metadata = self._table.metadata
         if entry.uuid != str(metadata.table_uuid):
             return _stale_entry(entry, "the table was dropped and made anew")
@@ -81,13 +86,13 @@ class LiveBranch:
         specs = {number for number, _ in entry.places}
         if specs - metadata.specs().keys():
             return _stale_entry(entry, "its files are of a partitioning that the table never had")
-        if isinstance(entry.replaces, Partitions) and (
+        if isinstance(entry.replaces, ReplacePartitions) and (
             {number for number, _ in entry.replaces.places} - {metadata.default_spec_id}
         ):
             return _stale_entry(entry, "the table is partitioned in another way now")
         return self._schema_refusal(entry)
 
-    def _schema_refusal(self, entry: Entry) -> ThermoclineError | None:
+    def _schema_refusal(self, entry: CommitEntry) -> ThermoclineError | None:
         written = next(
             (s for s in self._table.metadata.schemas if s.schema_id == entry.schema), None
         )
@@ -100,7 +105,7 @@ class LiveBranch:
         return None
 
 
-def _stale_entry(entry: Entry, reason: str) -> Permanent:
+def _stale_entry(entry: CommitEntry, reason: str) -> Permanent:
     return Permanent(
         f"The entry {entry.key} for {entry.table} cannot be committed: {reason}.",
         "Nothing of it landed. Write the files again for the table as it is now.",

@@ -42,7 +42,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from thermocline.errors import CommitConflict, NotFound, Permanent, ThermoclineError
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.groupcommit import entry_codec
-from thermocline.lake.groupcommit.entry import Entry
+from thermocline.lake.groupcommit.entry import CommitEntry
 from thermocline.lake.retries import retry_creation
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class WaitingEntry:
     branch: str
     content: bytes
 
-    def entry(self) -> Entry:
+    def entry(self) -> CommitEntry:
         """What was handed over."""
         return entry_codec.decode_entry(self.key, self.table, self.branch, self.content)
 
@@ -162,11 +162,11 @@ class Queue:
             else "(extract(epoch from clock_timestamp())::double precision)"
         )
         self._expiry = self._now + lease_seconds
-        self._standing = self._standings()
+        self._standing = self._statuses()
         self._made = False
         self._leases: set[str] = set()
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CommitEntry) -> None:
         """Keep an entry. A key that waits or landed stays as it is; one that failed waits again."""
         content = entry_codec.encode_entry(entry)
         values = {"state": WAITING, "branch": entry.branch, "size": len(content)}
@@ -182,7 +182,7 @@ class Queue:
                 )
             )
 
-    def standing(self, table: str, key: str) -> EntryStatus | None:
+    def status(self, table: str, key: str) -> EntryStatus | None:
         """How an entry stands; None for a key that is not known, or not any more."""
         with self._reading() as connection:
             row = connection.execute(self._standing, {"of_table": table, "of_key": key}).first()
@@ -300,7 +300,7 @@ class Queue:
         )
         return bool(held.rowcount == 1)
 
-    def _standings(self) -> Select[Any]:
+    def _statuses(self) -> Select[Any]:
         """How the entry `of_key` stands: made once, since it is what is asked most often."""
         lease = and_(
             _LEASES.c.catalog == _ENTRIES.c.catalog,

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 if TYPE_CHECKING:
     from sqlglot import exp
     from sqlglot.optimizer.scope import Scope
 
-    from thermocline.sql.guard import Question
+    from thermocline.sql.guard import GuardedQuery
 
 NAMES = frozenset(
     {
@@ -36,7 +36,7 @@ def has_bare_names(tree: exp.Query) -> bool:
     return any(_is_bare(each) for each in tree.find_all(exp.Column))
 
 
-def refuse_bare_functions(question: Question, columns: Columns) -> None:
+def refuse_bare_functions(question: GuardedQuery, columns: Columns) -> None:
     """Refuse a query with such a name that is no column. `columns` are the stored tables'."""
     from sqlglot import exp
     from sqlglot.optimizer.scope import traverse_scope
@@ -57,7 +57,7 @@ def refuse_bare_functions(question: Question, columns: Columns) -> None:
             str.lower, around.named_selects
         )
         if not ordered and not _is_read(name, scope, stored):
-            raise Refused(
+            raise QueryRefused(
                 f"{column.name} is no column here, but a function of the engine's.",
                 "Leave it out; a column of that name is read as table.column.",
             )

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -41,12 +41,12 @@ def pin_clock(tree: exp.Query, now: datetime) -> Clock:
         if isinstance(node, exp.Anonymous):
             kind = _ALIASES.get(node.name.lower(), kind)
             if node.name.lower() == "age" and len(node.expressions) == 1:
-                raise Refused("age() of one moment counts from now.", "Give it both moments.")
+                raise QueryRefused("age() of one moment counts from now.", "Give it both moments.")
         if kind not in (*_DATES, *_ZONED, *_UNZONED, *_TIMES):
             continue
         given = node.args.get("this")
         if isinstance(given, exp.Expr) and not (isinstance(given, exp.Literal) and given.is_int):
-            raise Refused("The clock is read in UTC only.", "Shift it with AT TIME ZONE.")
+            raise QueryRefused("The clock is read in UTC only.", "Shift it with AT TIME ZONE.")
         node.replace(_literal(kind, now.astimezone(UTC)))
         finest = max(finest, Clock.DAY if kind in _DATES else Clock.INSTANT)
     return finest

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from thermocline.engine.query_types import family
-from thermocline.sql.guard import Question
-from thermocline.sql.translate import Unfaithful, plainly
+from thermocline.sql.guard import GuardedQuery
+from thermocline.sql.translate import Untranslatable, normalize_query
 
 if TYPE_CHECKING:
     from thermocline.serve.values import EncodedRows, ResultColumn
@@ -59,12 +59,12 @@ class QuerySplit:
     """The older part as a question of its own, and what is asked of both parts together."""
 
     table: str
-    older: Question
+    older: GuardedQuery
     _newer: exp.Select
     _whole: exp.Select
     """The question over a table `parts`, where rows of both will be."""
 
-    def combine(self, older: EncodedRows) -> Question | None:
+    def combine(self, older: EncodedRows) -> GuardedQuery | None:
         """The question, over the newer rows and what the older part gave; None if it cannot be."""
         kinds = [_duckdb_type(column) for column in older.columns]
         if None in kinds:
@@ -81,11 +81,11 @@ class QuerySplit:
             both = exp.Union(this=newer, expression=counted, distinct=False)
         parts = exp.Subquery(this=both, alias=exp.TableAlias(this=exp.to_identifier(_PARTS)))
         tree.set("from_", exp.From(this=parts))
-        return Question(tree, self.older.dialect, {self.table: [mention]})
+        return GuardedQuery(tree, self.older.dialect, {self.table: [mention]})
 
 
 def split_query(
-    question: Question, time: str, boundary: datetime, columns: Mapping[str, str]
+    question: GuardedQuery, time: str, boundary: datetime, columns: Mapping[str, str]
 ) -> QuerySplit | None:
     """The question in two parts of its only table, before and from a moment (UTC) on, or None.
 
@@ -98,8 +98,8 @@ def split_query(
     if len(mentions) != 1:
         return None
     try:
-        tree = plainly(question, {table: columns})
-    except Unfaithful:
+        tree = normalize_query(question, {table: columns})
+    except Untranslatable:
         return None
     if not isinstance(tree, exp.Select) or not _is_splittable(tree):
         return None
@@ -118,7 +118,9 @@ def split_query(
         for condition in (exp.LT(this=column, expression=at), exp.GTE(this=column, expression=at))
     )
     (mention,) = older.find_all(exp.Table)
-    return QuerySplit(table, Question(older, question.dialect, {table: [mention]}), newer, whole)
+    return QuerySplit(
+        table, GuardedQuery(older, question.dialect, {table: [mention]}), newer, whole
+    )
 
 
 def _is_splittable(tree: exp.Select) -> bool:

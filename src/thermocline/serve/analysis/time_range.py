@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from thermocline.engine.time_expressions import moment, shifted, unit_of
+from thermocline.engine.time_expressions import evaluate_moment, parse_unit, shift_time
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -269,11 +269,11 @@ class _TimeRangeAnalyzer:
         if unit == "year" and isinstance(other, exp.Literal) and not other.is_string:
             at: datetime | None = datetime(int(other.name), 1, 1)  # UTC, as all here
         else:
-            at = moment(other, self._now)
+            at = evaluate_moment(other, self._now)
         if at is None or place is None:
             return {}
         # A column cut to its unit is at most the column, and less than a unit behind it.
-        over = shifted(at, 1, unit) - _TICK if unit else at
+        over = shift_time(at, 1, unit) - _TICK if unit else at
         bounds = {
             "EQ": TimeRange(at, over), "GTE": TimeRange(at, None), "GT": TimeRange(at, None),
             "LTE": TimeRange(None, over), "LT": TimeRange(None, over),
@@ -412,7 +412,7 @@ def _match_column(node: exp.Expr) -> tuple[exp.Column, str | None] | None:
         case exp.Date() | exp.TsOrDsToDate() if isinstance(node.this, exp.Column):
             return None if node.args.get("zone") or node.expressions else (node.this, "day")
         case exp.TimestampTrunc() | exp.DateTrunc() if isinstance(node.this, exp.Column):
-            unit = unit_of(node.args.get("unit"))
+            unit = parse_unit(node.args.get("unit"))
             return (node.this, unit) if unit and not node.args.get("zone") else None
         case exp.Year() if isinstance(node.this, exp.Column):
             return node.this, "year"

@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from thermocline import telemetry
-from thermocline.engine.duck import DuckEngine, all_rows
+from thermocline.engine.duck import DuckEngine, build_snapshot_query
 from thermocline.errors import CatalogUnavailable
 from thermocline.lake.catalog import open_reader
 from thermocline.serve.engines import startup
@@ -107,7 +107,7 @@ class DirectWorker:
         with self._lock:
             known = self._table_queries.get((location, snapshot))
         if known is None:
-            known = all_rows(self._connection.cursor(), location, snapshot)
+            known = build_snapshot_query(self._connection.cursor(), location, snapshot)
             with self._lock:
                 while len(self._table_queries) >= MAX_CACHED_READS:
                     del self._table_queries[next(iter(self._table_queries))]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from thermocline import telemetry
-from thermocline.engine.arrow import normalise
-from thermocline.engine.spark import TRANSLATED, SparkEngine
+from thermocline.engine.arrow import normalize
+from thermocline.engine.spark import TRANSLATED_SQL_CONF, SparkEngine
 from thermocline.serve.engines import startup
 from thermocline.serve.failures import DivisionByZero
 from thermocline.serve.rows.fetch import fetch_bounded
@@ -108,7 +108,7 @@ class SparkWorker:
             self._free.append(session)
 
     def _new_session(self) -> SparkSession:
-        return self._engine.beside(TRANSLATED)
+        return self._engine.beside(TRANSLATED_SQL_CONF)
 
     def _run(
         self, query: str, sql: str, tables: Mapping[str, Any], rows: int, size: int
@@ -131,7 +131,7 @@ def _to_arrow(frame: DataFrame) -> pa.Table:
     """The rows in Arrow. Columns of one name are told apart on the way, which Spark cannot."""
     names = frame.columns
     plain = frame.toDF(*(f"c{n}" for n in range(len(names))))
-    return normalise(plain.toArrow()).rename_columns(names)
+    return normalize(plain.toArrow()).rename_columns(names)
 
 
 def _check_table_name(of: Mapping[str, Any]) -> str:

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from thermocline.lake import filediff, read_schema
-from thermocline.lake.datafile import DataFileReader, deleted_positions
+from thermocline.lake.data_file_reader import DataFileReader, deleted_positions
 from thermocline.serve.replicator.catalog_poller import PolledTable, file_times
 from thermocline.serve.replicator.retry import retry_reads
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
-    from thermocline.lake.datafile import Part, Positions
+    from thermocline.lake.data_file_reader import Part, Positions
     from thermocline.lake.filediff import FileChange
 
 BATCH_ROWS = 64 * 1024

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from thermocline.engine.arrow import canonical, json_rows, normalise
+from thermocline.engine.arrow import canonical_type, normalize, to_json_rows
 from thermocline.serve.rows.csv_cell import escape_cell
 from thermocline.serve.rows.trino_values import trino_type, trino_values
 from thermocline.serve.values import Format
@@ -42,7 +42,7 @@ _dumps = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 def encode(table: pa.Table, format: Format) -> tuple[list[list[str]], bytes]:
     """Return the columns and the encoded rows of a table."""
     if format == "arrow" or not all(_is_canonical(field.type) for field in table.schema):
-        table = normalise(table)
+        table = normalize(table)
     columns = [[field.name, *_type_names(field.type)] for field in table.schema]
     match format:
         case "arrow":
@@ -108,7 +108,7 @@ def _json_texts(column: pa.ChunkedArray) -> Texts:
     data_type = column.type
     write = _json_writer(data_type)
     if write is None:
-        rows = json_rows(pa.Table.from_arrays([column], names=["value"]))
+        rows = to_json_rows(pa.Table.from_arrays([column], names=["value"]))
         return _write_values([row["value"] for row in rows], _dumps)
     if pt.is_timestamp(data_type):
         column = column.cast(pa.int64())
@@ -122,7 +122,7 @@ def _json_texts(column: pa.ChunkedArray) -> Texts:
 
 @lru_cache(1024)
 def _is_canonical(data_type: pa.DataType) -> bool:
-    return bool(data_type.equals(canonical(data_type), check_metadata=True))
+    return bool(data_type.equals(canonical_type(data_type), check_metadata=True))
 
 
 @lru_cache(1024)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from thermocline.serve.trino import kinds
 from thermocline.serve.values import TableHead
-from thermocline.sql.guard import LAKE
+from thermocline.sql.guard import CATALOG_NAME
 
 SYSTEM = "system"
 VERSION = "476-thermocline"
@@ -39,7 +39,7 @@ class Lake:
         for (schema, name), listed in lists:
             if (schema == "information_schema") or catalog == SYSTEM:
                 yield schema, name, dict(listed.visible)
-        if catalog == LAKE:
+        if catalog == CATALOG_NAME:
             for table, head in sorted(self.heads.items()):
                 schema, _, name = table.partition(".")
                 columns = {each: kinds.of_column(kind) for each, kind in head.columns.items()}
@@ -53,7 +53,7 @@ class Lake:
         return None
 
 
-CATALOGS = (LAKE, SYSTEM)
+CATALOGS = (CATALOG_NAME, SYSTEM)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,9 @@ def _jdbc_schemas(lake: Lake, catalog: str) -> Iterator[Row]:
 def _jdbc_tables(lake: Lake, catalog: str) -> Iterator[Row]:
     for of in CATALOGS:
         for schema, name, _ in lake.tables(of):
-            kind = "TABLE" if of == LAKE and schema != "information_schema" else "SYSTEM TABLE"
+            kind = (
+                "TABLE" if of == CATALOG_NAME and schema != "information_schema" else "SYSTEM TABLE"
+            )
             yield of, schema, name, kind, None, None, None, None, None, None
 
 
@@ -147,7 +149,7 @@ def _comments(lake: Lake, catalog: str) -> Iterator[Row]:
 
 
 def _connectors(lake: Lake, catalog: str) -> Iterator[Row]:
-    yield LAKE, LAKE, "iceberg"
+    yield CATALOG_NAME, CATALOG_NAME, "iceberg"
     yield SYSTEM, SYSTEM, "system"
 
 

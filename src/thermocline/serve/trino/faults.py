@@ -14,7 +14,7 @@ from thermocline.serve.failures import (
     TooMuch,
     Unauthenticated,
 )
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 USER, INTERNAL, RESOURCES = "USER_ERROR", "INTERNAL_ERROR", "INSUFFICIENT_RESOURCES"
 
@@ -44,7 +44,7 @@ CODES = {
 """Trino's numbers and kinds of the errors that are given here."""
 
 _BY_CLASS: tuple[tuple[type[ThermoclineError], str], ...] = (
-    (Refused, "NOT_SUPPORTED"),
+    (QueryRefused, "NOT_SUPPORTED"),
     (DivisionByZero, "DIVISION_BY_ZERO"),
     (TooMuch, "GENERIC_INSUFFICIENT_RESOURCES"),
     (NotFound, "TABLE_NOT_FOUND"),
@@ -57,7 +57,7 @@ _BY_CLASS: tuple[tuple[type[ThermoclineError], str], ...] = (
 )
 
 
-class Faulty(Refused):
+class Faulty(QueryRefused):
     """A statement that is wrong in a way that Trino has a name for."""
 
     def __init__(self, name: str, cause: str, next_step: str = "") -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from thermocline.serve.trino.likeness import Like
-from thermocline.sql.guard import Refused
+from thermocline.sql.guard import QueryRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,7 +120,7 @@ def _query(columns: Sequence[tuple[str, str]], rows: Sequence[Row]) -> exp.Selec
     varied = [at for at, constant in enumerate(same) if not constant]
     lines = chr(_LINE).join(chr(_CELL).join(_cell(row[at]) for at in varied) for row in rows)
     if len(lines) > MOST:
-        raise Refused(
+        raise QueryRefused(
             f"The list has {len(rows):,} rows, more than can be given at once.",
             "Ask for one schema or table: WHERE table_schema = '…'.",
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from thermocline.serve.trino import literal
 from thermocline.serve.trino.catalog_tables import CATALOGS, LISTS, SYSTEM, VERSION, Lake
 from thermocline.serve.trino.faults import Faulty
-from thermocline.sql.guard import CONFUSED, LAKE, Bounds, guard, shown
+from thermocline.sql.guard import CATALOG_NAME, PARSER_CRASHES, SyntaxLimits, guard, sanitize
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -60,7 +60,7 @@ def _own(tree: exp.Query) -> exp.Query:
     judged = guard(
         tree.sql(dialect="duckdb", identify=True, comments=False),
         "duckdb",
-        Bounds(characters=literal.MOST * MOST_LISTS),
+        SyntaxLimits(characters=literal.MOST * MOST_LISTS),
     )
     if judged.tables:
         raise Faulty("NOT_SUPPORTED", "The query reads more than lists.", "Ask in two queries.")
@@ -76,7 +76,7 @@ def location(parts: Sequence[str], session: Session) -> tuple[str, str, str]:
     if schema is None:
         raise Faulty(
             "MISSING_SCHEMA_NAME",
-            f"Schema must be specified when session schema is not set: {shown(name)}.",
+            f"Schema must be specified when session schema is not set: {sanitize(name)}.",
             "Write layer.name, or USE a layer first.",
         )
     known(catalog)
@@ -88,8 +88,8 @@ def known(catalog: str) -> str:
     if catalog not in CATALOGS:
         raise Faulty(
             "CATALOG_NOT_FOUND",
-            f"Catalog '{shown(catalog)}' not found.",
-            f"The lake's tables are in the catalog {LAKE}.",
+            f"Catalog '{sanitize(catalog)}' not found.",
+            f"The lake's tables are in the catalog {CATALOG_NAME}.",
         )
     return catalog
 
@@ -127,7 +127,7 @@ def _tables(tree: exp.Query, session: Session, lake: Lake) -> tuple[bool, bool]:
 
     try:
         scopes = traverse_scope(tree)
-    except (errors.SqlglotError, *CONFUSED):
+    except (errors.SqlglotError, *PARSER_CRASHES):
         return False, False  # the guard says what is wrong with it
     lists: list[tuple[exp.Table, str, tuple[str, str]]] = []
     changed = stored = False
@@ -250,6 +250,6 @@ def _names(tree: exp.Query) -> tuple[str | None, ...]:
 def _no_table(catalog: str, schema: str, name: str) -> Faulty:
     return Faulty(
         "TABLE_NOT_FOUND",
-        f"Table '{shown(f'{catalog}.{schema}.{name}')}' does not exist.",
+        f"Table '{sanitize(f'{catalog}.{schema}.{name}')}' does not exist.",
         "SHOW TABLES lists those that do.",
     )

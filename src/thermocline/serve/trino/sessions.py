@@ -10,7 +10,7 @@ from urllib.parse import unquote_plus
 
 from thermocline.serve.failures import TooMuch
 from thermocline.serve.trino.faults import Faulty
-from thermocline.sql.guard import LAKE, shown
+from thermocline.sql.guard import CATALOG_NAME, sanitize
 
 if TYPE_CHECKING:
     from starlette.datastructures import Headers
@@ -55,7 +55,7 @@ class Session:
     """A client's session, as it told it with one statement."""
 
     user: str
-    catalog: str = LAKE
+    catalog: str = CATALOG_NAME
     schema: str | None = None
     zone: str = "UTC"
     source: str = ""
@@ -101,7 +101,7 @@ def read(headers: Headers, user: str) -> Session:
     schema = headers.get("x-trino-schema", "").strip().lower()
     return Session(
         user=user,
-        catalog=headers.get("x-trino-catalog", "").strip().lower() or LAKE,
+        catalog=headers.get("x-trino-catalog", "").strip().lower() or CATALOG_NAME,
         schema=schema or None,
         zone=headers.get("x-trino-time-zone", "UTC").strip(),
         source=headers.get("x-trino-source", ""),
@@ -115,7 +115,7 @@ def checked(name: str, value: str) -> None:
     if name not in PROPERTIES:
         raise Faulty(
             "INVALID_SESSION_PROPERTY",
-            f"Session property '{shown(name)}' does not exist.",
+            f"Session property '{sanitize(name)}' does not exist.",
             "SHOW SESSION lists those that do.",
         )
     kind = PROPERTIES[name].kind
@@ -129,7 +129,7 @@ def checked(name: str, value: str) -> None:
     if name == "time_zone_id" and not is_utc(value):
         raise Faulty(
             "NOT_SUPPORTED",
-            f"Time is counted in UTC here, not in {shown(value)}.",
+            f"Time is counted in UTC here, not in {sanitize(value)}.",
             "Use AT TIME ZONE in the query.",
         )
 
@@ -150,7 +150,7 @@ def is_utc(zone: str) -> bool:
 def _unfit(name: str, value: str) -> Faulty:
     return Faulty(
         "INVALID_SESSION_PROPERTY",
-        f"Session property '{name}' cannot be '{shown(value)}'.",
+        f"Session property '{name}' cannot be '{sanitize(value)}'.",
         "SHOW SESSION says what it takes.",
     )
 

@@ -14,7 +14,7 @@ from thermocline.serve.trino.resolve import known, location
 from thermocline.serve.trino.sessions import PROPERTIES, Session
 from thermocline.serve.trino.words import Words
 from thermocline.sql import allowlist
-from thermocline.sql.guard import LAKE, shown
+from thermocline.sql.guard import CATALOG_NAME, sanitize
 
 
 def show(words: Words, session: Session, lake: Lake) -> Outcome:
@@ -80,8 +80,8 @@ def _named_table(
         _existing(catalog, schema, lake)
         raise Faulty(
             "TABLE_NOT_FOUND",
-            f"Table '{shown(f'{catalog}.{schema}.{name}')}' does not exist.",
-            f"SHOW TABLES FROM {shown(schema)} lists those that do.",
+            f"Table '{sanitize(f'{catalog}.{schema}.{name}')}' does not exist.",
+            f"SHOW TABLES FROM {sanitize(schema)} lists those that do.",
         )
     return (catalog, schema, name), found
 
@@ -113,8 +113,8 @@ def _existing(catalog: str, schema: str, lake: Lake) -> str:
     if schema not in lake.schemas(catalog):
         raise Faulty(
             "SCHEMA_NOT_FOUND",
-            f"Schema '{shown(schema)}' does not exist.",
-            f"SHOW SCHEMAS FROM {LAKE} lists those that do.",
+            f"Schema '{sanitize(schema)}' does not exist.",
+            f"SHOW SCHEMAS FROM {CATALOG_NAME} lists those that do.",
         )
     return schema
 
@@ -153,7 +153,7 @@ def _functions(words: Words) -> Outcome:
     if words.took_one("FROM", "IN"):
         words.names(most=2)
     wanted = _wanted(words)
-    found = dict.fromkeys(allowlist.NAMED, "scalar")
+    found = dict.fromkeys(allowlist.ANONYMOUS_FUNCTIONS, "scalar")
     for kind in allowlist.FUNCTIONS:
         node = getattr(exp, kind, None)
         if node is not None:

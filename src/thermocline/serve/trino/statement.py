@@ -25,8 +25,8 @@ from thermocline.serve.trino.outcome import Outcome
 from thermocline.serve.trino.resolve import Resolved, resolve
 from thermocline.serve.trino.words import Words, leading, parsed, tokens
 from thermocline.serve.values import Answer, Caller, LakeState, QueryRequest
-from thermocline.sql.guard import guard, shown
-from thermocline.sql.session_zone import depend_on_session
+from thermocline.sql.guard import guard, sanitize
+from thermocline.sql.session_zone import depends_on_session_zone
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -93,10 +93,10 @@ async def run(text: str, session: Session, caller: Caller, router: Router) -> Ou
     tree = found.query.tree
     if tree is None and not session.in_utc:
         columns = {table: head.columns for table, head in lake.heads.items()}
-        if await asyncio.to_thread(depend_on_session, ask.sql, columns):
+        if await asyncio.to_thread(depends_on_session_zone, ask.sql, columns):
             raise Faulty(
                 "NOT_SUPPORTED",
-                f"The answer depends on the time zone of the session, {shown(session.zone)}; "
+                f"The answer depends on the time zone of the session, {sanitize(session.zone)}; "
                 "time is counted in UTC here.",
                 "SET TIME ZONE 'UTC', or connect with that zone.",
             )
@@ -155,9 +155,9 @@ def _read(text: str, session: Session, lake: Lake) -> Outcome | Asking:
         case "SELECT" | "WITH" | "TABLE" | "":
             return Asking(_query(text, session, lake))
     if word not in _OTHERS:
-        raise Faulty("SYNTAX_ERROR", f"No statement begins with {shown(word)}.", "Mend the SQL.")
+        raise Faulty("SYNTAX_ERROR", f"No statement begins with {sanitize(word)}.", "Mend the SQL.")
     guard(text, "trino")  # which says what is wrong with it
-    raise Faulty("NOT_SUPPORTED", f"{shown(word)} cannot be used here.", "Send a SELECT.")
+    raise Faulty("NOT_SUPPORTED", f"{sanitize(word)} cannot be used here.", "Send a SELECT.")
 
 
 def _query(text: str, session: Session, lake: Lake) -> Resolved:
@@ -249,7 +249,9 @@ def _preparable(sql: str) -> str:
     if word in {"SHOW", "DESCRIBE", "DESC"}:
         return word
     if word not in {"SELECT", "WITH", "VALUES", "TABLE", ""}:
-        raise Faulty("NOT_SUPPORTED", f"A {shown(word)} cannot be prepared.", "Prepare a SELECT.")
+        raise Faulty(
+            "NOT_SUPPORTED", f"A {sanitize(word)} cannot be prepared.", "Prepare a SELECT."
+        )
     from sqlglot import exp
 
     bind.bound(sql, [exp.null() for _ in range(bind.places(sql))])
@@ -270,7 +272,7 @@ def _kept(name: str, session: Session) -> str:
     sql = session.prepared.get(name)
     if sql is None:
         raise Faulty(
-            "NOT_FOUND", f"Prepared statement not found: {shown(name)}.", "PREPARE it first."
+            "NOT_FOUND", f"Prepared statement not found: {sanitize(name)}.", "PREPARE it first."
         )
     return sql
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from thermocline.engine.sql_errors import said_of
+from thermocline.engine.sql_errors import describe_parse_error
 from thermocline.serve.trino.faults import Faulty
-from thermocline.sql.guard import CONFUSED, Bounds, readable, shown
+from thermocline.sql.guard import PARSER_CRASHES, SyntaxLimits, is_cheap_to_parse, sanitize
 
 if TYPE_CHECKING:
     from sqlglot import exp
     from sqlglot.tokenizer_core import Token
 
-BOUNDS = Bounds()
+BOUNDS = SyntaxLimits()
 _BLANK = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z]+")
 
@@ -46,9 +46,9 @@ def tokens(sql: str) -> list[Token]:
         raise Faulty("SYNTAX_ERROR", "The statement holds a NUL character.", "Remove it.")
     try:
         found = tokenize(sql, read="trino")
-    except (errors.SqlglotError, *CONFUSED) as error:
+    except (errors.SqlglotError, *PARSER_CRASHES) as error:
         raise unreadable(error) from error
-    if len(found) > BOUNDS.tokens or not readable(found, BOUNDS):
+    if len(found) > BOUNDS.tokens or not is_cheap_to_parse(found, BOUNDS):
         raise Faulty(
             "QUERY_TEXT_TOO_LARGE",
             f"The query has more than {BOUNDS.tokens:,} words, or is nested too deeply.",
@@ -64,13 +64,13 @@ def parsed(words: list[Token], sql: str) -> exp.Query:
     import sqlglot
     from sqlglot import errors, exp
 
-    from thermocline.sql.dialect.trino_parser import TrinoText
+    from thermocline.sql.dialect.trino_parser import TrinoDialect
 
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)  # it warns with the query's text
-    parser = TrinoText().parser(error_level=sqlglot.ErrorLevel.IMMEDIATE)
+    parser = TrinoDialect().parser(error_level=sqlglot.ErrorLevel.IMMEDIATE)
     try:
         found = parser.parse(words, sql)
-    except (errors.SqlglotError, *CONFUSED) as error:
+    except (errors.SqlglotError, *PARSER_CRASHES) as error:
         raise unreadable(error) from error
     statements = [each for each in found if each is not None and type(each) is not exp.Semicolon]
     if len(statements) != 1:
@@ -100,7 +100,7 @@ def _selected(values: exp.Values) -> exp.Select:
 
 def unreadable(error: Exception) -> Faulty:
     """What the parser said, in one line."""
-    said = shown(said_of(error))
+    said = sanitize(describe_parse_error(error))
     return Faulty("SYNTAX_ERROR", f"The query cannot be read: {said}", "Mend the SQL.")
 
 
@@ -178,7 +178,7 @@ class Words:
     def end(self) -> None:
         """Refuse the statement if anything is left of it."""
         if not self.ended:
-            raise self.wrong(f"{shown(self._tokens[self._at].text)} is not expected")
+            raise self.wrong(f"{sanitize(self._tokens[self._at].text)} is not expected")
 
     def wrong(self, why: str) -> Faulty:
         """The statement is not as it should be."""

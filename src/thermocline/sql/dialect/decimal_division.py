@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from thermocline.engine.query_types import T, decimal, scale
-from thermocline.sql.dialect.rewrite import Rule, call, cast, unfaithful
+from thermocline.engine.query_types import T, decimal_type, scale
+from thermocline.sql.dialect.rewrite import Rule, call, cast, refuse_translation
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
-def quotient(left: exp.Expr, right: exp.Expr, digits: int | None = None) -> exp.Expr:
+def divide_decimals(left: exp.Expr, right: exp.Expr, digits: int | None = None) -> exp.Expr:
     """Decimals divided exactly, and rounded half away from zero to the digits of the longer one.
 
     DuckDB divides decimals as doubles, which has no exact half to round; so it is done in
@@ -18,27 +18,27 @@ def quotient(left: exp.Expr, right: exp.Expr, digits: int | None = None) -> exp.
     """
     mine, theirs = scale(left), scale(right)
     if mine is None or theirs is None:
-        unfaithful("a division of decimals whose digits are not known")
+        refuse_translation("a division of decimals whose digits are not known")
     places = max(mine, theirs) if digits is None else digits
-    if places + theirs > _MOST_DIGITS:
-        unfaithful("a division of decimals with so many digits")
-    above = _integer(left, mine, places + theirs)
-    below = _integer(right, theirs, theirs)
+    if places + theirs > _MAX_DIGITS:
+        refuse_translation("a division of decimals with so many digits")
+    above = _scale_to_integer(left, mine, places + theirs)
+    below = _scale_to_integer(right, theirs, theirs)
     twice = exp.Mul(this=call("abs", above), expression=exp.Literal.number(2))
     half = exp.paren(exp.Add(this=twice, expression=call("abs", below.copy())))
     double = exp.paren(exp.Mul(this=call("abs", below.copy()), expression=exp.Literal.number(2)))
     size = exp.IntDiv(this=half, expression=double)
     sign = exp.Mul(this=call("sign", above.copy()), expression=call("sign", below.copy()))
-    whole = cast(exp.Mul(this=exp.paren(size), expression=sign), decimal(38 - places, 0))
+    whole = cast(exp.Mul(this=exp.paren(size), expression=sign), decimal_type(38 - places, 0))
     unit = exp.Literal.number(f"0.{'0' * (places - 1)}1" if places else "1")
-    return cast(exp.Mul(this=whole, expression=unit), decimal(38, places))
+    return cast(exp.Mul(this=whole, expression=unit), decimal_type(38, places))
 
 
-def _integer(node: exp.Expr, digits: int, shift: int) -> exp.Expr:
+def _scale_to_integer(node: exp.Expr, digits: int, shift: int) -> exp.Expr:
     """A decimal times a power of ten, as an integer of 128 bits."""
     unscaled = node.copy()
     if digits:
-        wide = cast(unscaled, decimal(38, digits))
+        wide = cast(unscaled, decimal_type(38, digits))
         unscaled = exp.Mul(this=wide, expression=exp.Literal.number(10**digits))
     whole = exp.Cast(this=unscaled, to=exp.DataType(this=T.INT128))
     if shift == digits:
@@ -46,15 +46,15 @@ def _integer(node: exp.Expr, digits: int, shift: int) -> exp.Expr:
     return exp.paren(exp.Mul(this=whole, expression=exp.Literal.number(10 ** (shift - digits))))
 
 
-def averaged(these: exp.Expr, of: exp.Expr, place: Rule) -> tuple[exp.Expr, exp.Expr]:
+def split_decimal_average(these: exp.Expr, of: exp.Expr, place: Rule) -> tuple[exp.Expr, exp.Expr]:
     """What DuckDB divides for the mean of decimals: the sum without its point, and the count.
 
     The sum itself would be rounded as a double before it is divided, and the mean with it.
     """
     after = scale(of)
     if after is None:
-        unfaithful("AVG of decimals whose digits are not known")
+        refuse_translation("AVG of decimals whose digits are not known")
     size = exp.Literal.number(10**after)
     total, count = place(exp.Sum(this=these.copy())), place(exp.Count(this=these.copy()))
-    whole = cast(exp.Mul(this=total, expression=size), decimal(38, 0))
+    whole = cast(exp.Mul(this=total, expression=size), decimal_type(38, 0))
     return cast(whole, T.DOUBLE), exp.paren(exp.Mul(this=count, expression=size.copy()))

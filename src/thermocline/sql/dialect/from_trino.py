@@ -12,10 +12,10 @@ from thermocline.engine.query_types import (
     NUMBERS,
     TIMES,
     T,
-    decimal,
+    decimal_type,
     family,
     scale,
-    typed,
+    with_type,
 )
 from thermocline.sql.dialect import (
     nan,
@@ -25,120 +25,122 @@ from thermocline.sql.dialect import (
     trino_casts,
     trino_patterns,
 )
-from thermocline.sql.dialect.decimal_division import quotient
+from thermocline.sql.dialect.decimal_division import divide_decimals
 from thermocline.sql.dialect.rewrite import (
     Rule,
-    between,
+    build_aggregate_rules,
     call,
     cast,
-    named,
-    number,
-    spreading,
-    unfaithful,
-    within,
-    wrapped,
+    construct_name,
+    integer_value,
+    parenthesize,
+    refuse_translation,
+    rewrite_between,
+    rewrite_in,
 )
-from thermocline.sql.dialect.shared_rules import need
-from thermocline.sql.dialect.text_rules import text
+from thermocline.sql.dialect.shared_rules import require_family
+from thermocline.sql.dialect.text_rules import text_literal
 from thermocline.sql.guard import DIVISION_BY_ZERO
 
-SAME = shared_rules.SAME | {
+UNCHANGED = shared_rules.UNCHANGED | {
     "PercentRank", "CumeDist", "Ntile", "Year", "Month", "Day", "Hour", "Minute", "Second",
     "Quarter", "WeekOfYear", "DayOfYear", "DayOfMonth", "DayOfWeekIso", "LastDay", "TimeToUnix",
     "AnyValue", "Grouping",
 }  # fmt: skip
 _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ")
-_FORMAT = frozenset({"%Y", "%m", "%d", "%H", "%M", "%S"})
+_PORTABLE_FORMATS = frozenset({"%Y", "%m", "%d", "%H", "%M", "%S"})
 
 
-def is_nan(node: exp.Expr) -> exp.Expr:
+def build_nan_test(node: exp.Expr) -> exp.Expr:
     """DuckDB's test for NaN."""
-    return typed(exp.IsNan(this=node.copy()), T.BOOLEAN)
+    return with_type(exp.IsNan(this=node.copy()), T.BOOLEAN)
 
 
-def _compared(node: exp.Expr) -> exp.Expr:
-    return nan.like_ieee(node, is_nan)
+def _rewrite_comparison(node: exp.Expr) -> exp.Expr:
+    return nan.compare_nan_as_ieee(node, build_nan_test)
 
 
-def _nonzero(node: exp.Expr) -> exp.Expr:
+def _fail_on_zero(node: exp.Expr) -> exp.Expr:
     """A divisor that fails the query where it is zero, as it does in Trino; DuckDB gives null."""
-    if number(node):
+    if integer_value(node):
         return node
-    zero = exp.EQ(this=wrapped(node.copy()), expression=exp.Literal.number(0))
-    failing = call("error", text(DIVISION_BY_ZERO), kind=node.type)
+    zero = exp.EQ(this=parenthesize(node.copy()), expression=exp.Literal.number(0))
+    failing = call("error", text_literal(DIVISION_BY_ZERO), kind=node.type)
     guarded = exp.Case(ifs=[exp.If(this=zero, true=failing)], default=node.copy())
-    return typed(exp.paren(guarded), node.type or T.UNKNOWN)
+    return with_type(exp.paren(guarded), node.type or T.UNKNOWN)
 
 
-def _divided(node: exp.Expr) -> exp.Expr:
+def _rewrite_division(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Div)
     left, right = family(node.left), family(node.right)
-    need(node.left, *NUMBERS, of=node)
-    need(node.right, *NUMBERS, of=node)
+    require_family(node.left, *NUMBERS, of=node)
+    require_family(node.right, *NUMBERS, of=node)
     if "double" in {left, right}:
-        return typed(exp.Div(this=node.left, expression=node.right, typed=False), T.DOUBLE)
+        return with_type(exp.Div(this=node.left, expression=node.right, typed=False), T.DOUBLE)
     if (left, right) == ("integer", "integer"):
-        return typed(exp.IntDiv(this=wrapped(node.left), expression=_nonzero(node.right)), T.BIGINT)
-    return quotient(node.left, _nonzero(node.right))
+        return with_type(
+            exp.IntDiv(this=parenthesize(node.left), expression=_fail_on_zero(node.right)), T.BIGINT
+        )
+    return divide_decimals(node.left, _fail_on_zero(node.right))
 
 
-def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
+def _rewrite_average(node: exp.Expr, place: Rule) -> exp.Expr | None:
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
-    need(of, *NUMBERS, of=node)
+    require_family(of, *NUMBERS, of=node)
     if family(of) != "decimal":
         return None
     digits = scale(of)
     if digits is None:
-        unfaithful("AVG of decimals whose digits are not known")
-    total = place(typed(exp.Sum(this=node.this.copy()), decimal(38, digits)))
-    count = place(typed(exp.Count(this=node.this.copy()), T.BIGINT))
-    total.type, count.type = decimal(38, digits), exp.DataType(this=T.BIGINT)
-    return quotient(total, count, digits)
+        refuse_translation("AVG of decimals whose digits are not known")
+    total = place(with_type(exp.Sum(this=node.this.copy()), decimal_type(38, digits)))
+    count = place(with_type(exp.Count(this=node.this.copy()), T.BIGINT))
+    total.type, count.type = decimal_type(38, digits), exp.DataType(this=T.BIGINT)
+    return divide_decimals(total, count, digits)
 
 
-def _most(node: exp.Expr, place: Rule) -> exp.Expr | None:
+def _rewrite_min_max(node: exp.Expr, place: Rule) -> exp.Expr | None:
     """Trino passes NaN over as long as there is anything else."""
     if family(node.this) in {"list", "struct", "map", "unknown"} or node.expressions:
-        unfaithful(f"{named(node)} of {family(node.this)}")
-    if not (isinstance(node, exp.Max) and nan.may_be(node.this)):
+        refuse_translation(f"{construct_name(node)} of {family(node.this)}")
+    if not (isinstance(node, exp.Max) and nan.may_be_nan(node.this)):
         return None
-    others = exp.Case(ifs=[exp.If(this=exp.not_(is_nan(node.this)), true=node.this.copy())])
+    others = exp.Case(ifs=[exp.If(this=exp.not_(build_nan_test(node.this)), true=node.this.copy())])
     return exp.Coalesce(
         this=place(exp.Max(this=others)), expressions=[place(exp.Max(this=node.this.copy()))]
     )
 
 
-def _whole(node: exp.Expr) -> exp.Expr:
-    need(node.this, *NUMBERS, of=node)
+def _rewrite_floor(node: exp.Expr) -> exp.Expr:
+    require_family(node.this, *NUMBERS, of=node)
     return node.this if family(node.this) == "integer" else node
 
 
-def _rounded(node: exp.Expr) -> exp.Expr:
-    if shared_rules.decimals(node) is None or family(node.this) != "decimal":
+def _rewrite_round(node: exp.Expr) -> exp.Expr:
+    if shared_rules.round_digits(node) is None or family(node.this) != "decimal":
         return node
     kept = scale(node.this)
     if kept is None:
-        unfaithful("ROUND of a decimal whose digits are not known")
-    return cast(node.copy(), decimal(38, kept))
+        refuse_translation("ROUND of a decimal whose digits are not known")
+    return cast(node.copy(), decimal_type(38, kept))
 
 
-def _moved(node: exp.Expr) -> exp.Expr:
+def _rewrite_addition(node: exp.Expr) -> exp.Expr:
     """A date and an interval give a date."""
     if (
         isinstance(node, exp.Add)
         and family(node.left) == "interval"
         and family(node.right) in TIMES
     ):
-        node = typed(exp.Add(this=node.right, expression=node.left), node.type or T.UNKNOWN)
-    left, right = shared_rules.adding(node)
+        node = with_type(exp.Add(this=node.right, expression=node.left), node.type or T.UNKNOWN)
+    left, right = shared_rules.addition_families(node)
     if left == "date" and right != "interval":
-        unfaithful(f"{named(node)} of {left} and {right}")
+        refuse_translation(f"{construct_name(node)} of {left} and {right}")
     if left != "date":
         return node
     return cast(node.copy(), T.DATE)
 
 
-def _multiplied(node: exp.Expr) -> exp.Expr:
+def _rewrite_multiplication(node: exp.Expr) -> exp.Expr:
     """Numbers; or an interval so many times."""
     assert isinstance(node, exp.Binary)
     if {family(node.left), family(node.right)} == {"interval", "integer"}:
@@ -146,216 +148,218 @@ def _multiplied(node: exp.Expr) -> exp.Expr:
     return shared_rules.RULES["Mul"](node)
 
 
-def _from_seconds(node: exp.Expr) -> exp.Expr:
+def _rewrite_from_unixtime(node: exp.Expr) -> exp.Expr:
     """FROM_UNIXTIME, to the millisecond."""
-    need(node.this, *NUMBERS, of=node)
+    require_family(node.this, *NUMBERS, of=node)
     if any(node.args.get(other) for other in ("zone", "hours", "minutes", "scale", "format")):
-        unfaithful("FROM_UNIXTIME with a zone")
+        refuse_translation("FROM_UNIXTIME with a zone")
     thousand = exp.Literal.number("1000e0")
     later = exp.Add(
-        this=exp.Mul(this=wrapped(node.this), expression=thousand),
+        this=exp.Mul(this=parenthesize(node.this), expression=thousand),
         expression=exp.Literal.number("0.5e0"),
     )
     whole = cast(call("floor", later, kind=T.DOUBLE), T.BIGINT)
     return cast(call("epoch_ms", whole, kind=T.TIMESTAMPNTZ), T.TIMESTAMPTZ)
 
 
-def _joined(node: exp.Expr) -> exp.Expr:
+def _rewrite_concat_ws(node: exp.Expr) -> exp.Expr:
     """CONCAT_WS of texts: both pass nulls over, and give null for a separator that is null."""
     for each in node.expressions:
-        need(each, "text", of=node)
+        require_family(each, "text", of=node)
     return call("concat_ws", *node.expressions, kind=T.TEXT)
 
 
-def _later(node: exp.Expr) -> exp.Expr:
+def _rewrite_date_add(node: exp.Expr) -> exp.Expr:
     """DATE_ADD of a plain number."""
-    need(node.this, *TIMES, of=node)
-    count = number(node.expression)
+    require_family(node.this, *TIMES, of=node)
+    count = integer_value(node.expression)
     if count is None:
-        unfaithful("DATE_ADD of a count that is no constant")
-    unit = shared_rules.unit(node)
+        refuse_translation("DATE_ADD of a count that is no constant")
+    unit = shared_rules.time_unit(node)
     found = exp.Add(
-        this=wrapped(node.this),
+        this=parenthesize(node.this),
         expression=exp.Interval(this=exp.Literal.string(str(count)), unit=exp.Var(this=unit)),
     )
     of = family(node.this)
     if of == "date":
         return cast(found, T.DATE)
-    return typed(exp.paren(found), T.TIMESTAMPTZ if of == "timestamptz" else T.TIMESTAMPNTZ)
+    return with_type(exp.paren(found), T.TIMESTAMPTZ if of == "timestamptz" else T.TIMESTAMPNTZ)
 
 
-def _difference(node: exp.Expr) -> exp.Expr:
+def _rewrite_date_diff(node: exp.Expr) -> exp.Expr:
     """Whole units between two times; DuckDB's DATE_DIFF counts their boundaries.
 
     Trino leaves out of both what is finer than a millisecond.
     """
-    unit = shared_rules.unit(node).lower()
+    unit = shared_rules.time_unit(node).lower()
     if unit not in {"day", "hour", "minute", "second"}:
-        unfaithful(f"DATE_DIFF by {unit}")
+        refuse_translation(f"DATE_DIFF by {unit}")
     families = {family(node.this), family(node.expression)}
     if len(families) != 1 or not families <= TIMES:
-        unfaithful(f"DATE_DIFF of {' and '.join(sorted(families))}")
+        refuse_translation(f"DATE_DIFF of {' and '.join(sorted(families))}")
     ends = [node.expression, node.this]
     if "date" not in families:
-        ends = [call("date_trunc", text("millisecond"), end) for end in ends]
-    return call("date_sub", text(unit), *ends, kind=T.BIGINT)
+        ends = [call("date_trunc", text_literal("millisecond"), end) for end in ends]
+    return call("date_sub", text_literal(unit), *ends, kind=T.BIGINT)
 
 
-def _truncated(node: exp.Expr) -> exp.Expr:
-    need(node.this, *TIMES, of=node)
-    shared_rules.unit(node)
+def _rewrite_truncation(node: exp.Expr) -> exp.Expr:
+    require_family(node.this, *TIMES, of=node)
+    shared_rules.time_unit(node)
     return cast(node.copy(), T.DATE) if family(node.this) == "date" else node
 
 
-def _extracted(node: exp.Expr) -> exp.Expr:
+def _rewrite_extract(node: exp.Expr) -> exp.Expr:
     part = node.name.upper()
-    need(node.expression, *TIMES, of=node)
+    require_family(node.expression, *TIMES, of=node)
     if part in {"DOW", "DAYOFWEEK", "DAY_OF_WEEK"}:
-        return typed(exp.DayOfWeekIso(this=node.expression), T.BIGINT)
+        return with_type(exp.DayOfWeekIso(this=node.expression), T.BIGINT)
     if part not in {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DOY", "HOUR", "MINUTE", "SECOND"}:
-        unfaithful(f"EXTRACT of {part.lower()}")
+        refuse_translation(f"EXTRACT of {part.lower()}")
     return node
 
 
-def _upper(node: exp.Expr) -> exp.Expr:
+def _rewrite_upper(node: exp.Expr) -> exp.Expr:
     """Only DuckDB has an upper case of ß: so what lies between is made upper case."""
-    need(node.this, "text", of=node)
-    parts = call("string_split", node.this, text("ß"))
+    require_family(node.this, "text", of=node)
+    parts = call("string_split", node.this, text_literal("ß"))
     upper = call("upper", exp.column("part"))
     each = exp.Lambda(this=upper, expressions=[exp.to_identifier("part")])
-    return call("array_to_string", call("list_transform", parts, each), text("ß"), kind=T.TEXT)
+    return call(
+        "array_to_string", call("list_transform", parts, each), text_literal("ß"), kind=T.TEXT
+    )
 
 
-def _of_text(node: exp.Expr) -> exp.Expr:
-    need(node.this, "text", of=node)
+def _check_text_argument(node: exp.Expr) -> exp.Expr:
+    require_family(node.this, "text", of=node)
     return node
 
 
-def _size(node: exp.Expr) -> exp.Expr:
-    need(node.this, "list", of=node)
+def _rewrite_array_size(node: exp.Expr) -> exp.Expr:
+    require_family(node.this, "list", of=node)
     return call("len", node.this, kind=T.BIGINT)
 
 
-def _like(node: exp.Expr) -> exp.Expr:
-    need(node.this, "text", of=node)
-    need(node.expression, "text", of=node)
+def _check_like(node: exp.Expr) -> exp.Expr:
+    require_family(node.this, "text", of=node)
+    require_family(node.expression, "text", of=node)
     return node
 
 
-def _trimmed(node: exp.Expr) -> exp.Expr:
+def _check_trim(node: exp.Expr) -> exp.Expr:
     """Trino takes away whatever is white, DuckDB spaces; a set of characters both."""
-    need(node.this, "text", of=node)
+    require_family(node.this, "text", of=node)
     if not node.args.get("expression"):
-        unfaithful("TRIM without saying of what")
+        refuse_translation("TRIM without saying of what")
     return node
 
 
-def _concat(node: exp.Expr) -> exp.Expr:
+def _check_concat(node: exp.Expr) -> exp.Expr:
     for each in node.expressions or [node.this, node.args.get("expression")]:
-        need(each, "text", of=node)
+        require_family(each, "text", of=node)
     return node
 
 
-def _formatted(node: exp.Expr) -> exp.Expr:
+def _rewrite_date_format(node: exp.Expr) -> exp.Expr:
     """Trino rounds a time to milliseconds before it writes it."""
-    need(node.this, *TIMES, of=node)
+    require_family(node.this, *TIMES, of=node)
     pattern = node.args.get("format")
     words = pattern.name if isinstance(pattern, exp.Literal) else "%"
     parts = {words[at : at + 2] for at in range(len(words)) if words[at] == "%"}
-    if not parts <= _FORMAT:
-        unfaithful("DATE_FORMAT beyond %Y %m %d %H %i %s")
+    if not parts <= _PORTABLE_FORMATS:
+        refuse_translation("DATE_FORMAT beyond %Y %m %d %H %i %s")
     of = family(node.this)
     if of != "date":
         kind = T.TIMESTAMPTZ if of == "timestamptz" else T.TIMESTAMPNTZ
-        node.set("this", trino_casts.rounded(node.this, 3, kind))
+        node.set("this", trino_casts.round_time(node.this, 3, kind))
     return node
 
 
-def _summed(node: exp.Expr) -> exp.Expr:
+def _check_sum(node: exp.Expr) -> exp.Expr:
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
-    need(of, *NUMBERS, of=node)
+    require_family(of, *NUMBERS, of=node)
     return node
 
 
-def _remainder(node: exp.Expr) -> exp.Expr:
+def _rewrite_remainder(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Binary)
-    need(node.left, "integer", "decimal", of=node)
-    need(node.right, "integer", "decimal", of=node)
-    node.set("expression", _nonzero(node.right))
+    require_family(node.left, "integer", "decimal", of=node)
+    require_family(node.right, "integer", "decimal", of=node)
+    node.set("expression", _fail_on_zero(node.right))
     return node
 
 
-def _between(node: exp.Expr) -> exp.Expr:
-    nan.no_fractions(node, [node.this, node.args["low"], node.args["high"]], "BETWEEN")
-    return between(node)
+def _rewrite_between(node: exp.Expr) -> exp.Expr:
+    nan.refuse_fractions(node, [node.this, node.args["low"], node.args["high"]], "BETWEEN")
+    return rewrite_between(node)
 
 
-def _within(node: exp.Expr) -> exp.Expr:
-    nan.no_fractions(node, [node.this], "IN")
-    return within(node)
+def _rewrite_in(node: exp.Expr) -> exp.Expr:
+    nan.refuse_fractions(node, [node.this], "IN")
+    return rewrite_in(node)
 
 
-def _case(node: exp.Expr) -> exp.Expr:
+def _rewrite_case(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Case) and node.this is not None and family(node.this) in nan.FRACTIONS:
         searched = node.copy()
         value = searched.this
         searched.set("this", None)
         for branch in searched.args["ifs"]:
             if branch.this == value:
-                unfaithful("CASE x WHEN x", "Trino takes it for true, for NaN as well")
-            sides = (typed(exp.paren(each.copy()), each.type) for each in (value, branch.this))
+                refuse_translation("CASE x WHEN x", "Trino takes it for true, for NaN as well")
+            sides = (with_type(exp.paren(each.copy()), each.type) for each in (value, branch.this))
             equal = exp.EQ(this=next(sides), expression=next(sides))
-            branch.set("this", _compared(equal))
+            branch.set("this", _rewrite_comparison(equal))
         node = searched
     return shared_rules.RULES["Case"](node)
 
 
-def _extremes(node: exp.Expr) -> exp.Expr:
-    nan.no_fractions(node, [node.this, *node.expressions], named(node))
+def _check_greatest_least(node: exp.Expr) -> exp.Expr:
+    nan.refuse_fractions(node, [node.this, *node.expressions], construct_name(node))
     return shared_rules.RULES["Coalesce"](node)
 
 
-def _nullif(node: exp.Expr) -> exp.Expr:
-    nan.no_fractions(node, [node.this, node.expression], "NULLIF")
+def _check_nullif(node: exp.Expr) -> exp.Expr:
+    nan.refuse_fractions(node, [node.this, node.expression], "NULLIF")
     return shared_rules.RULES["Nullif"](node)
 
 
-def _order(node: exp.Expr) -> exp.Expr:
-    return nan.sorted_below(shared_rules.RULES["Order"](node), is_nan)
+def _rewrite_order(node: exp.Expr) -> exp.Expr:
+    return nan.sort_nan_as_trino(shared_rules.RULES["Order"](node), build_nan_test)
 
 
-def _list_item(node: exp.Expr) -> exp.Expr:
-    return call("list_extract", node.this, shared_rules.place_in_list(node))
+def _rewrite_list_element(node: exp.Expr) -> exp.Expr:
+    return call("list_extract", node.this, shared_rules.list_index(node))
 
 
 RULES: dict[str, Rule] = {
     **shared_rules.RULES,
-    **spreading(
+    **build_aggregate_rules(
         {
-            "Avg": _average, "Max": _most, "Min": _most,
-            "ApproxDistinct": trino_aggregates.distinct,
-            "ApproxQuantile": trino_aggregates.percentile,
+            "Avg": _rewrite_average, "Max": _rewrite_min_max, "Min": _rewrite_min_max,
+            "ApproxDistinct": trino_aggregates.rewrite_approx_distinct,
+            "ApproxQuantile": trino_aggregates.rewrite_approx_percentile,
         },
         shared_rules.RULES["Window"],
     ),
-    **dict.fromkeys(_COMPARISONS, _compared),
-    **dict.fromkeys(("Floor", "Ceil"), _whole),
-    **dict.fromkeys(("Add", "Sub"), _moved),
-    **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
-    **dict.fromkeys(("Cast", "TryCast"), trino_casts.convert),
-    **dict.fromkeys(("Concat", "DPipe"), _concat),
-    **dict.fromkeys(("Case", "If"), _case),
-    **dict.fromkeys(("Greatest", "Least"), _extremes),
-    "ArrayAgg": trino_aggregates.listed, "Mul": _multiplied, "UnixToTime": _from_seconds,
-    "ConcatWs": _joined, "RegexpReplace": trino_patterns.replaced,
-    "RegexpExtract": trino_patterns.extracted,
-    "Div": _divided, "Round": _rounded, "DateAdd": _later, "DateDiff": _difference,
-    "Extract": _extracted, "Date": trino_casts.to_date, "Upper": _upper, "Lower": _of_text,
-    "Length": _of_text,
-    "ArraySize": _size, "Like": _like, "Escape": text_rules.escape,
-    "RegexpLike": trino_patterns.matched,
-    "Substring": text_rules.substring, "Trim": _trimmed, "StrPosition": text_rules.position,
-    "Replace": text_rules.replaced, "TimeToStr": _formatted, "Sum": _summed,
-    "Mod": _remainder, "Between": _between, "In": _within, "Nullif": _nullif,
-    "Bracket": _list_item, "Order": _order,
+    **dict.fromkeys(_COMPARISONS, _rewrite_comparison),
+    **dict.fromkeys(("Floor", "Ceil"), _rewrite_floor),
+    **dict.fromkeys(("Add", "Sub"), _rewrite_addition),
+    **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _rewrite_truncation),
+    **dict.fromkeys(("Cast", "TryCast"), trino_casts.rewrite_cast),
+    **dict.fromkeys(("Concat", "DPipe"), _check_concat),
+    **dict.fromkeys(("Case", "If"), _rewrite_case),
+    **dict.fromkeys(("Greatest", "Least"), _check_greatest_least),
+    "ArrayAgg": trino_aggregates.rewrite_array_agg, "Mul": _rewrite_multiplication, "UnixToTime": _rewrite_from_unixtime,
+    "ConcatWs": _rewrite_concat_ws, "RegexpReplace": trino_patterns.rewrite_regexp_replace,
+    "RegexpExtract": trino_patterns.rewrite_regexp_extract,
+    "Div": _rewrite_division, "Round": _rewrite_round, "DateAdd": _rewrite_date_add, "DateDiff": _rewrite_date_diff,
+    "Extract": _rewrite_extract, "Date": trino_casts.rewrite_date, "Upper": _rewrite_upper, "Lower": _check_text_argument,
+    "Length": _check_text_argument,
+    "ArraySize": _rewrite_array_size, "Like": _check_like, "Escape": text_rules.check_escape,
+    "RegexpLike": trino_patterns.rewrite_regexp_like,
+    "Substring": text_rules.check_substring, "Trim": _check_trim, "StrPosition": text_rules.check_position,
+    "Replace": text_rules.check_replace, "TimeToStr": _rewrite_date_format, "Sum": _check_sum,
+    "Mod": _rewrite_remainder, "Between": _rewrite_between, "In": _rewrite_in, "Nullif": _check_nullif,
+    "Bracket": _rewrite_list_element, "Order": _rewrite_order,
 }  # fmt: skip

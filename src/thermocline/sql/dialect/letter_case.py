@@ -12,11 +12,11 @@ from sqlglot import exp
 
 from thermocline.engine.query_types import T
 from thermocline.sql.dialect.rewrite import call
-from thermocline.sql.dialect.shared_rules import need
-from thermocline.sql.dialect.text_rules import text
+from thermocline.sql.dialect.shared_rules import require_family
+from thermocline.sql.dialect.text_rules import text_literal
 
 
-def _letters(points: str) -> str:
+def _parse_letters(points: str) -> str:
     """The letters from a list of code points and ranges of them."""
     ends = [each.partition("-") for each in points.split()]
     return "".join(
@@ -27,70 +27,76 @@ def _letters(points: str) -> str:
 
 
 _TO_UPPER = (
-    _letters("df 1f80-1f87 1f90-1f97 1fa0-1fa7 1fb3 1fc3 1ff3"),
-    _letters("1e9e 1f88-1f8f 1f98-1f9f 1fa8-1faf 1fbc 1fcc 1ffc"),
+    _parse_letters("df 1f80-1f87 1f90-1f97 1fa0-1fa7 1fb3 1fc3 1ff3"),
+    _parse_letters("1e9e 1f88-1f8f 1f98-1f9f 1fa8-1faf 1fbc 1fcc 1ffc"),
 )
 """Letters and DuckDB's upper case of them, each at the same place."""
-_NO_UPPER = _letters(
+_NO_UPPER = _parse_letters(
     "149 19b 1f0 264 390 3b0 587 1c8a 1e96-1e9a 1f50 1f52 1f54 1f56 1f88-1f8f 1f98-1f9f 1fa8-1faf"
     " 1fb2 1fb4 1fb6-1fb7 1fbc 1fc2 1fc4 1fc6-1fc7 1fcc 1fd2-1fd3 1fd6-1fd7 1fe2-1fe4 1fe6-1fe7"
     " 1ff2 1ff4 1ff6-1ff7 1ffc a7cd a7db fb00-fb06 fb13-fb17 10d70-10d85"
 )
-_NEWER_UPPER = _letters("19b 264 1c8a a7cd a7db 10d70-10d85")
+_NEWER_UPPER = _parse_letters("19b 264 1c8a a7cd a7db 10d70-10d85")
 _TO_LOWER = ("İΣ", "iσ")
-_NO_LOWER = _letters("1c89 a7cb-a7cc a7da a7dc 10d50-10d65")
+_NO_LOWER = _parse_letters("1c89 a7cb-a7cc a7da a7dc 10d50-10d65")
 
 
-def spark_upper(node: exp.Expr) -> exp.Expr:
+def rewrite_upper_for_spark(node: exp.Expr) -> exp.Expr:
     """UPPER as DuckDB has it."""
-    return _cased("UPPER", node, _TO_UPPER, _NO_UPPER)
+    return _change_case_in_spark("UPPER", node, _TO_UPPER, _NO_UPPER)
 
 
-def spark_lower(node: exp.Expr) -> exp.Expr:
+def rewrite_lower_for_spark(node: exp.Expr) -> exp.Expr:
     """LOWER as DuckDB has it."""
-    return _cased("LOWER", node, _TO_LOWER, _NO_LOWER)
+    return _change_case_in_spark("LOWER", node, _TO_LOWER, _NO_LOWER)
 
 
-def trino_upper(node: exp.Expr) -> exp.Expr:
+def rewrite_upper_for_trino(node: exp.Expr) -> exp.Expr:
     """UPPER as DuckDB has it."""
-    need(node.this, "text", of=node)
-    return _left_alone("UPPER", call("REPLACE", node.this, text("ß"), text("ẞ")), _NEWER_UPPER)
+    require_family(node.this, "text", of=node)
+    return _change_case_in_trino(
+        "UPPER", call("REPLACE", node.this, text_literal("ß"), text_literal("ẞ")), _NEWER_UPPER
+    )
 
 
-def trino_lower(node: exp.Expr) -> exp.Expr:
+def rewrite_lower_for_trino(node: exp.Expr) -> exp.Expr:
     """LOWER as DuckDB has it."""
-    need(node.this, "text", of=node)
-    return _left_alone("LOWER", node.this, _NO_LOWER)
+    require_family(node.this, "text", of=node)
+    return _change_case_in_trino("LOWER", node.this, _NO_LOWER)
 
 
-def _left_alone(name: str, value: exp.Expr, letters: str) -> exp.Expr:
+def _change_case_in_trino(name: str, value: exp.Expr, letters: str) -> exp.Expr:
     """Trino's own function; letter by letter for a text that has one of the letters."""
-    without = call("TRANSLATE", value.copy(), text(letters), text(""))
+    without = call("TRANSLATE", value.copy(), text_literal(letters), text_literal(""))
     letter = exp.column("letter", quoted=True)
-    among = exp.GT(this=call("STRPOS", text(letters), letter), expression=exp.Literal.number(0))
+    among = exp.GT(
+        this=call("STRPOS", text_literal(letters), letter), expression=exp.Literal.number(0)
+    )
     each = exp.Lambda(
         this=call("IF", among, letter.copy(), call(name, letter.copy())),
         expressions=[exp.to_identifier("letter", quoted=True)],
     )
-    split = call("REGEXP_EXTRACT_ALL", value.copy(), text("(?s)."))
-    joined = call("ARRAY_JOIN", call("TRANSFORM", split, each), text(""))
+    split = call("REGEXP_EXTRACT_ALL", value.copy(), text_literal("(?s)."))
+    joined = call("ARRAY_JOIN", call("TRANSFORM", split, each), text_literal(""))
     plain = exp.EQ(this=without, expression=value.copy())
     return call("IF", plain, call(name, value), joined, kind=T.TEXT)
 
 
-def _cased(name: str, node: exp.Expr, to: tuple[str, str], unchanged: str) -> exp.Expr:
+def _change_case_in_spark(
+    name: str, node: exp.Expr, to: tuple[str, str], unchanged: str
+) -> exp.Expr:
     """Spark's own function; letter by letter for a text that has one of those that differ."""
-    need(node.this, "text", of=node)
-    differing = text(to[0] + unchanged)
-    without = call("TRANSLATE", node.this.copy(), differing, text(""))
+    require_family(node.this, "text", of=node)
+    differing = text_literal(to[0] + unchanged)
+    without = call("TRANSLATE", node.this.copy(), differing, text_literal(""))
     letter = exp.column("letter", quoted=True)
     differs = call("CONTAINS", differing.copy(), letter)
-    mapped = call("TRANSLATE", letter.copy(), text(to[0]), text(to[1]))
+    mapped = call("TRANSLATE", letter.copy(), text_literal(to[0]), text_literal(to[1]))
     each = exp.Lambda(
         this=call("IF", differs, mapped, call(name, letter.copy())),
         expressions=[exp.to_identifier("letter", quoted=True)],
     )
-    one_by_one = call("TRANSFORM", call("SPLIT", node.this.copy(), text("")), each)
+    one_by_one = call("TRANSFORM", call("SPLIT", node.this.copy(), text_literal("")), each)
     plain = exp.EQ(this=without, expression=node.this.copy())
-    joined = call("ARRAY_JOIN", one_by_one, text(""))
+    joined = call("ARRAY_JOIN", one_by_one, text_literal(""))
     return call("IF", plain, call(name, node.this), joined, kind=T.TEXT)

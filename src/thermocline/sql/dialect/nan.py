@@ -11,14 +11,14 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from thermocline.engine.query_types import family
-from thermocline.sql.dialect.rewrite import compared, unfaithful
+from thermocline.sql.dialect.rewrite import refuse_translation, rewrite_comparison
 
 FRACTIONS = frozenset({"double", "real"})
 IsNan = Callable[[exp.Expr], exp.Expr]
 """The engine's own test for NaN."""
 
 
-def may_be(node: exp.Expr) -> bool:
+def may_be_nan(node: exp.Expr) -> bool:
     """Whether a value can be NaN; a constant cannot."""
     held = node.unnest()
     if isinstance(held, exp.Neg):
@@ -26,9 +26,9 @@ def may_be(node: exp.Expr) -> bool:
     return family(node) in FRACTIONS and not isinstance(held, exp.Literal)
 
 
-def above_all(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+def compare_nan_as_largest(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
     """DuckDB's comparison, for an engine that goes by IEEE 754."""
-    node = compared(node)
+    node = rewrite_comparison(node)
     assert isinstance(node, exp.Binary)
     left, right = node.left, node.right
     if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
@@ -36,33 +36,33 @@ def above_all(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
     if isinstance(node, exp.LT | exp.LTE):
         left, right = right, left  # what is said below of the greater side
     if isinstance(node, exp.EQ | exp.NEQ):
-        if not (may_be(left) and may_be(right)):
+        if not (may_be_nan(left) and may_be_nan(right)):
             return node
         both = exp.and_(is_nan(left), is_nan(right))
         if isinstance(node, exp.EQ):
             return exp.paren(exp.or_(node.copy(), both))
         return exp.paren(exp.and_(node.copy(), exp.not_(exp.paren(both))))
-    if not may_be(left):
+    if not may_be_nan(left):
         return node
     strict = isinstance(node, exp.GT | exp.LT)
-    if may_be(right) and strict:
+    if may_be_nan(right) and strict:
         beside: exp.Expr = exp.not_(is_nan(right))
     else:
         beside = exp.not_(exp.Is(this=right.copy(), expression=exp.Null()))
     return exp.paren(exp.or_(node.copy(), exp.and_(is_nan(left), beside)))
 
 
-def like_ieee(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+def compare_nan_as_ieee(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
     """Trino's comparison, for an engine that has NaN above all numbers."""
-    node = compared(node)
+    node = rewrite_comparison(node)
     assert isinstance(node, exp.Binary)
     if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
         return node
-    sides = [each for each in (node.left, node.right) if may_be(each)]
+    sides = [each for each in (node.left, node.right) if may_be_nan(each)]
     if not sides:
         return node
     if isinstance(node, exp.NEQ):
-        other = node.right if may_be(node.left) else node.left
+        other = node.right if may_be_nan(node.left) else node.left
         known = exp.not_(exp.Is(this=other.copy(), expression=exp.Null()))
         # A NaN differs from everything, itself included; from a null nothing is known to.
         return exp.paren(exp.or_(node.copy(), exp.and_(is_nan(sides[0]), known)))
@@ -71,29 +71,31 @@ def like_ieee(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
     return exp.paren(exp.and_(node.copy(), *(exp.not_(is_nan(each)) for each in sides)))
 
 
-def no_fractions(node: exp.Expr, values: list[exp.Expr], where: str) -> exp.Expr:
+def refuse_fractions(node: exp.Expr, values: list[exp.Expr], where: str) -> exp.Expr:
     """Refuse a comparison inside of another construct, where a NaN could make a difference."""
-    if any(may_be(each) for each in values):
-        unfaithful(f"{where} of fractions", "a NaN is compared differently")
+    if any(may_be_nan(each) for each in values):
+        refuse_translation(f"{where} of fractions", "a NaN is compared differently")
     return node
 
 
-def sorted_above(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+def sort_nan_as_largest(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
     """DuckDB's ORDER BY for Trino: NaN above all numbers under NULLS FIRST, too."""
-    return _sorted(node, is_nan, below=False)
+    return _sort_nan(node, is_nan, below=False)
 
 
-def sorted_below(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
+def sort_nan_as_trino(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
     """Trino's ORDER BY for DuckDB: under NULLS FIRST, NaN is below all numbers."""
-    return _sorted(node, is_nan, below=True)
+    return _sort_nan(node, is_nan, below=True)
 
 
-def _sorted(node: exp.Expr, is_nan: IsNan, *, below: bool) -> exp.Expr:
+def _sort_nan(node: exp.Expr, is_nan: IsNan, *, below: bool) -> exp.Expr:
     found: list[exp.Expr] = []
     for each in node.expressions:
-        if each.args.get("nulls_first") and may_be(_meant(each.this, node.parent)):
+        if each.args.get("nulls_first") and may_be_nan(_resolve_sort_key(each.this, node.parent)):
             if isinstance(node.parent, exp.Select) and node.parent.args.get("distinct"):
-                unfaithful("DISTINCT beside ORDER BY fractions NULLS FIRST", "a NaN is elsewhere")
+                refuse_translation(
+                    "DISTINCT beside ORDER BY fractions NULLS FIRST", "a NaN is elsewhere"
+                )
             # Whether it is NaN is null where it is null itself, and so stands where that does.
             turned = bool(each.args.get("desc")) != below
             found.append(exp.Ordered(this=is_nan(each.this), desc=turned, nulls_first=True))
@@ -102,7 +104,7 @@ def _sorted(node: exp.Expr, is_nan: IsNan, *, below: bool) -> exp.Expr:
     return node
 
 
-def _meant(key: exp.Expr, query: exp.Expr | None) -> exp.Expr:
+def _resolve_sort_key(key: exp.Expr, query: exp.Expr | None) -> exp.Expr:
     """The value that rows are ordered by, where the key is the name of a result."""
     while isinstance(query, exp.SetOperation | exp.Subquery):
         query = query.this

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 from sqlglot import errors, exp
 
 from thermocline.engine.query_types import Columns, annotate
-from thermocline.sql.dialect.rewrite import unfaithful
-from thermocline.sql.guard import CONFUSED
+from thermocline.sql.dialect.rewrite import refuse_translation
+from thermocline.sql.guard import PARSER_CRASHES
 
 if TYPE_CHECKING:
     from sqlglot.schema import MappingSchema
 
 
-def made(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Query:
+def qualify_query(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Query:
     """Each column with its table, stars, aliases and USING written out, and the types known."""
     from sqlglot.optimizer.qualify import qualify
 
     if any(each.args.get("on") for each in tree.find_all(exp.Distinct)):
-        unfaithful("DISTINCT ON")
+        refuse_translation("DISTINCT ON")
     for part in list(tree.find_all(exp.Anonymous)):
         if part.name.lower() == "date_part" and len(part.expressions) == 2:
             name, of = part.expressions
@@ -36,51 +36,51 @@ def made(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Query:
             isolate_tables=False,
         )
     except errors.SqlglotError as error:
-        unfaithful("a name in it", str(error).splitlines()[0][:120])
-    except CONFUSED:
-        unfaithful("a name in it")
+        refuse_translation("a name in it", str(error).splitlines()[0][:120])
+    except PARSER_CRASHES:
+        refuse_translation("a name in it")
     for select in tree.find_all(exp.Select):
-        _group_by_all(select)
-        _no_twins(select, outermost=select is _first(tree))
+        _expand_group_by_all(select)
+        _refuse_duplicate_names(select, outermost=select is _first_select(tree))
     annotate(tree, known, dialect)
     return tree
 
 
-def _group_by_all(select: exp.Select) -> None:
+def _expand_group_by_all(select: exp.Select) -> None:
     """GROUP BY ALL: by every result that holds no aggregate."""
     group = select.args.get("group")
     if group is None or not group.args.get("all"):
         return
     if any(each.find(exp.Query) for each in select.selects):
-        unfaithful("GROUP BY ALL with a query among its results")
+        refuse_translation("GROUP BY ALL with a query among its results")
     keys = [
         each.unalias().copy()
         for each in select.selects
         if not any(not isinstance(agg.parent, exp.Window) for agg in each.find_all(exp.AggFunc))
     ]
     if any(not key.find(exp.Column) or key.find(exp.Window) for key in keys):
-        unfaithful("GROUP BY ALL with constants or windows")
+        refuse_translation("GROUP BY ALL with constants or windows")
     select.set("group", exp.Group(expressions=keys) if keys else None)
 
 
-def _no_twins(select: exp.Select, *, outermost: bool) -> None:
+def _refuse_duplicate_names(select: exp.Select, *, outermost: bool) -> None:
     """Inside a query, two columns of one name cannot be told apart."""
     names = [each.alias_or_name.lower() for each in select.selects]
     star = any(each.is_star for each in select.selects)
     if star and select.args.get("joins"):
-        unfaithful("* of several tables", "their columns are not known")
+        refuse_translation("* of several tables", "their columns are not known")
     if not outermost and len(set(names)) < len(names):
-        unfaithful("a subquery with two columns of one name")
+        refuse_translation("a subquery with two columns of one name")
 
 
-def _first(tree: exp.Query) -> exp.Expr:
+def _first_select(tree: exp.Query) -> exp.Expr:
     node: exp.Expr = tree
     while isinstance(node, exp.SetOperation | exp.Subquery):
         node = node.this
     return node
 
 
-def told_apart(tree: exp.Query, columns: Columns) -> None:
+def rename_ambiguous_sources(tree: exp.Query, columns: Columns) -> None:
     """Give no source the name of a column: `f.k` could else be the member `k` of a column `f`.
 
     In a subquery, other engines look for a column of its own tables before they look outside.

@@ -9,29 +9,29 @@ from typing import Any, NoReturn
 
 from sqlglot import exp
 
-from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
-from thermocline.sql.guard import Refused
+from thermocline.engine.query_types import NUMBERS, TIMES, T, family, with_type
+from thermocline.sql.guard import QueryRefused
 
 Rule = Callable[[exp.Expr], exp.Expr]
 """Gives the node, the same one when it stays as it is. What it holds has been said already."""
 
 
-class Unfaithful(Refused):
+class Untranslatable(QueryRefused):
     """A construct that another engine would answer differently, or nobody knows whether."""
 
     code = "unfaithful"
 
 
-def unfaithful(construct: str, why: str = "") -> NoReturn:
+def refuse_translation(construct: str, why: str = "") -> NoReturn:
     """Refuse a construct, by its name."""
     reason = f" ({why})" if why else ""
-    raise Unfaithful(
+    raise Untranslatable(
         f"{construct} cannot be translated with its meaning kept{reason}.",
         "Write it otherwise, or in the dialect of the engine that is to answer.",
     )
 
 
-def named(node: exp.Expr) -> str:
+def construct_name(node: exp.Expr) -> str:
     """What a user calls a node."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower()
@@ -40,10 +40,10 @@ def named(node: exp.Expr) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
 
 
-def say(tree: exp.Query, rules: Mapping[str, Rule], same: Iterable[str]) -> exp.Query:
+def rewrite_tree(tree: exp.Query, rules: Mapping[str, Rule], same: Iterable[str]) -> exp.Query:
     """The tree in other words. A kind of node without a rule must be among those that are `same`.
 
-    Raises Unfaithful, naming the first construct that cannot be said.
+    Raises Untranslatable, naming the first construct that cannot be said.
     """
     allowed = frozenset(same)
     # Turned round, a walk meets what a node holds before the node; and needs no recursion, which
@@ -52,7 +52,7 @@ def say(tree: exp.Query, rules: Mapping[str, Rule], same: Iterable[str]) -> exp.
         rule = rules.get(type(node).__name__)
         if rule is None:
             if type(node).__name__ not in allowed:
-                unfaithful(named(node))
+                refuse_translation(construct_name(node))
             continue
         parent, key, index = node.parent, node.arg_key, node.index
         said = rule(node)
@@ -74,33 +74,35 @@ def say(tree: exp.Query, rules: Mapping[str, Rule], same: Iterable[str]) -> exp.
 def call(name: str, *arguments: exp.Expr, kind: Any = None) -> exp.Expr:
     """A call of one of the engine's functions by its own name."""
     made = exp.Anonymous(this=name, expressions=list(arguments))
-    return made if kind is None else typed(made, kind)
+    return made if kind is None else with_type(made, kind)
 
 
 def cast(node: exp.Expr, kind: exp.DType | exp.DataType) -> exp.Expr:
     """A cast that is the engine's own: no rule looks at it again."""
     to = kind.copy() if isinstance(kind, exp.DataType) else exp.DataType(this=kind)
-    return typed(exp.Cast(this=node, to=to), to)
+    return with_type(exp.Cast(this=node, to=to), to)
 
 
-def wrapped(node: exp.Expr) -> exp.Expr:
+def parenthesize(node: exp.Expr) -> exp.Expr:
     """In brackets where the parts of an operator would otherwise be joined anew."""
     return exp.paren(node, copy=False) if isinstance(node, exp.Binary | exp.Not) else node
 
 
-def number(node: exp.Expr | None) -> int | None:
+def integer_value(node: exp.Expr | None) -> int | None:
     """The value of a plain integer, None for anything else."""
     if isinstance(node, exp.Neg):
-        inner = number(node.this)
+        inner = integer_value(node.this)
         return None if inner is None else -inner
     return int(node.name) if isinstance(node, exp.Literal) and node.is_int else None
 
 
-Builder = Callable[[exp.Expr, Callable[[exp.Expr], exp.Expr]], exp.Expr | None]
+AggregateRewrite = Callable[[exp.Expr, Callable[[exp.Expr], exp.Expr]], exp.Expr | None]
 """Says an aggregate by others, each put into its place; None when it may stay as it is."""
 
 
-def spreading(builders: Mapping[str, Builder], window: Rule) -> dict[str, Rule]:
+def build_aggregate_rules(
+    builders: Mapping[str, AggregateRewrite], window: Rule
+) -> dict[str, Rule]:
     """Rules that say an aggregate by several others, each with its FILTER and OVER.
 
     `window` is the rule that a window is under anyway.
@@ -109,7 +111,7 @@ def spreading(builders: Mapping[str, Builder], window: Rule) -> dict[str, Rule]:
     def rule(node: exp.Expr) -> exp.Expr:
         if isinstance(node, exp.Window):
             node = window(node)
-        inner = _aggregate(node)
+        inner = _unwrap_aggregate(node)
         builder = builders.get(type(inner).__name__)
         held = isinstance(node.parent, exp.Filter | exp.Window) and node.arg_key == "this"
         if builder is None or held:
@@ -119,16 +121,16 @@ def spreading(builders: Mapping[str, Builder], window: Rule) -> dict[str, Rule]:
             if inner is node:
                 return other
             around = node.copy()
-            _aggregate(around).replace(other)
+            _unwrap_aggregate(around).replace(other)
             return around
 
         said = builder(inner, place)
-        return node if said is None else wrapped(said)
+        return node if said is None else parenthesize(said)
 
     return dict.fromkeys([*builders, "Filter", "Window"], rule)
 
 
-def _aggregate(node: exp.Expr) -> exp.Expr:
+def _unwrap_aggregate(node: exp.Expr) -> exp.Expr:
     while isinstance(node, exp.Filter | exp.Window):
         node = node.this
     return node
@@ -136,12 +138,12 @@ def _aggregate(node: exp.Expr) -> exp.Expr:
 
 # Checks that all engines share -------------------------------------------------------------------
 
-_PLAIN_PATTERN = re.compile(
+_PORTABLE_PATTERN = re.compile(
     r"\^?(?:[A-Za-z0-9 _@#/,:;=<>%&~!\"'-]|\[[A-Za-z0-9_ ]+(?:-[A-Za-z0-9])?\]|[()|*+?])*"
 )
 
 
-def plain_pattern(node: exp.Expr) -> bool:
+def is_portable_pattern(node: exp.Expr) -> bool:
     """Whether a regular expression is a constant that all engines read alike.
 
     Without `.` and `$`, which see ends of lines differently, classes by backslash, and flags.
@@ -149,115 +151,115 @@ def plain_pattern(node: exp.Expr) -> bool:
     return (
         isinstance(node, exp.Literal)
         and node.is_string
-        and _PLAIN_PATTERN.fullmatch(node.name) is not None
+        and _PORTABLE_PATTERN.fullmatch(node.name) is not None
         and "(?" not in node.name
     )
 
 
-def interval(node: exp.Expr) -> exp.Expr:
+def rewrite_interval(node: exp.Expr) -> exp.Expr:
     """An interval of one plain number and one unit, the only kind that all engines share."""
     assert isinstance(node, exp.Interval)
     unit = (node.text("unit") or "").upper().rstrip("S")
     count = node.this.name if isinstance(node.this, exp.Literal) else ""
     if not re.fullmatch(r"-?[0-9]{1,9}", count):
-        unfaithful("INTERVAL", "only a plain number and one unit can")
+        refuse_translation("INTERVAL", "only a plain number and one unit can")
     whole, factor = {
         "WEEK": ("DAY", 7), "QUARTER": ("MONTH", 3), "SECOND": ("SECOND", 1),
         "MINUTE": ("MINUTE", 1), "HOUR": ("HOUR", 1), "DAY": ("DAY", 1), "MONTH": ("MONTH", 1),
         "YEAR": ("YEAR", 1),
     }.get(unit, ("", 0))  # fmt: skip
     if not factor:
-        unfaithful(f"INTERVAL of {unit or 'a text'}")
+        refuse_translation(f"INTERVAL of {unit or 'a text'}")
     value = exp.Literal.string(str(int(count) * factor))
-    return typed(exp.Interval(this=value, unit=exp.Var(this=whole)), T.INTERVAL)
+    return with_type(exp.Interval(this=value, unit=exp.Var(this=whole)), T.INTERVAL)
 
 
-def alike(nodes: Iterable[exp.Expr | None], where: str) -> None:
+def require_same_family(nodes: Iterable[exp.Expr | None], where: str) -> None:
     """Refuse values of different families where an engine would pick one of the types for all."""
     families = {family(node) for node in nodes} - {"null"}
     if "unknown" in families:
-        unfaithful(where, "the type of a value is not known")
+        refuse_translation(where, "the type of a value is not known")
     if len(families) > 1 and not families <= NUMBERS:
-        unfaithful(where, f"of {' and '.join(sorted(families))}")
+        refuse_translation(where, f"of {' and '.join(sorted(families))}")
 
 
-_TIME_KINDS = {"date": T.DATE, "timestamp": T.TIMESTAMPNTZ, "timestamptz": T.TIMESTAMPTZ}
-_TIME = re.compile(
+_TIME_TYPES = {"date": T.DATE, "timestamp": T.TIMESTAMPNTZ, "timestamptz": T.TIMESTAMPTZ}
+_TIME_TEXT = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d:\d\d)(\.\d{1,6})?)?(?: ?(Z|UTC|[+-]\d\d(?::?\d\d)?))?"
 )
 
 
-def time_literal(text: str, kind: exp.DType) -> exp.Expr:
+def build_time_literal(text: str, kind: exp.DType) -> exp.Expr:
     """A time in the one spelling that all engines read alike: without an offset, in UTC."""
-    found = _TIME.fullmatch(text.strip())
+    found = _TIME_TEXT.fullmatch(text.strip())
     if found is None or (found[4] and kind != T.TIMESTAMPTZ):
-        unfaithful(f"the text {text[:40]!r} as a time", "engines read different spellings")
+        refuse_translation(f"the text {text[:40]!r} as a time", "engines read different spellings")
     day, clock, fraction, offset = found.groups()
     if kind == T.DATE:
         if clock:
-            unfaithful(f"the text {text[:40]!r} as a date")
-        return cast(typed(exp.Literal.string(day), T.TEXT), kind)
+            refuse_translation(f"the text {text[:40]!r} as a date")
+        return cast(with_type(exp.Literal.string(day), T.TEXT), kind)
     spelt = f"{day} {clock or '00:00:00'}{fraction or ''}"
     if offset not in (None, "Z", "UTC"):
         try:
             moment = datetime.fromisoformat(f"{spelt}{offset}").astimezone(UTC)
         except (ValueError, OverflowError):
-            unfaithful(f"the text {text[:40]!r} as a time")
+            refuse_translation(f"the text {text[:40]!r} as a time")
         spelt = moment.replace(tzinfo=None).isoformat(" ")
-    return cast(typed(exp.Literal.string(spelt), T.TEXT), kind)
+    return cast(with_type(exp.Literal.string(spelt), T.TEXT), kind)
 
 
-def literal_as(node: exp.Expr, other: exp.Expr) -> exp.Expr:
+def convert_literal(node: exp.Expr, other: exp.Expr) -> exp.Expr:
     """A text constant that is compared with a value of another type, as a value of that type."""
     wanted = family(other)
     if not (isinstance(node, exp.Literal) and node.is_string) or wanted in {"text", "null"}:
         return node
-    if wanted in _TIME_KINDS:
-        return time_literal(node.name, _TIME_KINDS[wanted])
+    if wanted in _TIME_TYPES:
+        return build_time_literal(node.name, _TIME_TYPES[wanted])
     if wanted in {"integer", "decimal"} and re.fullmatch(r"-?\d{1,18}", node.name):
         return cast(node, T.BIGINT)
-    unfaithful(f"the text {node.name[:40]!r} beside a {wanted}")
+    refuse_translation(f"the text {node.name[:40]!r} beside a {wanted}")
 
 
-def compared(node: exp.Expr) -> exp.Expr:
+def rewrite_comparison(node: exp.Expr) -> exp.Expr:
     """A comparison whose two sides every engine compares as the same type."""
     assert isinstance(node, exp.Binary)
     left, right = node.left, node.right
-    node.set("this", literal_as(left, right))
-    node.set("expression", literal_as(right, left))
-    comparable([node.left, node.right], named(node))
+    node.set("this", convert_literal(left, right))
+    node.set("expression", convert_literal(right, left))
+    require_comparable([node.left, node.right], construct_name(node))
     return node
 
 
-def comparable(nodes: Iterable[exp.Expr], where: str) -> None:
+def require_comparable(nodes: Iterable[exp.Expr], where: str) -> None:
     """Refuse to compare what engines convert differently before they compare it."""
     families = {family(node) for node in nodes} - {"null"}
     if families <= NUMBERS or families <= TIMES:
         return
     if len(families) == 1 and families & {"text", "boolean", "real"}:
         return
-    unfaithful(f"{where} of {' and '.join(sorted(families))}")
+    refuse_translation(f"{where} of {' and '.join(sorted(families))}")
 
 
-def between(node: exp.Expr) -> exp.Expr:
+def rewrite_between(node: exp.Expr) -> exp.Expr:
     """BETWEEN, as a comparison with either end."""
     for end in ("low", "high"):
-        node.set(end, literal_as(node.args[end], node.this))
-        comparable([node.this, node.args[end]], "BETWEEN")
+        node.set(end, convert_literal(node.args[end], node.this))
+        require_comparable([node.this, node.args[end]], "BETWEEN")
     return node
 
 
-def within(node: exp.Expr) -> exp.Expr:
+def rewrite_in(node: exp.Expr) -> exp.Expr:
     """IN, as a comparison with each value; of a query's rows, only of the same family."""
     if node.args.get("unnest") or node.args.get("field"):
-        unfaithful("IN of a list")
+        refuse_translation("IN of a list")
     query = node.args.get("query")
     if query is not None:
         selects = query.unnest().selects
         if len(selects) != 1:
-            unfaithful("IN of several columns")
-        comparable([node.this, selects[0]], "IN")
-    node.set("expressions", [literal_as(each, node.this) for each in node.expressions])
+            refuse_translation("IN of several columns")
+        require_comparable([node.this, selects[0]], "IN")
+    node.set("expressions", [convert_literal(each, node.this) for each in node.expressions])
     for each in node.expressions:
-        comparable([node.this, each], "IN")
+        require_comparable([node.this, each], "IN")
     return node

@@ -10,53 +10,53 @@ from typing import TYPE_CHECKING
 
 from sqlglot import exp
 
-from thermocline.engine.duck_sql import SHOWING
-from thermocline.engine.query_types import T, family, typed
+from thermocline.engine.duck_sql import SIGN_SENSITIVE
+from thermocline.engine.query_types import T, family, with_type
 from thermocline.sql.dialect import qualify, shared_rules
-from thermocline.sql.dialect.rewrite import Unfaithful, cast, wrapped
+from thermocline.sql.dialect.rewrite import Untranslatable, cast, parenthesize
 
 if TYPE_CHECKING:
     from sqlglot.schema import MappingSchema
 
-_KINDS = {"double": T.DOUBLE, "real": T.FLOAT}
+_TYPES = {"double": T.DOUBLE, "real": T.FLOAT}
 _NUMBER = "number"
 
 
-def unsigned(node: exp.Expr) -> exp.Expr:
+def remove_zero_sign(node: exp.Expr) -> exp.Expr:
     """A fraction that is never -0.0, which no sum with 0.0 is; anything else as it is."""
-    kind = _KINDS.get(family(node))
+    kind = _TYPES.get(family(node))
     if kind is None or isinstance(node.unnest(), exp.Literal):
         return node
     zero = cast(exp.Literal.number(0), kind)
-    return typed(exp.paren(exp.Add(this=wrapped(node), expression=zero), copy=False), kind)
+    return with_type(exp.paren(exp.Add(this=parenthesize(node), expression=zero), copy=False), kind)
 
 
-def power(node: exp.Expr) -> exp.Expr:
+def rewrite_power(node: exp.Expr) -> exp.Expr:
     """The rule of POW, whose base may be a zero."""
     node = shared_rules.RULES["Pow"](node)
-    node.set("this", unsigned(node.this))
+    node.set("this", remove_zero_sign(node.this))
     return node
 
 
-def forget_signs(tree: exp.Query, dialect: str, known: MappingSchema) -> None:
+def remove_zero_signs(tree: exp.Query, dialect: str, known: MappingSchema) -> None:
     """Say a tree that stays in its own dialect so that no fraction shows the sign of a zero.
 
     Where types cannot be told, because a name cannot, it stays as it is.
     """
-    showing = list(tree.find_all(*SHOWING))
+    showing = list(tree.find_all(*SIGN_SENSITIVE))
     if not showing:
         return
     for number, node in enumerate(showing):
         node.meta[_NUMBER] = number
     try:
-        twin = qualify.made(tree.copy(), dialect, known)
-    except Unfaithful:
+        twin = qualify.qualify_query(tree.copy(), dialect, known)
+    except Untranslatable:
         return
-    types = {each.meta.get(_NUMBER): each for each in twin.find_all(*SHOWING)}
+    types = {each.meta.get(_NUMBER): each for each in twin.find_all(*SIGN_SENSITIVE)}
     for node in reversed(showing):
         other = types.get(node.meta[_NUMBER])
         if other is None:
             continue
-        for key in SHOWING[type(node)]:
+        for key in SIGN_SENSITIVE[type(node)]:
             node.args[key].type = other.args[key].type
-            node.set(key, unsigned(node.args[key]))
+            node.set(key, remove_zero_sign(node.args[key]))

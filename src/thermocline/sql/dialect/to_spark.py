@@ -8,80 +8,80 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from thermocline.engine.query_types import NUMBERS, TIMES, T, family, typed
+from thermocline.engine.query_types import NUMBERS, TIMES, T, family, with_type
 from thermocline.sql.dialect import shared_rules, signed_zero, text_rules
-from thermocline.sql.dialect.decimal_division import averaged
-from thermocline.sql.dialect.letter_case import spark_lower, spark_upper
+from thermocline.sql.dialect.decimal_division import split_decimal_average
+from thermocline.sql.dialect.letter_case import rewrite_lower_for_spark, rewrite_upper_for_spark
 from thermocline.sql.dialect.rewrite import (
     Rule,
-    alike,
+    build_aggregate_rules,
     call,
     cast,
-    named,
-    number,
-    spreading,
-    unfaithful,
-    wrapped,
+    construct_name,
+    integer_value,
+    parenthesize,
+    refuse_translation,
+    require_same_family,
 )
-from thermocline.sql.dialect.shared_rules import need
-from thermocline.sql.dialect.text_rules import text
+from thermocline.sql.dialect.shared_rules import require_family
+from thermocline.sql.dialect.text_rules import text_literal
 
-SAME = shared_rules.SAME | {"PercentRank", "CumeDist", "Ntile"}
+UNCHANGED = shared_rules.UNCHANGED | {"PercentRank", "CumeDist", "Ntile"}
 
 
-def _divided(node: exp.Expr) -> exp.Expr:
+def _rewrite_division(node: exp.Expr) -> exp.Expr:
     """`/` of doubles. ANSI mode fails at a zero; to us it is by a zero without a sign."""
     assert isinstance(node, exp.Div)
-    need(node.left, *NUMBERS, of=node)
-    need(node.right, *NUMBERS, of=node)
-    if number(node.right):
+    require_family(node.left, *NUMBERS, of=node)
+    require_family(node.right, *NUMBERS, of=node)
+    if integer_value(node.right):
         divisor = cast(node.right, T.DOUBLE)
         return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
     left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
     # No quotient is null but that by zero; and a power of 0 is infinity without a complaint.
-    unsigned = cast(signed_zero.unsigned(node.right.copy()), T.DOUBLE)
+    unsigned = cast(signed_zero.remove_zero_sign(node.right.copy()), T.DOUBLE)
     power = call("POWER", unsigned, exp.Literal.number(-1))
     by_zero = exp.Mul(this=left.copy(), expression=power)
     quotient = call("TRY_DIVIDE", left, right)
-    return typed(exp.Coalesce(this=quotient, expressions=[by_zero]), T.DOUBLE)
+    return with_type(exp.Coalesce(this=quotient, expressions=[by_zero]), T.DOUBLE)
 
 
-def _int_divided(node: exp.Expr) -> exp.Expr:
+def _rewrite_integer_division(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.IntDiv)
-    need(node.left, "integer", of=node)
-    need(node.right, "integer", of=node)
+    require_family(node.left, "integer", of=node)
+    require_family(node.right, "integer", of=node)
     divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
-    return typed(exp.IntDiv(this=wrapped(node.left), expression=divisor), T.BIGINT)
+    return with_type(exp.IntDiv(this=parenthesize(node.left), expression=divisor), T.BIGINT)
 
 
-def _remainder(node: exp.Expr) -> exp.Expr:
+def _rewrite_remainder(node: exp.Expr) -> exp.Expr:
     """DuckDB gives null for the remainder by zero, of doubles NaN."""
     assert isinstance(node, exp.Mod)
-    need(node.left, "integer", "decimal", of=node)
-    need(node.right, "integer", "decimal", of=node)
+    require_family(node.left, "integer", "decimal", of=node)
+    require_family(node.right, "integer", "decimal", of=node)
     divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
-    return exp.Mod(this=wrapped(node.left), expression=divisor)
+    return exp.Mod(this=parenthesize(node.left), expression=divisor)
 
 
-def _called(node: exp.Expr) -> exp.Expr:
+def _rewrite_anonymous(node: exp.Expr) -> exp.Expr:
     """What the parser has no word for: the bytes of a text, or a query that is to fail."""
-    if node.name.lower() in text_rules.BYTES:
-        return call("OCTET_LENGTH", text_rules.of_bytes(node), kind=T.BIGINT)
+    if node.name.lower() in text_rules.BYTE_COUNT_FUNCTIONS:
+        return call("OCTET_LENGTH", text_rules.byte_count_argument(node), kind=T.BIGINT)
     if node.name != "error":
-        unfaithful(named(node))
+        refuse_translation(construct_name(node))
     return call("raise_error", *node.expressions, kind=node.type)
 
 
 _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ", "Between", "In")
 
 
-def _compared(node: exp.Expr) -> exp.Expr:
+def _rewrite_comparison(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.In) and node.args.get("query") and not _is_condition(node):
-        unfaithful("IN of a query as a value", "where it is null Spark has false")
+        refuse_translation("IN of a query as a value", "where it is null Spark has false")
     node = shared_rules.RULES[type(node).__name__](node)
     for side in (node.this, node.args.get("expression")):
         if side is not None:
-            side.replace(_read(side))
+            side.replace(_force_spark_read(side))
     return node
 
 
@@ -98,54 +98,60 @@ def _is_condition(node: exp.Expr) -> bool:
     return isinstance(held.parent, exp.Where | exp.Having | exp.Join | exp.Qualify)
 
 
-def _read(node: exp.Expr) -> exp.Expr:
+def _force_spark_read(node: exp.Expr) -> exp.Expr:
     """A value that Spark reads itself, rather than leave what is asked of it to Iceberg.
 
     Iceberg's notes of a file's least and greatest fraction leave NaN out, and for it -0.0 is less
     than 0.0: by them it passes over rows, and tells a MAX. Of a sum it knows nothing.
     """
-    return signed_zero.unsigned(node.copy()) if isinstance(node, exp.Column | exp.Dot) else node
+    return (
+        signed_zero.remove_zero_sign(node.copy())
+        if isinstance(node, exp.Column | exp.Dot)
+        else node
+    )
 
 
-def _moved(node: exp.Expr) -> exp.Expr:
-    left, right = shared_rules.adding(node)
+def _rewrite_addition(node: exp.Expr) -> exp.Expr:
+    left, right = shared_rules.addition_families(node)
     assert isinstance(node, exp.Binary)
     if (left, right) == ("date", "date"):
         if isinstance(node, exp.Add):
-            unfaithful("the sum of two dates")
+            refuse_translation("the sum of two dates")
         return cast(call("DATEDIFF", node.left, node.right), T.BIGINT)
     if right == "interval":
-        node.set("this", shared_rules.as_timestamp(node.left))
+        node.set("this", shared_rules.to_timestamp(node.left))
     return node
 
 
-def _whole(node: exp.Expr) -> exp.Expr:
+def _rewrite_floor(node: exp.Expr) -> exp.Expr:
     """FLOOR and CEIL: Spark's of doubles is an integer, which has no NaN and ends at 2^63."""
     if family(node.this) == "integer":
         return cast(node.this, T.DOUBLE)
-    need(node.this, "decimal", of=node)
+    require_family(node.this, "decimal", of=node)
     return node
 
 
-def _rounded(node: exp.Expr) -> exp.Expr:
+def _rewrite_round(node: exp.Expr) -> exp.Expr:
     """Spark rounds the decimal digits that a double is printed with; DuckDB what it is."""
     digits = node.args.get("decimals")
-    if digits is not None and number(digits) is None:
-        unfaithful("ROUND to a number of digits that is no constant")
-    need(node.this, *NUMBERS, of=node)
+    if digits is not None and integer_value(digits) is None:
+        refuse_translation("ROUND to a number of digits that is no constant")
+    require_family(node.this, *NUMBERS, of=node)
     if family(node.this) != "double" or digits is None:
         return node
-    factor = cast(exp.Literal.number(10 ** abs(number(digits) or 0)), T.DOUBLE)
-    if (number(digits) or 0) < 0:
-        unfaithful("ROUND of a double to less than units")
-    up = exp.Round(this=exp.Mul(this=wrapped(node.this), expression=factor))
-    return typed(exp.paren(exp.Div(this=up, expression=factor.copy(), typed=True)), T.DOUBLE)
+    factor = cast(exp.Literal.number(10 ** abs(integer_value(digits) or 0)), T.DOUBLE)
+    if (integer_value(digits) or 0) < 0:
+        refuse_translation("ROUND of a double to less than units")
+    up = exp.Round(this=exp.Mul(this=parenthesize(node.this), expression=factor))
+    return with_type(exp.paren(exp.Div(this=up, expression=factor.copy(), typed=True)), T.DOUBLE)
 
 
-def _cast(node: exp.Expr) -> exp.Expr:
+def _rewrite_cast(node: exp.Expr) -> exp.Expr:
     source, target = family(node.this), family(node)
     if isinstance(node, exp.TryCast) and source == "text":
-        unfaithful("TRY_CAST of a text", "engines take different texts for numbers and dates")
+        refuse_translation(
+            "TRY_CAST of a text", "engines take different texts for numbers and dates"
+        )
     if source == target and source in {"integer", "boolean", "double", "date", "timestamp"}:
         return node
     match target, source:
@@ -169,49 +175,51 @@ def _cast(node: exp.Expr) -> exp.Expr:
             "date" | "timestamp" | "timestamptz",
             "date" | "timestamp" | "timestamptz" | "text" | "null",
         ):
-            return shared_rules.cast_to_time(node, source)
+            return shared_rules.rewrite_time_cast(node, source)
         case _:
-            unfaithful(f"a cast of {source} to {target}")
+            refuse_translation(f"a cast of {source} to {target}")
     return node
 
 
-def _length(node: exp.Expr) -> exp.Expr:
+def _rewrite_length(node: exp.Expr) -> exp.Expr:
     if family(node.this) == "list":
         return cast(call("SIZE", node.this), T.BIGINT)
-    need(node.this, "text", of=node)
+    require_family(node.this, "text", of=node)
     return cast(call("CHAR_LENGTH", node.this), T.BIGINT)
 
 
-def _like(node: exp.Expr) -> exp.Expr:
+def _rewrite_like(node: exp.Expr) -> exp.Expr:
     """Without ESCAPE, Spark takes a backslash for one; DuckDB takes none."""
-    need(node.this, "text", of=node)
-    pattern = shared_rules.pattern(node)
+    require_family(node.this, "text", of=node)
+    pattern = shared_rules.like_pattern(node)
     if pattern is None:
-        unfaithful(f"{named(node)} of a pattern that is no constant")
+        refuse_translation(f"{construct_name(node)} of a pattern that is no constant")
     escaped = isinstance(node.parent, exp.Escape)
     if isinstance(node, exp.ILike):
         if any(letter in pattern for letter in "İΣς"):
-            unfaithful("ILIKE with such letters")
+            refuse_translation("ILIKE with such letters")
         pattern, negate = pattern.lower(), node.args.get("negate")
         node = exp.Like(
-            this=spark_lower(exp.Lower(this=node.this)), expression=text(pattern), negate=negate
+            this=rewrite_lower_for_spark(exp.Lower(this=node.this)),
+            expression=text_literal(pattern),
+            negate=negate,
         )
     if "\\" not in pattern or escaped:
         return node
     mark = next((char for char in "!#~^|@" if char not in pattern), None)
     if mark is None:
-        unfaithful("LIKE with a backslash and so many other signs")
-    return exp.Escape(this=node.copy(), expression=text(mark))
+        refuse_translation("LIKE with a backslash and so many other signs")
+    return exp.Escape(this=node.copy(), expression=text_literal(mark))
 
 
-def _position(node: exp.Expr) -> exp.Expr:
-    node = text_rules.position(node)
+def _rewrite_position(node: exp.Expr) -> exp.Expr:
+    node = text_rules.check_position(node)
     return cast(call("LOCATE", node.args["substr"], node.this), T.BIGINT)
 
 
-def _time_part(node: exp.Expr) -> exp.Expr:
+def _rewrite_time_part(node: exp.Expr) -> exp.Expr:
     """A part of a time. Spark counts days of the week from Sunday as 1, and gives INT."""
-    need(node.this, *TIMES, of=node)
+    require_family(node.this, *TIMES, of=node)
     kind = type(node).__name__
     match kind:
         case "DayOfWeek":
@@ -236,36 +244,36 @@ _PARTS = {
 }  # fmt: skip
 
 
-def _extracted(node: exp.Expr) -> exp.Expr:
+def _rewrite_extract(node: exp.Expr) -> exp.Expr:
     part = node.name.upper()
     if part == "EPOCH":
-        return _epoch(exp.TimeToUnix(this=node.expression))
+        return _rewrite_epoch(exp.TimeToUnix(this=node.expression))
     if part not in _PARTS:
-        unfaithful(f"EXTRACT of {part.lower()}")
-    return _time_part(_PARTS[part](this=node.expression))
+        refuse_translation(f"EXTRACT of {part.lower()}")
+    return _rewrite_time_part(_PARTS[part](this=node.expression))
 
 
-def _epoch(node: exp.Expr) -> exp.Expr:
-    need(node.this, *TIMES, of=node)
+def _rewrite_epoch(node: exp.Expr) -> exp.Expr:
+    require_family(node.this, *TIMES, of=node)
     micros = cast(call("UNIX_MICROS", cast(node.this, T.TIMESTAMPTZ)), T.DOUBLE)
     million = cast(exp.Literal.number(1_000_000), T.DOUBLE)
-    return typed(exp.paren(exp.Div(this=micros, expression=million, typed=True)), T.DOUBLE)
+    return with_type(exp.paren(exp.Div(this=micros, expression=million, typed=True)), T.DOUBLE)
 
 
-def _truncated(node: exp.Expr) -> exp.Expr:
+def _rewrite_truncation(node: exp.Expr) -> exp.Expr:
     """Spark's DATE_TRUNC gives a time with zone, whatever it was given."""
-    need(node.this, *TIMES, of=node)
+    require_family(node.this, *TIMES, of=node)
     of = family(node.this)
-    found = call("DATE_TRUNC", text(shared_rules.unit(node)), node.this)
-    return typed(found, T.TIMESTAMPTZ) if of == "timestamptz" else cast(found, T.TIMESTAMPNTZ)
+    found = call("DATE_TRUNC", text_literal(shared_rules.time_unit(node)), node.this)
+    return with_type(found, T.TIMESTAMPTZ) if of == "timestamptz" else cast(found, T.TIMESTAMPNTZ)
 
 
-def _difference(node: exp.Expr) -> exp.Expr:
+def _rewrite_date_diff(node: exp.Expr) -> exp.Expr:
     """How many boundaries of a unit lie between two times; Spark's own counts whole units."""
-    need(node.this, *TIMES, of=node)
-    need(node.expression, *TIMES, of=node)
+    require_family(node.this, *TIMES, of=node)
+    require_family(node.expression, *TIMES, of=node)
     end, start = node.this, node.expression
-    match shared_rules.unit(node):
+    match shared_rules.time_unit(node):
         case "DAY":
             days = call("DATEDIFF", cast(end, T.DATE), cast(start, T.DATE))
             return cast(days, T.BIGINT)
@@ -285,50 +293,55 @@ def _difference(node: exp.Expr) -> exp.Expr:
             )
         case "HOUR" | "MINUTE" | "SECOND" as unit:
             seconds = [
-                call("UNIX_SECONDS", call("DATE_TRUNC", text(unit), cast(each, T.TIMESTAMPTZ)))
+                call(
+                    "UNIX_SECONDS",
+                    call("DATE_TRUNC", text_literal(unit), cast(each, T.TIMESTAMPTZ)),
+                )
                 for each in (end, start)
             ]
             size = {"HOUR": 3600, "MINUTE": 60, "SECOND": 1}[unit]
             apart = exp.paren(exp.Sub(this=seconds[0], expression=seconds[1]))
             units = exp.IntDiv(this=apart, expression=exp.Literal.number(size))
-            return typed(exp.paren(units), T.BIGINT)
+            return with_type(exp.paren(units), T.BIGINT)
         case unit:
-            return unfaithful(f"DATE_DIFF by {unit.lower()}")
+            return refuse_translation(f"DATE_DIFF by {unit.lower()}")
 
 
-def _extreme(node: exp.Expr) -> exp.Expr:
+def _rewrite_min_max(node: exp.Expr) -> exp.Expr:
     if family(node.this) in {"list", "struct", "map", "unknown"}:
-        unfaithful(f"{named(node)} of {family(node.this)}")
+        refuse_translation(f"{construct_name(node)} of {family(node.this)}")
     if node.expressions:
-        unfaithful(f"{named(node)} of several values")
-    node.set("this", _read(node.this))
+        refuse_translation(f"{construct_name(node)} of several values")
+    node.set("this", _force_spark_read(node.this))
     return node
 
 
-def _summed(node: exp.Expr) -> exp.Expr:
+def _check_sum(node: exp.Expr) -> exp.Expr:
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
-    need(of, *NUMBERS, "real", of=node)
+    require_family(of, *NUMBERS, "real", of=node)
     return node
 
 
-def _average(node: exp.Expr, place: Rule) -> exp.Expr | None:
+def _rewrite_average(node: exp.Expr, place: Rule) -> exp.Expr | None:
     """Of decimals DuckDB gives a double, Spark another decimal."""
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
-    need(of, *NUMBERS, "real", of=node)
+    require_family(of, *NUMBERS, "real", of=node)
     if family(of) != "decimal":
         return None
-    return call("TRY_DIVIDE", *averaged(node.this, of, place), kind=T.DOUBLE)
+    return call("TRY_DIVIDE", *split_decimal_average(node.this, of, place), kind=T.DOUBLE)
 
 
-def _median(node: exp.Expr) -> exp.Expr:
-    need(node.this, "integer", "double", of=node)
+def _check_median(node: exp.Expr) -> exp.Expr:
+    require_family(node.this, "integer", "double", of=node)
     return node
 
 
-def _grouped(node: exp.Expr) -> exp.Expr:
+def _check_group(node: exp.Expr) -> exp.Expr:
     """Of no rows Spark gives no total where one is asked for among other groupings."""
     if node.expressions and all(_holds_total(each) for each in node.expressions):
-        unfaithful("ROLLUP, CUBE or the grouping set ()", "of no rows there would be no total")
+        refuse_translation(
+            "ROLLUP, CUBE or the grouping set ()", "of no rows there would be no total"
+        )
     return shared_rules.RULES["Group"](node)
 
 
@@ -340,62 +353,62 @@ def _holds_total(node: exp.Expr) -> bool:
     return empty or isinstance(node, exp.Rollup | exp.Cube)
 
 
-def _joined(node: exp.Expr) -> exp.Expr:
+def _check_string_agg(node: exp.Expr) -> exp.Expr:
     """STRING_AGG: Spark 4.1 fails to plan it beside an aggregate of distinct values."""
     select = node.find_ancestor(exp.Select)
     distinct = [] if select is None else select.find_all(exp.Distinct)
     if any(isinstance(each.parent, exp.AggFunc) for each in distinct):
-        unfaithful("STRING_AGG beside an aggregate of DISTINCT values")
-    return text_rules.joined(node)
+        refuse_translation("STRING_AGG beside an aggregate of DISTINCT values")
+    return text_rules.check_string_agg(node)
 
 
-def _quantile(node: exp.Expr) -> exp.Expr:
+def _rewrite_quantile(node: exp.Expr) -> exp.Expr:
     """QUANTILE_CONT of integers: between fractions engines weigh the two nearest differently."""
-    need(node.this, "integer", of=node)
+    require_family(node.this, "integer", of=node)
     at = node.expression
     if not (isinstance(at, exp.Literal) and not at.is_string):
-        unfaithful("QUANTILE_CONT at something that is no constant")
+        refuse_translation("QUANTILE_CONT at something that is no constant")
     return call("PERCENTILE", node.this, at, kind=T.DOUBLE)
 
 
-def _list_item(node: exp.Expr) -> exp.Expr:
-    return call("TRY_ELEMENT_AT", node.this, shared_rules.place_in_list(node))
+def _rewrite_list_element(node: exp.Expr) -> exp.Expr:
+    return call("TRY_ELEMENT_AT", node.this, shared_rules.list_index(node))
 
 
-def _extremes(node: exp.Expr) -> exp.Expr:
+def _check_greatest_least(node: exp.Expr) -> exp.Expr:
     if not node.args.get("ignore_nulls"):
-        unfaithful(named(node), "nulls")
+        refuse_translation(construct_name(node), "nulls")
     found = [node.this, *node.expressions]
     if {family(each) for each in found} - NUMBERS - TIMES - {"text"}:
-        unfaithful(named(node))
-    alike(found, named(node))
+        refuse_translation(construct_name(node))
+    require_same_family(found, construct_name(node))
     return node
 
 
 RULES: dict[str, Rule] = {
     **shared_rules.RULES,
-    **spreading({"Avg": _average}, shared_rules.RULES["Window"]),
-    **dict.fromkeys(_COMPARISONS, _compared),
-    **dict.fromkeys(("Add", "Sub"), _moved),
-    **dict.fromkeys(("Floor", "Ceil"), _whole),
-    **dict.fromkeys(("Cast", "TryCast"), _cast),
-    **dict.fromkeys(("Like", "ILike"), _like),
-    **dict.fromkeys(("Left", "Right"), text_rules.ends),
-    **dict.fromkeys(("Min", "Max"), _extreme),
+    **build_aggregate_rules({"Avg": _rewrite_average}, shared_rules.RULES["Window"]),
+    **dict.fromkeys(_COMPARISONS, _rewrite_comparison),
+    **dict.fromkeys(("Add", "Sub"), _rewrite_addition),
+    **dict.fromkeys(("Floor", "Ceil"), _rewrite_floor),
+    **dict.fromkeys(("Cast", "TryCast"), _rewrite_cast),
+    **dict.fromkeys(("Like", "ILike"), _rewrite_like),
+    **dict.fromkeys(("Left", "Right"), text_rules.check_left_right),
+    **dict.fromkeys(("Min", "Max"), _rewrite_min_max),
     **dict.fromkeys(("Year", "Month", "Day", "Hour", "Minute", "Second", "Quarter", "DayOfWeek",
-                     "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _time_part),
-    **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _truncated),
-    **dict.fromkeys(("Greatest", "Least"), _extremes),
-    "Anonymous": _called,
-    "Div": _divided, "Pow": signed_zero.power, "IntDiv": _int_divided, "Mod": _remainder,
-    "Round": _rounded, "Length": _length, "Lower": spark_lower, "Upper": spark_upper,
-    "Escape": text_rules.escape, "RegexpLike": text_rules.regexp, "Substring": text_rules.substring,
-    "Trim": text_rules.trimmed, "StrPosition": _position, "Replace": text_rules.replaced,
-    "SplitPart": text_rules.part, "Extract": _extracted, "TimeToUnix": _epoch,
-    "DateDiff": _difference,
-    **dict.fromkeys(("Contains", "EndsWith"), text_rules.found_in),
-    "RegexpReplace": text_rules.pattern_replaced, "GroupConcat": _joined,
-    "Group": _grouped,
-    "PercentileCont": _quantile,
-    "Sum": _summed, "Median": _median, "Bracket": _list_item, "ArraySize": _length,
+                     "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _rewrite_time_part),
+    **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _rewrite_truncation),
+    **dict.fromkeys(("Greatest", "Least"), _check_greatest_least),
+    "Anonymous": _rewrite_anonymous,
+    "Div": _rewrite_division, "Pow": signed_zero.rewrite_power, "IntDiv": _rewrite_integer_division, "Mod": _rewrite_remainder,
+    "Round": _rewrite_round, "Length": _rewrite_length, "Lower": rewrite_lower_for_spark, "Upper": rewrite_upper_for_spark,
+    "Escape": text_rules.check_escape, "RegexpLike": text_rules.check_regexp, "Substring": text_rules.check_substring,
+    "Trim": text_rules.check_trim, "StrPosition": _rewrite_position, "Replace": text_rules.check_replace,
+    "SplitPart": text_rules.check_split_part, "Extract": _rewrite_extract, "TimeToUnix": _rewrite_epoch,
+    "DateDiff": _rewrite_date_diff,
+    **dict.fromkeys(("Contains", "EndsWith"), text_rules.check_containment),
+    "RegexpReplace": text_rules.rewrite_regexp_replace, "GroupConcat": _check_string_agg,
+    "Group": _check_group,
+    "PercentileCont": _rewrite_quantile,
+    "Sum": _check_sum, "Median": _check_median, "Bracket": _rewrite_list_element, "ArraySize": _rewrite_length,
 }  # fmt: skip

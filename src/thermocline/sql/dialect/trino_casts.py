@@ -7,9 +7,16 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from thermocline.engine.query_types import T, decimal, family, typed
-from thermocline.sql.dialect.rewrite import call, cast, number, time_literal, unfaithful, wrapped
-from thermocline.sql.dialect.text_rules import text
+from thermocline.engine.query_types import T, decimal_type, family, with_type
+from thermocline.sql.dialect.rewrite import (
+    build_time_literal,
+    call,
+    cast,
+    integer_value,
+    parenthesize,
+    refuse_translation,
+)
+from thermocline.sql.dialect.text_rules import text_literal
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ _SPELLINGS = {
 }
 
 
-def convert(node: exp.Expr) -> exp.Expr:
+def rewrite_cast(node: exp.Expr) -> exp.Expr:
     """CAST or TRY_CAST between the families that both convert alike."""
     source, target = family(node.this), family(node)
     to = node.args["to"]
@@ -49,14 +56,14 @@ def convert(node: exp.Expr) -> exp.Expr:
             return exp.Substring(this=node.this, start=exp.Literal.number(1), length=width)
         case "text", "text" | "null" | "integer" | "decimal" | "boolean" | "date":
             if to.this == T.CHAR or (to.expressions and source != "text"):
-                unfaithful("a cast to a text of a given length")
+                refuse_translation("a cast to a text of a given length")
             return cast(node.this, T.TEXT)
         case "decimal", _ if not to.expressions and source in {"integer", "decimal", "null"}:
-            node.set("to", decimal(38, 0))
+            node.set("to", decimal_type(38, 0))
         case "integer" | "double" | "decimal", "text":
-            return _from_text(node, target)
+            return _cast_text(node, target)
         case "date", "text" if not isinstance(node.this, exp.Literal):
-            return _from_text(node, target)
+            return _cast_text(node, target)
         case "integer", "double":
             node.set("this", exp.Round(this=node.this))
         case "integer", "integer" | "decimal" | "boolean" | "null":
@@ -72,65 +79,71 @@ def convert(node: exp.Expr) -> exp.Expr:
         case "timestamp" | "timestamptz", "date" | "timestamp" | "timestamptz" | "null":
             kind = T.TIMESTAMPTZ if target == "timestamptz" else T.TIMESTAMPNTZ
             found = cast(node.this, kind)
-            return found if source in {"date", "null"} else rounded(found, _places(to), kind)
+            return (
+                found
+                if source in {"date", "null"}
+                else round_time(found, _fraction_digits(to), kind)
+            )
         case "date" | "timestamp" | "timestamptz", "text":
-            return _time(node, target)
+            return _cast_text_to_time(node, target)
         case _:
-            unfaithful(f"a cast of {source} to {target}")
+            refuse_translation(f"a cast of {source} to {target}")
     return node
 
 
-def _from_text(node: exp.Expr, target: str) -> exp.Expr:
+def _cast_text(node: exp.Expr, target: str) -> exp.Expr:
     """A text that is read as a value. What only Trino can read fails the query."""
     to, value = node.args["to"], node.this
     if target == "decimal" and not to.expressions:
-        to = decimal(38, 0)
+        to = decimal_type(38, 0)
     spelling = _SPELLINGS[target]
-    trimmed = call("trim", value.copy(), text("".join(map(chr, range(1, 33)))))
+    trimmed = call("trim", value.copy(), text_literal("".join(map(chr, range(1, 33)))))
     read = exp.TryCast if isinstance(node, exp.TryCast) else exp.Cast
     found = read(this=trimmed, to=to.copy())
-    alike = call("regexp_full_match", value.copy(), text(spelling.alike))
-    perhaps = call("regexp_full_match", value.copy(), text(spelling.perhaps))
-    failing = call("error", text(f"A text cannot be read as {target} with its meaning in Trino."))
+    alike = call("regexp_full_match", value.copy(), text_literal(spelling.alike))
+    perhaps = call("regexp_full_match", value.copy(), text_literal(spelling.perhaps))
+    failing = call(
+        "error", text_literal(f"A text cannot be read as {target} with its meaning in Trino.")
+    )
     branches = [exp.If(this=alike, true=found), exp.If(this=perhaps, true=failing)]
     # What nobody can read: so that the failure is that of a cast, only once there is such a row.
-    never = exp.Cast(this=call("concat", value.copy(), text("?")), to=to.copy())
+    never = exp.Cast(this=call("concat", value.copy(), text_literal("?")), to=to.copy())
     absent = exp.Is(this=value.copy(), expression=exp.Null())
     if read is exp.Cast:
         branches.append(exp.If(this=exp.not_(absent), true=never))
-    return typed(exp.paren(exp.Case(ifs=branches)), to)
+    return with_type(exp.paren(exp.Case(ifs=branches)), to)
 
 
-def _places(to: exp.Expr) -> int:
+def _fraction_digits(to: exp.Expr) -> int:
     """How many digits of a second a type has: milliseconds, unless it says otherwise."""
-    return number(to.expressions[0].this) or 0 if to.expressions else 3
+    return integer_value(to.expressions[0].this) or 0 if to.expressions else 3
 
 
 _HALVES = {0: ("second", 500_000), 3: ("millisecond", 500)}
 """Digits of a second → the unit that a time is rounded to, and half of it in microseconds."""
 
 
-def rounded(node: exp.Expr, places: int, kind: exp.DType) -> exp.Expr:
+def round_time(node: exp.Expr, places: int, kind: exp.DType) -> exp.Expr:
     """A time rounded to so many digits of a second, halves up."""
     if places >= 6:
         return node
     if places not in _HALVES:
-        unfaithful(f"a time with {places} digits of a second")
+        refuse_translation(f"a time with {places} digits of a second")
     unit, half = _HALVES[places]
-    interval = exp.Interval(this=text(str(half)), unit=exp.Var(this="MICROSECOND"))
-    later = exp.Add(this=wrapped(node), expression=interval)
-    return call("date_trunc", text(unit), later, kind=kind)
+    interval = exp.Interval(this=text_literal(str(half)), unit=exp.Var(this="MICROSECOND"))
+    later = exp.Add(this=parenthesize(node), expression=interval)
+    return call("date_trunc", text_literal(unit), later, kind=kind)
 
 
-_SHORT = re.compile(
+_UNPADDED_TIME = re.compile(
     r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
     r"(?: (?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2}))?)?(?P<rest>\D.*)?"
 )
 
 
-def _padded(written: str) -> str:
+def _pad_time(written: str) -> str:
     """A time with two digits for each of its parts, which Trino does not ask for."""
-    found = _SHORT.fullmatch(written)
+    found = _UNPADDED_TIME.fullmatch(written)
     if found is None:
         return written
     day = f"{found['year']}-{int(found['month']):02}-{int(found['day']):02}"
@@ -139,25 +152,25 @@ def _padded(written: str) -> str:
     return day + (found["rest"] or "")
 
 
-def _time(node: exp.Expr, target: str) -> exp.Expr:
+def _cast_text_to_time(node: exp.Expr, target: str) -> exp.Expr:
     """A time that is written as a text."""
     literal, to = node.this, node.args["to"]
     if not isinstance(literal, exp.Literal):
-        unfaithful("a cast of a text to a time", "engines read different spellings")
+        refuse_translation("a cast of a text to a time", "engines read different spellings")
     if isinstance(node, exp.TryCast):
-        unfaithful("TRY_CAST of a constant to a time")
+        refuse_translation("TRY_CAST of a constant to a time")
     fraction = literal.name.partition(".")[2].split(" ")[0].split("+")[0]
-    if target != "date" and len(fraction) > _places(to):
-        unfaithful("a time with more digits of a second than its type")
+    if target != "date" and len(fraction) > _fraction_digits(to):
+        refuse_translation("a time with more digits of a second than its type")
     if re.search(r"[+-]\d\d:?\d\d$", literal.name) and target == "timestamptz":
         # Trino's value keeps its zone, and its parts are those of that zone; DuckDB's is in UTC.
-        unfaithful("a time in another zone than UTC")
+        refuse_translation("a time in another zone than UTC")
     kinds = {"date": T.DATE, "timestamp": T.TIMESTAMPNTZ, "timestamptz": T.TIMESTAMPTZ}
-    return time_literal(_padded(literal.name), kinds[target])
+    return build_time_literal(_pad_time(literal.name), kinds[target])
 
 
-def to_date(node: exp.Expr) -> exp.Expr:
+def rewrite_date(node: exp.Expr) -> exp.Expr:
     """DATE(x) is a cast."""
     if node.expressions or node.args.get("zone"):
-        unfaithful("DATE of several values")
-    return convert(typed(exp.Cast(this=node.this, to=exp.DataType(this=T.DATE)), T.DATE))
+        refuse_translation("DATE of several values")
+    return rewrite_cast(with_type(exp.Cast(this=node.this, to=exp.DataType(this=T.DATE)), T.DATE))

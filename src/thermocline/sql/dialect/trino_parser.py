@@ -12,7 +12,7 @@ from sqlglot.parsers.trino import TrinoParser
 _DECIMAL = re.compile(r"\s*[+-]?(?:0*(?P<whole>\d*))(?:\.(?P<rest>\d*))?\s*")
 
 
-def _decimal_literal(self: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr:
+def _parse_decimal_literal(self: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr:
     """Type `DECIMAL '1.2'` by its digits; CAST('1.2' AS DECIMAL) has none behind the point."""
     found = _DECIMAL.fullmatch(value.name) if isinstance(value, exp.Literal) else None
     if found is not None and not kind.expressions:
@@ -23,11 +23,11 @@ def _decimal_literal(self: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr
     return cast
 
 
-class TrinoText(Trino):
+class TrinoDialect(Trino):
     """The dialect in which Trino's queries are read."""
 
     class Parser(TrinoParser):
         TYPE_LITERAL_PARSERS: ClassVar[dict[Any, Any]] = {
             **TrinoParser.TYPE_LITERAL_PARSERS,
-            exp.DType.DECIMAL: _decimal_literal,
+            exp.DType.DECIMAL: _parse_decimal_literal,
         }

@@ -10,10 +10,16 @@ import re
 
 from sqlglot import exp
 
-from thermocline.engine.query_types import T, typed
-from thermocline.sql.dialect.rewrite import call, number, plain_pattern, unfaithful, wrapped
-from thermocline.sql.dialect.shared_rules import need
-from thermocline.sql.dialect.text_rules import regexp, text
+from thermocline.engine.query_types import T, with_type
+from thermocline.sql.dialect.rewrite import (
+    call,
+    integer_value,
+    is_portable_pattern,
+    parenthesize,
+    refuse_translation,
+)
+from thermocline.sql.dialect.shared_rules import require_family
+from thermocline.sql.dialect.text_rules import check_regexp, text_literal
 
 _TOKEN = re.compile(
     r"(?P<class>\[\^?(?:[A-Za-z0-9 _@#/,:;=<>%&~!\"'.+*?()|{}$-]|\\[\]\\.^/+*?$-])+\])"
@@ -24,25 +30,25 @@ _TOKEN = re.compile(
 )
 
 
-class Pattern:
+class TrinoPattern:
     """A constant pattern that both read alike; anything else is refused."""
 
     def __init__(self, node: exp.Expr, of: str) -> None:
         if not (isinstance(node, exp.Literal) and node.is_string):
-            unfaithful(f"{of} by a pattern that is no constant")
+            refuse_translation(f"{of} by a pattern that is no constant")
         self.text = node.name
         tokens = []
         at = 0
         while at < len(self.text):
             found = _TOKEN.match(self.text, at)
             if found is None:
-                unfaithful(f"{of} by a pattern with {self.text[at : at + 2]!r}")
+                refuse_translation(f"{of} by a pattern with {self.text[at : at + 2]!r}")
             tokens.append(found)
             at = found.end()
         try:
             compiled = re.compile(self.text)
         except re.error:
-            unfaithful(f"{of} by a pattern that cannot be read")
+            refuse_translation(f"{of} by a pattern that cannot be read")
         self.groups = compiled.groups
         self.sees_lines = any(token.lastgroup == "line" for token in tokens)
         self.may_skip_groups = bool(re.search(r"[|]|\)[*?{]", self.text))
@@ -53,51 +59,59 @@ class Pattern:
         if not self.sees_lines:
             return found
         several = call("contains", value.copy(), call("chr", exp.Literal.number(10)))
-        failing = call("error", text("A text of several lines meets a pattern with . or $."))
+        failing = call(
+            "error", text_literal("A text of several lines meets a pattern with . or $.")
+        )
         case = exp.Case(ifs=[exp.If(this=several, true=failing)], default=found)
-        return typed(exp.paren(case), kind)
+        return with_type(exp.paren(case), kind)
 
 
-def matched(node: exp.Expr) -> exp.Expr:
+def rewrite_regexp_like(node: exp.Expr) -> exp.Expr:
     """REGEXP_LIKE: whether a part of the text is found."""
-    if plain_pattern(node.expression):
-        return regexp(node)
-    need(node.this, "text", of=node)
-    pattern = Pattern(node.expression, "REGEXP_LIKE")
-    found = call("regexp_matches", node.this, text(pattern.text), kind=T.BOOLEAN)
+    if is_portable_pattern(node.expression):
+        return check_regexp(node)
+    require_family(node.this, "text", of=node)
+    pattern = TrinoPattern(node.expression, "REGEXP_LIKE")
+    found = call("regexp_matches", node.this, text_literal(pattern.text), kind=T.BOOLEAN)
     return pattern.on_lines(node.this, found, T.BOOLEAN)
 
 
-def replaced(node: exp.Expr) -> exp.Expr:
+def rewrite_regexp_replace(node: exp.Expr) -> exp.Expr:
     """REGEXP_REPLACE of all that is found; `$1` in the replacement is what a group found."""
-    need(node.this, "text", of=node)
-    pattern = Pattern(node.expression, "REGEXP_REPLACE")
+    require_family(node.this, "text", of=node)
+    pattern = TrinoPattern(node.expression, "REGEXP_REPLACE")
     if pattern.finds_nothing:
-        unfaithful("REGEXP_REPLACE by a pattern that an empty text matches")
+        refuse_translation("REGEXP_REPLACE by a pattern that an empty text matches")
     by = node.args.get("replacement")
     if not (isinstance(by, exp.Literal) and by.is_string):
-        unfaithful("REGEXP_REPLACE by something that is no constant")
+        refuse_translation("REGEXP_REPLACE by something that is no constant")
     parts = re.split(r"\$([1-9])", by.name)
     if any(set(each) & set("\\$") for each in parts[::2]):
-        unfaithful("REGEXP_REPLACE by a text with \\ or $")
+        refuse_translation("REGEXP_REPLACE by a text with \\ or $")
     if any(int(group) > pattern.groups for group in parts[1::2]):
-        unfaithful("REGEXP_REPLACE by a group that the pattern does not have")
+        refuse_translation("REGEXP_REPLACE by a group that the pattern does not have")
     spelt = re.sub(r"\$([1-9])", r"\\\1", by.name)
-    found = call("regexp_replace", node.this, text(pattern.text), text(spelt), text("g"))
-    return pattern.on_lines(node.this, typed(found, T.TEXT))
+    found = call(
+        "regexp_replace",
+        node.this,
+        text_literal(pattern.text),
+        text_literal(spelt),
+        text_literal("g"),
+    )
+    return pattern.on_lines(node.this, with_type(found, T.TEXT))
 
 
-def extracted(node: exp.Expr) -> exp.Expr:
+def rewrite_regexp_extract(node: exp.Expr) -> exp.Expr:
     """REGEXP_EXTRACT: where nothing is found, Trino's is null and DuckDB's empty."""
-    need(node.this, "text", of=node)
-    pattern = Pattern(node.expression, "REGEXP_EXTRACT")
-    group = number(node.args["group"]) if node.args.get("group") is not None else 0
+    require_family(node.this, "text", of=node)
+    pattern = TrinoPattern(node.expression, "REGEXP_EXTRACT")
+    group = integer_value(node.args["group"]) if node.args.get("group") is not None else 0
     if group is None or not 0 <= group <= pattern.groups:
-        unfaithful("REGEXP_EXTRACT of a group that the pattern does not have")
+        refuse_translation("REGEXP_EXTRACT of a group that the pattern does not have")
     if group and pattern.may_skip_groups:
-        unfaithful("REGEXP_EXTRACT of a group that may have found nothing")
-    given = text(pattern.text)
+        refuse_translation("REGEXP_EXTRACT of a group that may have found nothing")
+    given = text_literal(pattern.text)
     is_found = call("regexp_matches", node.this.copy(), given.copy())
     found = call("regexp_extract", node.this, given, exp.Literal.number(group))
-    case = typed(exp.Case(ifs=[exp.If(this=is_found, true=found)]), T.TEXT)
-    return pattern.on_lines(node.this, wrapped(case))
+    case = with_type(exp.Case(ifs=[exp.If(this=is_found, true=found)]), T.TEXT)
+    return pattern.on_lines(node.this, parenthesize(case))

@@ -17,10 +17,10 @@ from thermocline.sql.dialect.rewrite import call
 if TYPE_CHECKING:
     from thermocline.engine.query_types import Columns
 
-Stored = Callable[[exp.Table], str | None]
+FindStoredTable = Callable[[exp.Table], str | None]
 """Says which stored table a table of the query is; None for any other."""
 
-_TRUNCATED = (exp.DateTrunc, exp.TimestampTrunc)
+_TRUNCATIONS = (exp.DateTrunc, exp.TimestampTrunc)
 _FIELDS = (
     exp.Year, exp.Quarter, exp.Month, exp.Week, exp.WeekOfYear, exp.Day, exp.DayOfMonth,
     exp.DayOfYear, exp.DayOfWeek, exp.DayOfWeekIso, exp.Hour, exp.Minute, exp.Date,
@@ -28,26 +28,26 @@ _FIELDS = (
 _PARTS = {"YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DOY", "DOW", "ISODOW", "HOUR", "MINUTE"}
 
 
-def without_zones(tree: exp.Query, stored: Stored, columns: Columns) -> None:
+def remove_zones(tree: exp.Query, stored: FindStoredTable, columns: Columns) -> None:
     """Take fields of stored times with a zone from the same times without one."""
-    for node in list(tree.find_all(*_TRUNCATED, *_FIELDS, exp.Extract, exp.Cast, exp.Anonymous)):
-        time = _time_of(node)
+    for node in list(tree.find_all(*_TRUNCATIONS, *_FIELDS, exp.Extract, exp.Cast, exp.Anonymous)):
+        time = _field_source(node)
         if not isinstance(time, exp.Column) or not _has_zone(time, stored, columns):
             continue
-        if not isinstance(node, _TRUNCATED):
-            time.replace(_plain(time))
+        if not isinstance(node, _TRUNCATIONS):
+            time.replace(_to_utc_timestamp(time))
         elif node.find_ancestor(exp.Where, exp.Join) is None:
             # There it stays as it is: DuckDB sees by it which rows and files it need not read.
-            time.replace(_plain(time))
+            time.replace(_to_utc_timestamp(time))
             node.replace(call("make_timestamptz", call("epoch_us", node.copy())))
 
 
-def _plain(time: exp.Expr) -> exp.Expr:
+def _to_utc_timestamp(time: exp.Expr) -> exp.Expr:
     """A time with a zone as the time that it is in UTC, without one."""
     return call("make_timestamp", call("epoch_us", time.copy()))
 
 
-def _time_of(node: exp.Expr) -> exp.Expr | None:
+def _field_source(node: exp.Expr) -> exp.Expr | None:
     """The time that a field is taken of; None where it is another function or field."""
     match node:
         case exp.Extract():
@@ -67,7 +67,7 @@ def _time_of(node: exp.Expr) -> exp.Expr | None:
             return None if more else node.this
 
 
-def _has_zone(column: exp.Column, stored: Stored, columns: Columns) -> bool:
+def _has_zone(column: exp.Column, stored: FindStoredTable, columns: Columns) -> bool:
     """Whether a column is known to be a stored table's, and of times with a zone."""
     select = column.find_ancestor(exp.Select)
     if select is None or select.args.get("laterals"):
@@ -79,13 +79,13 @@ def _has_zone(column: exp.Column, stored: Stored, columns: Columns) -> bool:
     for source in [select.args.get("from_"), *select.args.get("joins", ())]:
         table = source.this if source is not None else None
         found = stored(table) if isinstance(table, exp.Table) else None
-        if table is None or found is None or found not in columns or _has_more(table):
+        if table is None or found is None or found not in columns or _has_other_columns(table):
             return False  # it may have a column of the name, of any type
         if not column.table or column.table.lower() == table.alias_or_name.lower():
             kinds += [kind for each, kind in columns[found].items() if each.lower() == name]
     return kinds == ["timestamptz"]
 
 
-def _has_more(table: exp.Table) -> bool:
+def _has_other_columns(table: exp.Table) -> bool:
     """Whether other columns than its own hang on a table."""
     return any(table.args.get(each) for each in ("joins", "laterals", "pivots"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.duck_types import quoted
-from thermocline.lake.writing import Rows
+from thermocline.engine.duck_types import quote_identifier
+from thermocline.lake.data_file_writer import Rows
 from thermocline.transform.duck.conform import shaped
 from thermocline.transform.duck.session import Session
 from thermocline.transform.duck.write_errors import Ready
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from thermocline.contract import Contract
     from thermocline.contract.definition import PartitionField
     from thermocline.lake.draft import Draft
-    from thermocline.lake.rewrite import Partitions
+    from thermocline.lake.overwrite import Partitions
 
 
 def append(
@@ -65,7 +65,7 @@ def laid_out(rows: str, contract: Contract) -> str:
 
 def _cut(field: PartitionField) -> str | None:
     """SQL that rows of one partition agree in; None for a bucket, of which there are few."""
-    column = quoted(field.column)
+    column = quote_identifier(field.column)
     if field.transform in {"year", "month", "day", "hour"}:
         return f"date_trunc('{field.transform}', {column})"
     if field.transform == "truncate":

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, UpdateMode
-from thermocline.engine.duck import scan
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck import build_scan
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.lake import row_counts
 from thermocline.transform.duck.append_overwrite import laid_out
 from thermocline.transform.duck.key_filters import few, within
@@ -17,7 +17,7 @@ from thermocline.transform.duck.write_errors import Ready
 from thermocline.transform.write_rules import ACTION
 
 if TYPE_CHECKING:
-    from thermocline.lake.datafile import Positions
+    from thermocline.lake.data_file_reader import Positions
     from thermocline.lake.draft import Draft
 
 
@@ -79,7 +79,7 @@ class Target:
         `changes` names a table that has at most one row for each value of those, `found` what was
         kept of the table's rows that have them.
         """
-        named = ", ".join(quoted(name) for name in columns)
+        named = ", ".join(quote_identifier(name) for name in columns)
         rows = f"SELECT {named} FROM {changes} WHERE {ACTION} IN ('insert', 'update')"
         gone = self._places(changes, on, found)
         if not gone:
@@ -105,13 +105,13 @@ class Target:
             return {}
         if found is not None:
             source, near = found, "true"
-            same = " AND ".join(f"t.{quoted(n)} = s.{quoted(n)}" for n in on)
+            same = " AND ".join(f"t.{quote_identifier(n)} = s.{quote_identifier(n)}" for n in on)
         else:
             state = self.draft.lake.state(self.contract.table)
-            scanned = scan(state.metadata_location, self.draft.head(self.contract.table))
+            scanned = build_scan(state.metadata_location, self.draft.head(self.contract.table))
             source = f"(SELECT *, {PLACES} FROM {scanned})"
             near = within(self.session, self.contract, on, changes, alias="t")
-            same = " AND ".join(f"{_text(self.contract, n)} = s.{quoted(n)}" for n in on)
+            same = " AND ".join(f"{_text(self.contract, n)} = s.{quote_identifier(n)}" for n in on)
         at = self.session.connection.execute(
             f"SELECT t.{FILE}, list(t.{ROW}) FROM {source} AS t "
             f"SEMI JOIN ({going}) AS s ON {same} WHERE {near} GROUP BY t.{FILE}"
@@ -126,4 +126,4 @@ def _text(contract: Contract, name: str) -> str:
     """A column of the table itself, whose uuids are not text."""
     column = contract.column(name)
     uuid = column is not None and str(column.type) == "uuid"
-    return f"CAST(t.{quoted(name)} AS VARCHAR)" if uuid else f"t.{quoted(name)}"
+    return f"CAST(t.{quote_identifier(name)} AS VARCHAR)" if uuid else f"t.{quote_identifier(name)}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract import types
 from thermocline.contract.definition import INGEST_COLUMNS, Column, Contract
-from thermocline.engine.duck_types import ddl, quoted
+from thermocline.engine.duck_types import quote_identifier, to_ddl
 from thermocline.errors import ContractError
 from thermocline.transform.duck.session import UNABLE, Session, Unable
 from thermocline.transform.models import DIALECT
@@ -55,7 +55,7 @@ def shaped(session: Session, rows: str, contract: Contract, *, deletes: bool = F
     """
     wanted = written_columns(contract)
     values = fitted(session, rows, contract, wanted)
-    named = [f"{value} AS {quoted(name)}" for name, value in values.items()]
+    named = [f"{value} AS {quote_identifier(name)}" for name, value in values.items()]
     deleted = _deleted(contract.delete_when if deletes else None)
     return f"SELECT {', '.join(named)}, {deleted} AS {DELETED} FROM ({rows})"
 
@@ -76,9 +76,11 @@ def fitted(
     for column in wanted:
         found = have.get(column.name.lower())
         if found is not None:
-            values[column.name] = fit(quoted(found[0]), found[1], column.type, column.name)
+            values[column.name] = fit(
+                quote_identifier(found[0]), found[1], column.type, column.name
+            )
         elif column.name in optional:
-            values[column.name] = f"CAST(NULL AS {ddl(column.type)})"
+            values[column.name] = f"CAST(NULL AS {to_ddl(column.type)})"
         else:
             fit.missing.append(column.name)
     if fit.missing:
@@ -108,7 +110,7 @@ class _Fit:
 
     def __call__(self, value: str, have: DuckDBPyType, want: types.Type, path: str) -> str:
         kind = have.id
-        if str(have) == ddl(want) and "uuid" not in str(want):
+        if str(have) == to_ddl(want) and "uuid" not in str(want):
             return value
         match want:
             case types.Struct(fields) if kind == "struct":
@@ -139,8 +141,8 @@ class _Fit:
             if found is None:
                 self.missing.append(inner)
                 continue
-            said = self(f"{value}.{quoted(found)}", have[found], member.type, inner)
-            fitted.append(f"{quoted(member.name)} := {said}")
+            said = self(f"{value}.{quote_identifier(found)}", have[found], member.type, inner)
+            fitted.append(f"{quote_identifier(member.name)} := {said}")
         if not fitted:
             return value
         return f"CASE WHEN {value} IS NOT NULL THEN struct_pack({', '.join(fitted)}) END"
@@ -154,7 +156,7 @@ class _Fit:
                 raise Unable(said)
             # A column of nothing but NULL is called an INTEGER too.
             other = "error('" + (UNABLE + said).replace("'", "''") + "')"
-            return f"CAST(CASE WHEN {value} IS NOT NULL THEN {other} END AS {ddl(want)})"
+            return f"CAST(CASE WHEN {value} IS NOT NULL THEN {other} END AS {to_ddl(want)})"
         if name in {"int", "long"} and kind in _TEXT:
             return self._whole_number(value, want)
         if name in {"int", "long"} and kind in {"decimal", *_REAL}:
@@ -181,7 +183,7 @@ class _Fit:
         )
 
     def _cast(self, value: str, want: types.Type) -> str:
-        return f"{'TRY_CAST' if self.forgiving else 'CAST'}({value} AS {ddl(want)})"
+        return f"{'TRY_CAST' if self.forgiving else 'CAST'}({value} AS {to_ddl(want)})"
 
 
 def _members(kind: DuckDBPyType) -> dict[str, DuckDBPyType]:

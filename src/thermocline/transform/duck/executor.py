@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, WriteMode
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.errors import ThermoclineError
 from thermocline.transform.duck import strategies
 from thermocline.transform.duck.commits import Target
@@ -85,7 +85,7 @@ class DuckExecutor:
         bookmark: Mapping[str, Any] | None,
     ) -> int:
         """Put rows that were inserted, changed and deleted elsewhere into a table of the draft."""
-        names = ", ".join(quoted(column.name) for column in contract.table_columns)
+        names = ", ".join(quote_identifier(column.name) for column in contract.table_columns)
         parts = {"update": (changes.inserts, changes.after), "delete": (changes.deletes,)}
         marked = " UNION ALL ".join(
             f"SELECT {names}, '{action}' AS {ACTION} FROM {self.session.register(rows)}"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.duck import literal
-from thermocline.engine.duck_types import ddl, quoted
+from thermocline.engine.duck import quote_literal
+from thermocline.engine.duck_types import quote_identifier, to_ddl
 from thermocline.transform.duck.session import Session
 
 _COMPARED = {"int", "long", "date", "string"}
@@ -40,8 +40,11 @@ def _one(session: Session, contract: Contract, name: str, batch: str, alias: str
     column = contract.column(name)
     if column is None or str(column.type) not in _COMPARED:
         return None
-    kind, it = ddl(column.type), f"{alias}.{quoted(name)}" if alias else quoted(name)
-    values = f"SELECT DISTINCT CAST({quoted(name)} AS {kind}) AS v FROM {batch}"
+    kind, it = (
+        to_ddl(column.type),
+        f"{alias}.{quote_identifier(name)}" if alias else quote_identifier(name),
+    )
+    values = f"SELECT DISTINCT CAST({quote_identifier(name)} AS {kind}) AS v FROM {batch}"
     there = f"SELECT v FROM ({values}) WHERE v IS NOT NULL LIMIT {MOST_NAMED + 1}"
     texts = [text for (text,) in session.rows(f"SELECT CAST(v AS VARCHAR) FROM ({there})")]
     if not texts:
@@ -52,5 +55,5 @@ def _one(session: Session, contract: Contract, name: str, batch: str, alias: str
         texts = list(session.rows(least)[0])
     if any("\0" in text for text in texts):
         return None  # no SQL can name it
-    named = [f"CAST({literal(text)} AS {kind})" for text in texts]
+    named = [f"CAST({quote_literal(text)} AS {kind})" for text in texts]
     return f"{it} BETWEEN {named[0]} AND {named[1]}" if many else f"{it} IN ({', '.join(named)})"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.transform import tombstones
 from thermocline.transform.duck import ordering
 from thermocline.transform.duck.commits import Target
@@ -81,7 +81,7 @@ def require_values(
 ) -> None:
     """Raise CheckFailed where rows have no key, or no value in another column that is `needed`."""
     needed = (*contract.key, *needed)
-    null = " OR ".join(f"{quoted(name)} IS NULL" for name in needed)
+    null = " OR ".join(f"{quote_identifier(name)} IS NULL" for name in needed)
     [(nulls,)] = session.rows(f"SELECT count(*) FROM {kept} WHERE {null}")
     if nulls:
         broken = f"SELECT * FROM {kept} WHERE {null}"
@@ -90,19 +90,17 @@ def require_values(
 
 def equal(key: Sequence[str]) -> str:
     """SQL that holds when two rows, t and s, have the same key."""
-    return " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+    return " AND ".join(f"t.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in key)
 
 
 def _one_each(rows: str, contract: Contract, affected: str | None) -> str:
     """The rows, and a delete for each affected key without one. Two rows of a key fail."""
-    key = ", ".join(quoted(name) for name in contract.key)
+    key = ", ".join(quote_identifier(name) for name in contract.key)
     every = f"SELECT *, true AS _tc_stated FROM ({rows})"
     if affected is not None:
         keys = f"SELECT {key}, true AS {DELETED}, false AS _tc_stated FROM {affected}"
         every = f"({every}) UNION ALL BY NAME ({keys})"
-    shown = (
-        f"to_json(struct_pack({', '.join(f'{quoted(n)} := {quoted(n)}' for n in contract.key)}))"
-    )
+    shown = f"to_json(struct_pack({', '.join(f'{quote_identifier(n)} := {quote_identifier(n)}' for n in contract.key)}))"
     said = f"{contract.table}: the model gives several rows for the key ".replace("'", "''")
     number = f"row_number() OVER (PARTITION BY {key} ORDER BY _tc_stated DESC)"
     return (
@@ -120,7 +118,7 @@ def _not_buried(batch: str, target: Target, graves: Target) -> str:
     # A LEFT JOIN by the key alone, of which there is one grave at most: DuckDB would not hash an
     # ANTI JOIN that also compares places.
     stands = (
-        f"s.{DELETED} OR t.{quoted(contract.key[0])} IS NULL OR "
+        f"s.{DELETED} OR t.{quote_identifier(contract.key[0])} IS NULL OR "
         f"{ordering.place(contract, 't')} < {ordering.place(contract, 's')}"
     )
     joined = f"{batch} AS s LEFT JOIN ({graves.beside(batch)}) AS t ON {equal(contract.key)}"
@@ -152,11 +150,11 @@ def _decided(batch: str, table: str, contract: Contract) -> str:
     a table that has no other columns leaves nothing open.
     """
     names = dict.fromkeys((*contract.key, *contract.order_by))
-    narrow = f"SELECT {', '.join(quoted(name) for name in names)} FROM ({table})"
+    narrow = f"SELECT {', '.join(quote_identifier(name) for name in names)} FROM ({table})"
     ours, theirs = ordering.place(contract, "s"), ordering.place(contract, "t")
     undecided = "NULL" if {c.name for c in content_columns(contract)} <= {*names} else "'compare'"
     action = (
-        f"CASE WHEN t.{quoted(contract.key[0])} IS NULL "
+        f"CASE WHEN t.{quote_identifier(contract.key[0])} IS NULL "
         f"THEN CASE WHEN s.{DELETED} THEN NULL ELSE 'insert' END "
         f"WHEN {ours} > {theirs} OR (s.{DELETED} AND {ours} = {theirs}) "
         f"THEN CASE WHEN s.{DELETED} THEN 'delete' ELSE 'update' END "
@@ -183,7 +181,7 @@ def _compared(changes: str, table: str, contract: Contract) -> str:
 
 def _filled(target: Target, batch: str, bookmark: Any, *, full: bool) -> int:
     """Put a batch into an empty table, or in the place of everything there is."""
-    names = ", ".join(quoted(column.name) for column in written_columns(target.contract))
+    names = ", ".join(quote_identifier(column.name) for column in written_columns(target.contract))
     rows = f"SELECT {names} FROM ({batch}) WHERE NOT {DELETED}"
     put = target.replace if full else target.append
     return put(rows, bookmark=bookmark, operation="merge")

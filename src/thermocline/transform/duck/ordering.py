@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from thermocline.contract import types
 from thermocline.contract.definition import Column, Contract
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.write_rules import DELETED, content_columns
 
 
 def comparable(column: Column, alias: str) -> str:
     """SQL for a column's value that compares as Spark compares it."""
-    return _comparable(f"{alias}.{quoted(column.name)}", column.type, column.name)
+    return _comparable(f"{alias}.{quote_identifier(column.name)}", column.type, column.name)
 
 
 def same(columns: Sequence[Column], left: str, right: str) -> str:
@@ -25,7 +25,7 @@ def same(columns: Sequence[Column], left: str, right: str) -> str:
     if not columns:
         return "true"
     pairs = (
-        f"{left}.{quoted(column.name)} IS NOT DISTINCT FROM {right}.{quoted(column.name)}"
+        f"{left}.{quote_identifier(column.name)} IS NOT DISTINCT FROM {right}.{quote_identifier(column.name)}"
         for column in columns
     )
     return f"({' AND '.join(pairs)})"
@@ -45,14 +45,14 @@ def place(contract: Contract, alias: str) -> str:
 
 def descending(contract: Contract, alias: str, skip: int = 0) -> list[str]:
     """Sort keys from newest to oldest, to be used after the first `skip` ordering columns."""
-    names = [f"{alias}.{quoted(name)}" for name in contract.order_by[skip:]]
+    names = [f"{alias}.{quote_identifier(name)}" for name in contract.order_by[skip:]]
     values = [_sortable(column, alias) for column in content_columns(contract)]
     return [f"{said} DESC NULLS LAST" for said in (*names, f"{alias}.{DELETED}", *values)]
 
 
 def newest(events: str, contract: Contract) -> str:
     """One row a key: its newest event, deletes included."""
-    key = ", ".join(f"e.{quoted(name)}" for name in contract.key)
+    key = ", ".join(f"e.{quote_identifier(name)}" for name in contract.key)
     system = [f"{_sortable(c, 'e')} DESC NULLS LAST" for c in contract.system_columns]
     order = ", ".join([*descending(contract, "e"), *system])
     return (
@@ -62,14 +62,14 @@ def newest(events: str, contract: Contract) -> str:
 
 
 def _places(contract: Contract, alias: str) -> list[str]:
-    return [_with_presence(f"{alias}.{quoted(name)}") for name in contract.order_by]
+    return [_with_presence(f"{alias}.{quote_identifier(name)}") for name in contract.order_by]
 
 
 def _sortable(column: Column, alias: str) -> str:
     """A plain value sorts by itself; only inside of nested ones nulls have to be looked after."""
     if isinstance(column.type, types.Struct | types.List | types.Map):
         return comparable(column, alias)
-    return f"{alias}.{quoted(column.name)}"
+    return f"{alias}.{quote_identifier(column.name)}"
 
 
 def _comparable(value: str, type_: types.Type, path: str) -> str:
@@ -80,7 +80,9 @@ def _comparable(value: str, type_: types.Type, path: str) -> str:
             inner = _comparable("x", element, path)
             return _with_presence(value, f"list_transform({value}, lambda x: {inner})")
         case types.Struct(fields):
-            members = [_comparable(f"{value}.{quoted(f.name)}", f.type, path) for f in fields]
+            members = [
+                _comparable(f"{value}.{quote_identifier(f.name)}", f.type, path) for f in fields
+            ]
             return _with_presence(value, _row(members))
     return _with_presence(value)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.arrow import normalise
+from thermocline.engine.arrow import normalize
 from thermocline.errors import EngineUnavailable
-from thermocline.transform.declare import How
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
 from thermocline.transform.inputs import appended_only
+from thermocline.transform.model_decorator import How
 from thermocline.transform.python_models import CHANGE, PythonInputs, called, changed_rows
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class PolarsInputs(PythonInputs["pa.Table", str]):
         }
         rows = called(self.model, frames, gives=(pl.DataFrame, pl.LazyFrame))
         given = rows.collect() if isinstance(rows, pl.LazyFrame) else rows
-        return f"SELECT * FROM {self.session.register(normalise(given.to_arrow()))}"
+        return f"SELECT * FROM {self.session.register(normalize(given.to_arrow()))}"
 
     def _whole(self, table: str, how: How) -> pa.Table:
         rows = self.session.table(table, self.spans[table].end)
@@ -56,7 +56,7 @@ class PolarsInputs(PythonInputs["pa.Table", str]):
     def _read(self, rows: str, *, marked: bool) -> pa.Table:
         more = f", 'insert' AS {CHANGE}" if marked else ""
         found = self.session.connection.execute(f"SELECT *{more} FROM ({rows})").to_arrow_table()
-        return normalise(found)
+        return normalize(found)
 
 
 def _polars() -> Any:

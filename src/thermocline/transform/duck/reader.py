@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Column
-from thermocline.engine.duck_types import ddl, quoted
+from thermocline.engine.duck_types import quote_identifier, to_ddl
 from thermocline.transform import target_parts
 from thermocline.transform.duck.conform import shaped
 from thermocline.transform.duck.session import Session
@@ -60,7 +60,7 @@ class DuckReader:
         kind = str(self._session.columns(rows).get(column, ""))
         if None in values or (days and kind not in _TIMES):
             return None
-        name = quoted(column)
+        name = quote_identifier(column)
         if days:
             runs = target_parts.runs(sorted(values))
             conditions = [
@@ -83,7 +83,7 @@ class DuckReader:
 
         from thermocline.engine import duck_sql
 
-        duck_sql.mended(query)
+        duck_sql.work_around_bugs(query)
         text = query.sql(dialect=DIALECT)
         chosen = self._session.lake.settings.transform.engine == "auto"
         if chosen and any(join.side for join in query.find_all(exp.Join)):
@@ -102,7 +102,7 @@ class DuckReader:
         """The rows of the touched parts."""
         wanted = self._session.keep(self.touched(model, touched))
         same = " AND ".join(
-            f"{_part(model, name, 'r')} IS NOT DISTINCT FROM t.{quoted(name)}"
+            f"{_part(model, name, 'r')} IS NOT DISTINCT FROM t.{quote_identifier(name)}"
             for name in touched.columns
         )
         return f"SELECT r.* FROM ({rows}) AS r SEMI JOIN {wanted} AS t ON {same}"
@@ -138,11 +138,12 @@ class DuckReader:
             column = model.contract.column(name)
             assert column is not None, name
             day = target_parts.by_day(model, name)
-            kinds[name] = "DATE" if day else ddl(column.type)
+            kinds[name] = "DATE" if day else to_ddl(column.type)
             columns[name] = pa.array([value[position] for value in touched.values])
         held = self._session.register(pa.table(columns))
         asked = ", ".join(
-            f"CAST({quoted(n)} AS {kind}) AS {quoted(n)}" for n, kind in kinds.items()
+            f"CAST({quote_identifier(n)} AS {kind}) AS {quote_identifier(n)}"
+            for n, kind in kinds.items()
         )
         return f"SELECT {asked} FROM {held}"
 
@@ -154,12 +155,12 @@ class DuckReader:
 def _comparable(column: Column) -> str:
     """A column's value, without the last digits of a sum that depend on the order of its rows."""
     real = str(column.type) in {"float", "double"}
-    name = quoted(column.name)
+    name = quote_identifier(column.name)
     return f"CAST({name} AS FLOAT) AS {name}" if real else name
 
 
 def _part(model: Model, name: str, alias: str | None = None) -> str:
-    column = f"{alias}.{quoted(name)}" if alias else quoted(name)
+    column = f"{alias}.{quote_identifier(name)}" if alias else quote_identifier(name)
     return f"CAST({column} AS DATE)" if target_parts.by_day(model, name) else column
 
 
@@ -182,7 +183,7 @@ class _Appended:
     """
 
     def __init__(self, table: Table, end: int, snapshots: Sequence[int]) -> None:
-        from thermocline.lake.datafile import DataFileReader
+        from thermocline.lake.data_file_reader import DataFileReader
         from thermocline.lake.read_schema import comparison_schema, schema_at
 
         self._table = table

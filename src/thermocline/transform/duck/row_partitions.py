@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.transform.duck.session import Session
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def placed(session: Session, rows: str, table: Table) -> set[tuple[Any, ...]] | 
 
 def _expression(cut: Cut) -> str:
     """SQL for a field's value, or for the column's where it is made of that here."""
-    column = quoted(cut.column)
+    column = quote_identifier(cut.column)
     if cut.transform == "day":
         return f"CAST({column} AS DATE)"
     if cut.transform in _COUNTED:

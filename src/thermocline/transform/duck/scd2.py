@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.duck_types import ddl, quoted
+from thermocline.engine.duck_types import quote_identifier, to_ddl
 from thermocline.transform.duck import ordering
 from thermocline.transform.duck.commits import Target
 from thermocline.transform.duck.conform import shaped
@@ -52,7 +52,7 @@ def write(
 def _batch(events: str, contract: Contract) -> str:
     """The new events, in the columns of an event."""
     return (
-        f"SELECT *, CAST({quoted(contract.order_by[0])} AS {_STAMP}) AS _tc_at, "
+        f"SELECT *, CAST({quote_identifier(contract.order_by[0])} AS {_STAMP}) AS _tc_at, "
         f"CAST(NULL AS VARCHAR) AS _tc_was, CAST(NULL AS {_STAMP}) AS _tc_was_until FROM ({events})"
     )
 
@@ -62,7 +62,7 @@ def _known(target: Target, beside: Target, batch: str) -> str:
     contract = target.contract
     columns = written_columns(contract)
     ours = f"SEMI JOIN {batch} AS s ON {equal(contract.key)}"
-    named = ", ".join(quoted(column.name) for column in columns)
+    named = ", ".join(quote_identifier(column.name) for column in columns)
     versions = (
         f"SELECT {named}, false AS {DELETED}, _valid_from AS _tc_at, 'version' AS _tc_was, "
         f"_valid_to AS _tc_was_until FROM ({target.beside(batch, contract.key)}) AS t {ours}"
@@ -70,12 +70,14 @@ def _known(target: Target, beside: Target, batch: str) -> str:
     stored = {column.name for column in beside.contract.columns}
     kept = beside.beside(batch, contract.key)
     absorbed = ", ".join(
-        quoted(c.name) if c.name in stored else f"CAST(NULL AS {ddl(c.type)}) AS {quoted(c.name)}"
+        quote_identifier(c.name)
+        if c.name in stored
+        else f"CAST(NULL AS {to_ddl(c.type)}) AS {quote_identifier(c.name)}"
         for c in columns
     )
     others = (
         f"SELECT {absorbed}, {KIND} = 'delete' AS {DELETED}, "
-        f"CAST({quoted(contract.order_by[0])} AS {_STAMP}) AS _tc_at, {KIND} AS _tc_was, "
+        f"CAST({quote_identifier(contract.order_by[0])} AS {_STAMP}) AS _tc_at, {KIND} AS _tc_was, "
         f"CAST(NULL AS {_STAMP}) AS _tc_was_until FROM ({kept}) AS t {ours}"
     )
     return f"({versions}) UNION ALL BY NAME ({others})"
@@ -86,14 +88,14 @@ def _resolved(known: str, contract: Contract) -> str:
     payload = payload_columns(contract)
     if not payload:
         return known
-    whole = ", ".join(f"{quoted(c.name)} := {quoted(c.name)}" for c in payload)
+    whole = ", ".join(f"{quote_identifier(c.name)} := {quote_identifier(c.name)}" for c in payload)
     around = (
         f"last_value(CASE WHEN _tc_was = 'version' THEN struct_pack({whole}) END IGNORE NULLS) "
         f"OVER ({_by_time(contract)} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
     )
     values = ", ".join(
-        f"CASE WHEN _tc_was = 'same' THEN _tc_around.{quoted(c.name)} ELSE {quoted(c.name)} END "
-        f"AS {quoted(c.name)}"
+        f"CASE WHEN _tc_was = 'same' THEN _tc_around.{quote_identifier(c.name)} ELSE {quote_identifier(c.name)} END "
+        f"AS {quote_identifier(c.name)}"
         for c in payload
     )
     said = f"SELECT *, {around} AS _tc_around FROM ({known})"
@@ -122,7 +124,10 @@ def _canonical(events: str, contract: Contract) -> str:
     agree = " AND ".join(
         [
             f"lag({DELETED}) {over} = {DELETED}",
-            *(f"lag({quoted(c.name)}) {over} IS NOT DISTINCT FROM {quoted(c.name)}" for c in said),
+            *(
+                f"lag({quote_identifier(c.name)}) {over} IS NOT DISTINCT FROM {quote_identifier(c.name)}"
+                for c in said
+            ),
         ]
     )
     kind = (
@@ -141,7 +146,7 @@ def _commit(target: Target, beside: Target, events: str, bookmark: Any, full: bo
     until = "_tc_until IS DISTINCT FROM _tc_held_until"
     on_table = version_action(version, "_tc_held = 'version'", until)
     absorbed = version_action(f"NOT {version}", "_tc_held <> 'version'", "_tc_is <> _tc_held")
-    named = ", ".join(quoted(column.name) for column in written_columns(contract))
+    named = ", ".join(quote_identifier(column.name) for column in written_columns(contract))
     changed = (
         f"SELECT {named}, _tc_at, _tc_until, _tc_is, {on_table} AS _tc_on_table, "
         f"{absorbed} AS _tc_beside FROM ({events})"
@@ -167,7 +172,7 @@ def _put(target: Target, changes: str, key: Sequence[str], bookmark: Any, *, ful
     """Commit one table's part of the changes."""
     columns = [column.name for column in target.contract.table_columns]
     if full:
-        named = ", ".join(quoted(name) for name in columns)
+        named = ", ".join(quote_identifier(name) for name in columns)
         rows = f"SELECT {named} FROM ({changes})"
         return target.replace(rows, bookmark=bookmark, operation="scd2")
     kept = target.session.keep(changes)
@@ -175,7 +180,7 @@ def _put(target: Target, changes: str, key: Sequence[str], bookmark: Any, *, ful
 
 
 def _key(contract: Contract) -> str:
-    return ", ".join(quoted(name) for name in contract.key)
+    return ", ".join(quote_identifier(name) for name in contract.key)
 
 
 def _by_time(contract: Contract) -> str:

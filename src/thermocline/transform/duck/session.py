@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.duck import all_rows
-from thermocline.engine.duck_types import ddl, quoted
-from thermocline.engine.view_rewrite import private
+from thermocline.engine.duck import build_snapshot_query
+from thermocline.engine.duck_types import quote_identifier, to_ddl
+from thermocline.engine.view_rewrite import private_view_name
 from thermocline.errors import Permanent
 from thermocline.lake.metadata import TableState
 from thermocline.lake.schema import shape_of
@@ -32,7 +32,7 @@ MOST_PAIRS = 2_000_000_000
 _ONE_BY_ONE = {"BLOCKWISE_NL_JOIN", "NESTED_LOOP_JOIN"}
 
 
-FILE, ROW = private("file"), private("row")
+FILE, ROW = private_view_name("file"), private_view_name("row")
 PLACES = f"filename AS {FILE}, file_row_number AS {ROW}"
 """Of each row of a table the data file that it is in, and its number there."""
 
@@ -78,7 +78,7 @@ class Session:
         With `places` each also has its file and its number in there.
         """
         state = self.lake.state(name)
-        rows = all_rows(
+        rows = build_snapshot_query(
             self.connection, state.metadata_location, snapshot,
             also=f", {PLACES}" if places else "", fractions=state.may_hold_nan,
         )  # fmt: skip
@@ -95,14 +95,14 @@ class Session:
         return self._make("TABLE", sql)
 
     def _make(self, kind: str, sql: str) -> str:
-        name = private(str(next(self._numbers)))
+        name = private_view_name(str(next(self._numbers)))
         self.connection.execute(f"CREATE TEMP {kind} {name} AS {sql}")
         self._made.append((kind, name))
         return name
 
     def register(self, rows: object) -> str:
         """A name for rows that Arrow can read: a table, or what gives a stream of them."""
-        name = private(str(next(self._numbers)))
+        name = private_view_name(str(next(self._numbers)))
         # A join may hand its filter down to the rows of Arrow, which cannot take every kind.
         self.connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
         self.connection.register(name, rows)
@@ -136,10 +136,10 @@ class Session:
         """A query's rows in the canonical Arrow form, a few at a time."""
         import pyarrow as pa
 
-        from thermocline.engine.arrow import normalise
+        from thermocline.engine.arrow import normalize
 
         for batch in self.connection.execute(sql).to_arrow_reader(BATCH_ROWS):
-            yield normalise(pa.Table.from_batches([batch]))
+            yield normalize(pa.Table.from_batches([batch]))
 
     def clear(self) -> None:
         """Drop all that was made."""
@@ -179,4 +179,4 @@ def _uuid_columns(state: TableState, session: Session, rows: str) -> list[tuple[
     """The columns that hold uuids, with the type that has text in their place."""
     held = [c for c in shape_of(state).columns if "uuid" in str(c.type)]
     there = session.columns(rows) if held else {}
-    return [(quoted(c.name), ddl(c.type)) for c in held if c.name in there]
+    return [(quote_identifier(c.name), to_ddl(c.type)) for c in held if c.name in there]

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.errors import CheckFailed, Permanent, ThermoclineError
 from thermocline.transform.duck.conform import fitted, shaped
 from thermocline.transform.duck.session import BY_SPARK, UNABLE, Session, Unable
@@ -121,7 +121,7 @@ def missing(session: Session, rows: str, contract: Contract) -> ThermoclineError
     def broken(name: str) -> str:
         # A delete may leave everything empty but its key and its time.
         written = "true" if name in needed else f"NOT {DELETED}"
-        return f"({quoted(name)} IS NULL AND {written})"
+        return f"({quote_identifier(name)} IS NULL AND {written})"
 
     asked = ", ".join(f"count_if({broken(name)})" for name in required)
     counts = session.rows(f"SELECT {asked} FROM ({every})")[0]
@@ -140,7 +140,7 @@ def _misfits(session: Session, rows: str, contract: Contract) -> CheckFailed | N
     values = fitted(session, rows, contract, columns, forgiving=True)
     asked = []
     for column in columns:
-        value = quoted(have[column.name.lower()])
+        value = quote_identifier(have[column.name.lower()])
         bad = f"{value} IS NOT NULL AND {values[column.name]} IS NULL"
         asked += [f"count_if({bad})", f"min(CASE WHEN {bad} THEN CAST({value} AS VARCHAR) END)"]
     try:
@@ -151,7 +151,7 @@ def _misfits(session: Session, rows: str, contract: Contract) -> CheckFailed | N
 
 
 def _examples(session: Session, rows: str, contract: Contract) -> list[str]:
-    names = ", ".join(quoted(column.name) for column in written_columns(contract))
+    names = ", ".join(quote_identifier(column.name) for column in written_columns(contract))
     found = session.connection.execute(f"SELECT {names} FROM ({rows}) LIMIT {MAX_EXAMPLES}")
     return [_as_json(row) for row in found.to_arrow_table().to_pylist()]
 

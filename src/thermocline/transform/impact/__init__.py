@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from thermocline.engine import query_types
 from thermocline.transform.impact.allow_list import aggregates
-from thermocline.transform.impact.bind import Bound, bind, sources, stored_tables
+from thermocline.transform.impact.bound_query import Bound, bind, sources, stored_tables
 from thermocline.transform.impact.errors import Unsafe
 from thermocline.transform.impact.lineage import Carry
 from thermocline.transform.impact.pruning import Filter, filters_of
@@ -79,7 +79,7 @@ def _require_types(query: exp.Query, target: Mapping[str, str]) -> None:
         value = values.get(name.lower())
         if value is None:
             raise Unsafe(f"{name}, a partition or key that it does not give")
-        if not query_types.is_kind(value, written):
+        if not query_types.matches_type(value, written):
             given = value.type.sql("duckdb").lower() if value.type is not None else "unknown"
             raise Unsafe(f"{name}, which is {given} there and {written} in the contract")
 

@@ -27,7 +27,7 @@ from sqlglot import exp
 
 from thermocline.engine.query_types import family
 from thermocline.transform.impact.allow_list import aggregates
-from thermocline.transform.impact.bind import PLACE, Bound, stored_tables
+from thermocline.transform.impact.bound_query import PLACE, Bound, stored_tables
 from thermocline.transform.impact.errors import Unsafe
 from thermocline.transform.impact.joins import (
     Conjunct,

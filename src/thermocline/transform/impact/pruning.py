@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from thermocline.transform.impact.bind import PLACE, Bound
+from thermocline.transform.impact.bound_query import PLACE, Bound
 from thermocline.transform.impact.lineage import Arrival, Carry
 
 _ROOT = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.transform.impact.allow_list import aggregates
-from thermocline.transform.impact.bind import Bound, sources
+from thermocline.transform.impact.bound_query import Bound, sources
 from thermocline.transform.impact.errors import Unsafe
 from thermocline.transform.target_parts import CHANGED, EITHER, OLD
 

@@ -7,7 +7,7 @@ from functools import reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.transform.spark import commits
 from thermocline.transform.spark.conform import shaped
 from thermocline.transform.spark.write_errors import explained
@@ -76,7 +76,7 @@ def condition(partitions: Partitions) -> Expression:
     from pyspark.sql import functions as F
 
     def equal(name: str, value: Any) -> Expression:
-        column = F.col(quoted(name))
+        column = F.col(quote_identifier(name))
         return column.isNull() if value is None else column == F.lit(value)
 
     each = [reduce(and_, (equal(*item) for item in values.items())) for values in partitions]
@@ -108,8 +108,8 @@ def _guarded(ready: DataFrame, contract: Contract, within: Expression) -> DataFr
     first = contract.partition[0].column if contract.partition else ready.columns[0]
     message = F.concat(
         F.lit(f"{contract.table}: a row lies outside the partitions that were computed: "),
-        F.to_json(F.struct(*(F.col(quoted(p.column)) for p in contract.partition))),
+        F.to_json(F.struct(*(F.col(quote_identifier(p.column)) for p in contract.partition))),
     )
-    inside = F.when(within, F.col(quoted(first))).otherwise(F.raise_error(message))
+    inside = F.when(within, F.col(quote_identifier(first))).otherwise(F.raise_error(message))
     kept = ready.schema[first].dataType
     return ready.withColumn(first, inside.cast(kept))

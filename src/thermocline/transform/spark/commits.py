@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from thermocline.engine.spark import CATALOG
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.transform.write_rules import ACTION
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ def change(changes: DataFrame, target: str, *, on: Sequence[str], columns: Seque
     if not asked["update"] and not asked["delete"]:
         # Nothing to look for in the table, so it is not read at all.
         new = changes.where(f"{ACTION} = 'insert'")
-        append(new.select(*(quoted(name) for name in columns)), target)
+        append(new.select(*(quote_identifier(name) for name in columns)), target)
         return
-    values = {quoted(name): F.col(f"s.{quoted(name)}") for name in columns}
-    matching = " and ".join(f"{target}.{quoted(name)} = s.{quoted(name)}" for name in on)
+    values = {quote_identifier(name): F.col(f"s.{quote_identifier(name)}") for name in columns}
+    matching = " and ".join(
+        f"{target}.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in on
+    )
     # Not SQL's MERGE: that takes a view, and Spark 4.1 cannot plan a view over a cached frame
     # that reads the table which is merged into.
     merge = changes.alias("s").mergeInto(target, F.expr(matching))

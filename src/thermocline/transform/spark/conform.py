@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract import types
 from thermocline.contract.definition import INGEST_COLUMNS, Column, Contract
-from thermocline.engine.spark_types import ddl, quoted
+from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.errors import ContractError
 from thermocline.transform.write_rules import DELETED, written_columns
 
@@ -52,10 +52,10 @@ def _values(rows: DataFrame, contract: Contract, wanted: Sequence[Column]) -> li
     for column in wanted:
         field = have.get(column.name.lower())
         if field is not None:
-            value = F.col(quoted(field.name))
+            value = F.col(quote_identifier(field.name))
             values.append(_fitted(value, field.dataType, column.type, column.name, missing))
         elif column.name in optional:
-            values.append(F.lit(None).cast(ddl(column.type)))
+            values.append(F.lit(None).cast(to_ddl(column.type)))
         else:
             missing.append(column.name)
     if missing:
@@ -94,7 +94,7 @@ def _fitted(
         case types.Primitive("uuid"), _:
             # Iceberg gives it back in lower case; rows that compare must agree on the letters.
             return F.lower(value.cast("string"))
-    return value if _same(have, want) else value.cast(ddl(want))
+    return value if _same(have, want) else value.cast(to_ddl(want))
 
 
 def _fitted_struct(
@@ -140,4 +140,4 @@ def _same(have: DataType, want: types.Type) -> bool:
             return _same(have.keyType, key) and _same(have.valueType, value)
         case (types.Struct() | types.List() | types.Map(), _) | (types.Primitive("uuid"), _):
             return False
-    return have.simpleString() == ddl(want)
+    return have.simpleString() == to_ddl(want)

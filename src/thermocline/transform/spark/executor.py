@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from thermocline.contract.definition import Contract, WriteMode
-from thermocline.engine.spark_types import ddl, quoted
+from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.errors import ThermoclineError
 from thermocline.transform import target_parts
 from thermocline.transform.executor import cannot_compute
@@ -103,10 +103,14 @@ def _merge(lake: Lake, contract: Contract, changes: ChangeSet, target: str) -> N
     names = [column.name for column in contract.table_columns]
     view = f"_tc_replay_{uuid4().hex}"
     frame(lake, rows, contract.table, {"_tc_gone": "boolean"}).createTempView(view)
-    on = " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in contract.shape.key)
-    columns = ", ".join(map(quoted, names))
-    values = ", ".join(f"s.{quoted(name)}" for name in names)
-    updates = ", ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in names)
+    on = " and ".join(
+        f"t.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in contract.shape.key
+    )
+    columns = ", ".join(map(quote_identifier, names))
+    values = ", ".join(f"s.{quote_identifier(name)}" for name in names)
+    updates = ", ".join(
+        f"t.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in names
+    )
     try:
         session.sql(
             f"merge into {target} as t using {view} as s on {on} "
@@ -120,4 +124,6 @@ def _merge(lake: Lake, contract: Contract, changes: ChangeSet, target: str) -> N
 
 def _key_schema(contract: Contract) -> str:
     columns = (contract.column(name) for name in contract.key)
-    return ", ".join(f"{quoted(c.name)} {ddl(c.type)}" for c in columns if c is not None)
+    return ", ".join(
+        f"{quote_identifier(c.name)} {to_ddl(c.type)}" for c in columns if c is not None
+    )

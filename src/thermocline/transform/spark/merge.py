@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.spark_types import quoted
+from thermocline.engine.spark_types import quote_identifier
 from thermocline.transform import tombstones
 from thermocline.transform.spark import commits, ordering
 from thermocline.transform.spark.conform import shaped
@@ -80,12 +80,12 @@ def _last_words(events: DataFrame, contract: Contract) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    key = [quoted(name) for name in contract.key]
-    places = [quoted(name) for name in contract.order_by if name not in contract.key]
+    key = [quote_identifier(name) for name in contract.key]
+    places = [quote_identifier(name) for name in contract.order_by if name not in contract.key]
     narrow = events.select(*key, *places, DELETED)
     gone = narrow.where(DELETED).select(*key).distinct()
     ranked = narrow.join(gone, list(contract.key), "leftsemi").groupBy(*key)
-    order = [quoted(name) for name in contract.order_by]
+    order = [quote_identifier(name) for name in contract.order_by]
     last = ranked.agg(F.max(F.struct(*order, DELETED)).alias("_tc_last"))
     return last.where(f"_tc_last.{DELETED}").select(*key, *(f"_tc_last.{name}" for name in places))
 
@@ -120,7 +120,7 @@ def surveyed(kept: DataFrame, contract: Contract, needed: Sequence[str] = ()) ->
     from pyspark.sql import functions as F
 
     needed = (*contract.key, *needed)
-    null = " or ".join(f"{quoted(name)} is null" for name in needed)
+    null = " or ".join(f"{quote_identifier(name)} is null" for name in needed)
     found = kept.agg(F.count("*"), F.count_if(F.col(DELETED)), F.count_if(F.expr(null))).first()
     total, deletes, nulls = found or (0, 0, 0)
     if nulls:
@@ -132,7 +132,7 @@ def of_these_keys(table: DataFrame, keys: DataFrame, key: tuple[str, ...], rows:
     """The table's rows that have one of the keys, without moving the table's other rows."""
     from pyspark.sql import functions as F
 
-    wanted = keys.select(*(quoted(name) for name in key)).alias("s")
+    wanted = keys.select(*(quote_identifier(name) for name in key)).alias("s")
     few = F.broadcast(wanted) if rows <= BROADCAST_ROWS else wanted
     return table.alias("t").join(few, F.expr(_equal(key)), "leftsemi")
 
@@ -142,7 +142,7 @@ def _one_each(rows: DataFrame, contract: Contract, affected: DataFrame | None) -
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    key = [quoted(name) for name in contract.key]
+    key = [quote_identifier(name) for name in contract.key]
     every = rows.withColumn("_tc_stated", F.lit(True))
     if affected is not None:
         keys = affected.select(*key, F.lit(True).alias(DELETED), F.lit(False).alias("_tc_stated"))
@@ -215,13 +215,13 @@ def _decided(batch: DataFrame, table: DataFrame, contract: Contract, survey: Sur
     from pyspark.sql import functions as F
 
     names = dict.fromkeys((*contract.key, *contract.order_by))
-    narrow = table.select(*(quoted(name) for name in names))
+    narrow = table.select(*(quote_identifier(name) for name in names))
     there = of_these_keys(narrow, batch, contract.key, survey.rows)
     ours, theirs = ordering.place(contract, "s"), ordering.place(contract, "t")
     undecided = "null" if {c.name for c in content_columns(contract)} <= {*names} else "'compare'"
     newer = f"{ours} > {theirs} or (s.{DELETED} and {ours} = {theirs})"
     action = (
-        f"case when t.{quoted(contract.key[0])} is null then if(s.{DELETED}, null, 'insert') "
+        f"case when t.{quote_identifier(contract.key[0])} is null then if(s.{DELETED}, null, 'insert') "
         f"when {newer} then if(s.{DELETED}, 'delete', 'update') "
         f"when {ours} = {theirs} then {undecided} end as {ACTION}"
     )
@@ -275,4 +275,4 @@ def _replaced(
 
 
 def _equal(key: tuple[str, ...]) -> str:
-    return " and ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+    return " and ".join(f"t.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in key)

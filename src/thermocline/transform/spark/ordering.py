@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thermocline.contract import types
-from thermocline.engine.spark_types import EXACT_JSON, quoted
+from thermocline.engine.spark_types import EXACT_JSON, quote_identifier
 from thermocline.transform.write_rules import DELETED, content_columns
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def comparable(column: Column, alias: str | None = None) -> str:
     """SQL for a column's value that can be compared; Spark has no order on maps."""
-    name = f"{alias}.{quoted(column.name)}" if alias else quoted(column.name)
+    name = f"{alias}.{quote_identifier(column.name)}" if alias else quote_identifier(column.name)
     return f"to_json(struct({name}), {EXACT_JSON})" if _has_map(column.type) else name
 
 
@@ -37,14 +37,14 @@ def same(columns: Sequence[Column], left: str, right: str) -> str:
 
 def rank(contract: Contract, alias: str, deleted: str) -> str:
     """SQL for a row's place in the order, comparable with another's."""
-    ordering = [f"{alias}.{quoted(name)}" for name in contract.order_by]
+    ordering = [f"{alias}.{quote_identifier(name)}" for name in contract.order_by]
     values = [comparable(column, alias) for column in content_columns(contract)]
     return f"struct({', '.join([*ordering, deleted, *values])})"
 
 
 def place(contract: Contract, alias: str) -> str:
     """SQL for the ordering columns alone, null first; the same for all rows if there are none."""
-    names = [f"{alias}.{quoted(name)}" for name in contract.order_by]
+    names = [f"{alias}.{quote_identifier(name)}" for name in contract.order_by]
     return f"struct({', '.join(names) or '0'})"
 
 
@@ -52,7 +52,7 @@ def ascending(contract: Contract, skip: int = 0) -> list[Expression]:
     """Sort keys from oldest to newest, to be used after the first `skip` ordering columns."""
     from pyspark.sql import functions as F
 
-    names = [quoted(name) for name in contract.order_by[skip:]]
+    names = [quote_identifier(name) for name in contract.order_by[skip:]]
     values = [comparable(column) for column in content_columns(contract)]
     return [F.expr(text).asc_nulls_first() for text in (*names, DELETED, *values)]
 
@@ -67,7 +67,7 @@ def newest(events: DataFrame, contract: Contract) -> DataFrame:
     from pyspark.sql import functions as F
 
     system = [F.expr(comparable(column)) for column in contract.system_columns]
-    window = Window.partitionBy(*(quoted(name) for name in contract.key))
+    window = Window.partitionBy(*(quote_identifier(name) for name in contract.key))
     last = F.lead(F.lit(1)).over(window.orderBy(*ascending(contract), *system))
     return events.withColumn("_tc_next", last).where("_tc_next is null").drop("_tc_next")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from thermocline.transform.declare import How
 from thermocline.transform.inputs import Span, appended_only
+from thermocline.transform.model_decorator import How
 from thermocline.transform.python_models import CHANGE, PythonInputs, called, changed_rows
 from thermocline.transform.spark.reader import SparkReader, frame
 

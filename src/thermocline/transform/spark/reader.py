@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Column
 from thermocline.engine.spark import CATALOG
-from thermocline.engine.spark_types import quoted
-from thermocline.engine.view_rewrite import private
+from thermocline.engine.spark_types import quote_identifier
+from thermocline.engine.view_rewrite import private_view_name
 from thermocline.transform import target_parts
 from thermocline.transform.inputs import MOST_COMPARED, Span
 from thermocline.transform.models import Model
@@ -62,22 +62,22 @@ class SparkReader:
 
     def view(self, rows: DataFrame) -> str:
         """A temporary view."""
-        name = private(f"{id(self)}_{len(self._views)}")
+        name = private_view_name(f"{id(self)}_{len(self._views)}")
         rows.createOrReplaceTempView(name)
         self._views.append(name)
         return name
 
     def select(self, query: exp.Query) -> DataFrame:
         """A query of the models' dialect, in Spark's own."""
-        from thermocline.engine.spark_sql import written
+        from thermocline.engine.spark_sql import to_sql
 
-        return self._lake.spark.sql(written(meant(query)))
+        return self._lake.spark.sql(to_sql(meant(query)))
 
     def target_parts(
         self, rows: DataFrame, model: Model, columns: Sequence[str], most: int
     ) -> set[tuple[Any, ...]]:
         """The parts that rows lie in."""
-        names = [quoted(name) for name in columns]
+        names = [quote_identifier(name) for name in columns]
         kinds = [target_parts.by_day(model, name) for name in columns]
         asked = [f"cast({n} as date)" if day else n for n, day in zip(names, kinds, strict=True)]
         found = rows.selectExpr(*asked).distinct().limit(most + 1).collect()
@@ -117,7 +117,7 @@ def _comparable(column: Column) -> str:
 
     Without the last digits of a sum that depend on the order of its rows; a map as text.
     """
-    name, kind = quoted(column.name), str(column.type)
+    name, kind = quote_identifier(column.name), str(column.type)
     if kind in {"float", "double"}:
         return f"cast({name} as float) as {name}"
     return f"to_json({name}) as {name}" if "map<" in kind else name

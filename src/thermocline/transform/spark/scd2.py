@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.spark_types import ddl, quoted
+from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.transform.spark import commits, ordering
 from thermocline.transform.spark.conform import shaped
 from thermocline.transform.spark.merge import of_these_keys, surveyed
@@ -83,10 +83,10 @@ def _batch(rows: DataFrame, contract: Contract) -> DataFrame:
     if contract.delete_when is not None:
         names = [column.name for column in payload_columns(contract)]
         there = ~F.col(DELETED)
-        events = events.withColumns({n: F.when(there, F.col(quoted(n))) for n in names})
+        events = events.withColumns({n: F.when(there, F.col(quote_identifier(n))) for n in names})
     return events.withColumns(
         {
-            _AT: F.col(quoted(contract.order_by[0])).cast("timestamp"),
+            _AT: F.col(quote_identifier(contract.order_by[0])).cast("timestamp"),
             HELD_AS: F.lit(None).cast("string"),
             _WAS_UNTIL: F.lit(None).cast("timestamp"),
         }
@@ -108,16 +108,22 @@ def _known(job: _Job, batch: DataFrame, count: int) -> DataFrame:
     table = commits.as_of_now(draft, contract.table)
     versions = of_these_keys(table, batch, contract.key, count).withColumns(version)
     stored = {column.name for column in companion.columns}
-    absorbed = {c.name: F.lit(None).cast(ddl(c.type)) for c in columns if c.name not in stored}
+    absorbed = {c.name: F.lit(None).cast(to_ddl(c.type)) for c in columns if c.name not in stored}
     absorbed |= {
         DELETED: F.col(KIND) == "delete",
-        _AT: F.col(quoted(contract.order_by[0])).cast("timestamp"),
+        _AT: F.col(quote_identifier(contract.order_by[0])).cast("timestamp"),
         HELD_AS: F.col(KIND),
         _WAS_UNTIL: F.lit(None).cast("timestamp"),
     }
     table = commits.as_of_now(draft, companion.table)
     others = of_these_keys(table, batch, contract.key, count).withColumns(absorbed)
-    names = [*(quoted(column.name) for column in columns), DELETED, _AT, HELD_AS, _WAS_UNTIL]
+    names = [
+        *(quote_identifier(column.name) for column in columns),
+        DELETED,
+        _AT,
+        HELD_AS,
+        _WAS_UNTIL,
+    ]
     return versions.select(*names).unionByName(others.select(*names))
 
 
@@ -129,14 +135,14 @@ def _resolved(known: DataFrame, contract: Contract) -> DataFrame:
     payload = payload_columns(contract)
     if not payload:
         return known
-    whole = F.struct(*(quoted(column.name) for column in payload))
+    whole = F.struct(*(quote_identifier(column.name) for column in payload))
     latest = F.last(F.when(F.col(HELD_AS) == "version", whole), ignorenulls=True)
     around = latest.over(_by_time(contract).rowsBetween(Window.unboundedPreceding, 0))
     repeated = F.col(HELD_AS) == "same"
     said = known.withColumn("_tc_around", around)
     values = {
         column.name: F.when(repeated, F.col("_tc_around").getField(column.name)).otherwise(
-            F.col(quoted(column.name))
+            F.col(quote_identifier(column.name))
         )
         for column in payload
     }
@@ -148,7 +154,7 @@ def _held(events: DataFrame, contract: Contract) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    instant = Window.partitionBy(*(quoted(name) for name in contract.key), _AT)
+    instant = Window.partitionBy(*(quote_identifier(name) for name in contract.key), _AT)
     return events.withColumns(
         {_HELD: F.max(HELD_AS).over(instant), _HELD_UNTIL: F.max(_WAS_UNTIL).over(instant)}
     )
@@ -166,7 +172,7 @@ def _canonical(events: DataFrame, contract: Contract) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    key = [quoted(name) for name in contract.key]
+    key = [quote_identifier(name) for name in contract.key]
     ranked = Window.partitionBy(*key).orderBy(
         # Of two that say the same the one that is held already: it need not be written.
         F.col(_AT),
@@ -194,7 +200,7 @@ def _commit(job: _Job, events: DataFrame) -> int:
     version = f"{_IS} = 'version'"
     on_table = version_action(version, f"{_HELD} = 'version'", f"not ({_UNTIL} <=> {_HELD_UNTIL})")
     beside = version_action(f"not {version}", f"{_HELD} <> 'version'", f"{_IS} <> {_HELD}")
-    content = [quoted(column.name) for column in written_columns(job.contract)]
+    content = [quote_identifier(column.name) for column in written_columns(job.contract)]
     changed = events.selectExpr(
         *content, _AT, _UNTIL, _IS, f"{on_table} as _tc_on_table", f"{beside} as _tc_beside"
     )
@@ -224,13 +230,13 @@ def _put(
     present = {name.lower() for name in changes.columns}
     absent = [column for column in columns if column.name.lower() not in present]
     part = changes.where(f"{ACTION} is not null").withColumns(
-        {column.name: F.lit(None).cast(ddl(column.type)) for column in absent}
+        {column.name: F.lit(None).cast(to_ddl(column.type)) for column in absent}
     )
 
     def commit(target: str) -> None:
         with explained(job.rows, job.contract):
             if job.full:
-                commits.replace(part.select(*(quoted(c.name) for c in columns)), target)
+                commits.replace(part.select(*(quote_identifier(c.name) for c in columns)), target)
             else:
                 commits.change(part, target, on=key, columns=[c.name for c in columns])
 
@@ -240,4 +246,4 @@ def _put(
 def _by_time(contract: Contract) -> WindowSpec:
     from pyspark.sql import Window
 
-    return Window.partitionBy(*(quoted(name) for name in contract.key)).orderBy(_AT)
+    return Window.partitionBy(*(quote_identifier(name) for name in contract.key)).orderBy(_AT)

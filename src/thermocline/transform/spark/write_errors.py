@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from thermocline.engine.spark_types import ddl, quoted
+from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.errors import CheckFailed
 from thermocline.transform.row_errors import (
     MAX_EXAMPLES,
@@ -79,7 +79,7 @@ def _missing(rows: DataFrame, contract: Contract) -> CheckFailed | None:
     def broken(name: str) -> Expression:
         # A delete may leave everything empty but its key and its time.
         written = F.lit(True) if name in needed else ~F.col(DELETED)
-        return F.col(quoted(name)).isNull() & written
+        return F.col(quote_identifier(name)).isNull() & written
 
     counts = every.agg(*(F.count_if(broken(name)) for name in required)).first() or ()
     empty = {name: count for name, count in zip(required, counts, strict=False) if count}
@@ -97,8 +97,8 @@ def _misfits(rows: DataFrame, contract: Contract) -> CheckFailed | None:
     columns = castable_columns(contract, have)
     asked = []
     for column in columns:
-        value = F.col(quoted(have[column.name.lower()]))
-        bad = value.isNotNull() & value.try_cast(ddl(column.type)).isNull()
+        value = F.col(quote_identifier(have[column.name.lower()]))
+        bad = value.isNotNull() & value.try_cast(to_ddl(column.type)).isNull()
         asked += [F.count_if(bad), F.min(F.when(bad, value.cast("string")))]
     answer = rows.agg(*asked).first()
     return None if answer is None else cast_error(contract, columns, answer)
@@ -106,5 +106,5 @@ def _misfits(rows: DataFrame, contract: Contract) -> CheckFailed | None:
 
 def _examples(rows: DataFrame, contract: Contract) -> list[str]:
     """Return a few rows as JSON, in the columns that the contract writes."""
-    columns = [quoted(column.name) for column in written_columns(contract)]
+    columns = [quote_identifier(column.name) for column in written_columns(contract)]
     return [*rows.select(*columns).limit(MAX_EXAMPLES).toJSON().collect()]

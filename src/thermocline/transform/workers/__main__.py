@@ -39,7 +39,7 @@ def answered(
     """For each line with a piece: what was done, or the error in its one JSON shape."""
     from thermocline import config, telemetry
     from thermocline.transform.workers import opened
-    from thermocline.transform.workers.piece import Piece
+    from thermocline.transform.workers.work_unit import Piece
     from thermocline.transform.workers.worker import brake
 
     settings = config.load_settings(project, profile)

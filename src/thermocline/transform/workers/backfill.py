@@ -47,8 +47,8 @@ from thermocline.transform.target_parts import (
     unfit,
 )
 from thermocline.transform.workers.executor import WorkersExecutor, cut_up
-from thermocline.transform.workers.piece import Piece
 from thermocline.transform.workers.pool import Outcome
+from thermocline.transform.workers.work_unit import Piece
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -287,7 +287,7 @@ class Backfill:
 
     def _left(self) -> Touched:
         """The partitions that the branch does not have yet."""
-        from thermocline.lake.rewrite import changed_partitions, values_of
+        from thermocline.lake.overwrite import changed_partitions, values_of
 
         iceberg = self.lake.iceberg(self.model.table)
         base, head = self.draft.base(self.model.table), self.draft.head(self.model.table)
@@ -332,7 +332,7 @@ class Backfill:
 
     def _catch_up(self, batch: int | None, count: int | None) -> None:
         """Put the branch onto where main is now; compute again what others touched as well."""
-        from thermocline.lake.rewrite import partitions_again, values_of
+        from thermocline.lake.overwrite import partitions_again, values_of
 
         table = self.model.table
         base, head = self.draft.base(table), self.draft.head(table)

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thermocline.transform.workers.piece import Piece
 from thermocline.transform.workers.pool import Outcome, Tally, Watch, outcome_of
+from thermocline.transform.workers.work_unit import Piece
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract import Contract
 from thermocline.errors import ThermoclineError, Transient
 from thermocline.telemetry import SILENT, Progress
-from thermocline.transform import replay
+from thermocline.transform import rebase
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.inputs import Inputs, Span
 from thermocline.transform.models import Model
-from thermocline.transform.plan import BEYOND_KEY
+from thermocline.transform.run_plan import BEYOND_KEY
 from thermocline.transform.target_parts import MOST_PARTS, Touched, standing, touched_columns
 from thermocline.transform.workers import cluster
-from thermocline.transform.workers.piece import Piece, cut, speakable
 from thermocline.transform.workers.pool import Outcome, Pool, Tally
+from thermocline.transform.workers.work_unit import Piece, cut, speakable
 from thermocline.transform.workers.worker import Worker
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class WorkersExecutor:
         With `full`, partitions that the model has no row for any more are emptied. A table with
         files of an older partitioning is then replaced as a whole, in this process.
         """
-        from thermocline.lake.rewrite import OlderPartitioning
+        from thermocline.lake.overwrite import OlderPartitioning
 
         parts = rows.parts
         try:
@@ -144,7 +144,7 @@ class WorkersExecutor:
         if left:
             raise left[0].error or AssertionError(left)
         more = {BEYOND_KEY: self.sizes.get(model.table, 0)} if model.table in self.spared else {}
-        return replay.mark(draft, model.table, {**(bookmark or {}), **more})
+        return rebase.mark(draft, model.table, {**(bookmark or {}), **more})
 
     def _whole(
         self, rows: Asked, model: Model, draft: Draft, bookmark: Mapping[str, Any] | None

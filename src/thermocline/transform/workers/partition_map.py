@@ -10,12 +10,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import WriteMode
-from thermocline.engine.duck_types import quoted
+from thermocline.engine.duck_types import quote_identifier
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.draft import source_head
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.naming import RUN_PREFIX
-from thermocline.transform import plan
+from thermocline.transform import run_plan
 from thermocline.transform.duck.conform import shaped
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.reader import DuckReader
@@ -27,7 +27,7 @@ from thermocline.transform.models import Model
 from thermocline.transform.step import Stand, decide
 from thermocline.transform.target_parts import MOST_PARTS, touched_columns
 from thermocline.transform.workers.backfill import FAILED, noted
-from thermocline.transform.workers.piece import label
+from thermocline.transform.workers.work_unit import label
 from thermocline.transform.write_rules import DELETED
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class PartitionMap:
 
 def partition_map(lake: Lake, models: Mapping[str, Model], model: Model) -> PartitionMap:
     """Look at a table's partitions. Changes nothing, and starts no JVM."""
-    from thermocline.lake.rewrite import standing_partitions, values_of
+    from thermocline.lake.overwrite import standing_partitions, values_of
 
     held: dict[tuple[Any, ...], list[DataFile]] = {}
     state: TableState | None = None
@@ -136,9 +136,9 @@ def _stale(
     """The partitions that a run of this model alone would compute, and what is left open."""
     import duckdb
 
-    upstream = {step.table for step in plan.plan(lake, models).steps} & set(model.sources)
+    upstream = {step.table for step in run_plan.plan(lake, models).steps} & set(model.sources)
     note = f"{', '.join(sorted(upstream))} will change first" if upstream else ""
-    steps = plan.plan(lake, models, select=[model.table]).steps
+    steps = run_plan.plan(lake, models, select=[model.table]).steps
     if not steps or not model.is_sql:
         return (set(held) if steps else set()), note
     (step,) = steps
@@ -161,7 +161,7 @@ def _stale(
 
 
 def _decided(
-    lake: Lake, step: plan.Step, inputs: Inputs[str], session: Session, held: Collection[Any]
+    lake: Lake, step: run_plan.Step, inputs: Inputs[str], session: Session, held: Collection[Any]
 ) -> set[tuple[Any, ...]] | None:
     """The partitions that a run's own decision reaches; None where it is not known which."""
     model = step.model
@@ -180,7 +180,7 @@ def _decided(
     contract, iceberg = model.contract, lake.iceberg(model.table)
     given = shaped(session, rows, contract, deletes=contract.write is not WriteMode.APPEND)
     coming = placed(session, f"SELECT * FROM ({given}) WHERE NOT {DELETED}", iceberg)
-    if coming is None or decision.way is plan.Way.FULL:
+    if coming is None or decision.way is run_plan.Way.FULL:
         return None if coming is None else {*held, *coming}
     if contract.write is WriteMode.APPEND:
         return coming
@@ -188,7 +188,9 @@ def _decided(
     keys = given
     if decision.touched is not None:
         keys = DuckReader(session).touched(model, decision.touched)
-    same = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in contract.key)
+    same = " AND ".join(
+        f"t.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in contract.key
+    )
     now = f"({session.table(model.table, head)}) AS t SEMI JOIN ({keys}) AS s ON {same}"
     leaving = placed(session, f"SELECT t.* FROM {now}", iceberg)
     return None if leaving is None else coming | leaving
@@ -201,7 +203,7 @@ def _since(state: TableState | None, source: str) -> int | None:
 
 def _backfilled(state: TableState, iceberg: Table) -> Iterator[tuple[str, tuple[Standing, str]]]:
     """What unfinished backfills have done, and what they could not do."""
-    from thermocline.lake.rewrite import changed_partitions, values_of
+    from thermocline.lake.overwrite import changed_partitions, values_of
 
     for name, ref in state.refs.items():
         run = name.removeprefix(RUN_PREFIX)

@@ -23,7 +23,7 @@ from typing import IO, TYPE_CHECKING, Any
 from thermocline import interrupt, telemetry
 from thermocline.errors import Permanent, ThermoclineError, Transient
 from thermocline.transform.duck.session import Unable
-from thermocline.transform.workers.piece import Done, Piece
+from thermocline.transform.workers.work_unit import Done, Piece
 from thermocline.transform.workers.worker import OutOfMemory
 
 if TYPE_CHECKING:

@@ -13,14 +13,14 @@ from thermocline.errors import BadInput
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft import Draft
-from thermocline.lake.liveness import RunLock
+from thermocline.lake.run_locks import RunLock
 from thermocline.transform.duck import append_overwrite
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.session import Unable
 from thermocline.transform.models import Model
-from thermocline.transform.plan import Way
+from thermocline.transform.run_plan import Way
 from thermocline.transform.step import compute
-from thermocline.transform.workers.piece import Done, Piece
+from thermocline.transform.workers.work_unit import Done, Piece
 
 if TYPE_CHECKING:
     from thermocline.config import Settings
@@ -92,8 +92,8 @@ class Worker:
         self._lake.close()
 
     def _parts(self, model: Model, piece: Piece) -> Done:
-        from thermocline.lake.groupcommit import Entry, Partitions
-        from thermocline.lake.rewrite import of_partitions
+        from thermocline.lake.groupcommit import CommitEntry, ReplacePartitions
+        from thermocline.lake.overwrite import of_partitions
 
         assert piece.parts is not None
         crash_point("worker.begun")
@@ -108,17 +108,17 @@ class Worker:
             raise self._executor.failed(error, model.contract) from error
         finally:
             inputs.close()
-        entry = Entry.of(
+        entry = CommitEntry.of(
             table,
             piece.key,
             files,
-            replaces=Partitions.named(table.spec().spec_id, records or ()),
+            replaces=ReplacePartitions.named(table.spec().spec_id, records or ()),
             branch=piece.branch,
             properties={bookmarks.RUN: piece.run, bookmarks.OPERATION: "partitions"},
         )
         crash_point("worker.written")
         # Files of an entry that fails stay: an orphan costs a little, a file too few the data.
-        snapshot = self._lake.commits.commit(entry)
+        snapshot = self._lake.group_commit.commit(entry)
         crash_point("worker.landed")
         return Done(snapshot, sum(file.record_count for file in files), len(files))
 

@@ -31,7 +31,7 @@ from pyiceberg.types import LongType, NestedField, StringType, TimestamptzType
 
 from thermocline.config import load_settings
 from thermocline.lake import Lake
-from thermocline.lake.atomic import TableChange
+from thermocline.lake.atomic_commit import TableChange
 
 SCHEMA = Schema(
     NestedField(1, "id", LongType()),

@@ -10,8 +10,14 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
 from thermocline.errors import Permanent, ThermoclineError
-from thermocline.lake.groupcommit.combine import CommitRound, combine
-from thermocline.lake.groupcommit.entry import Entry, Files, PartitionId, Partitions, partition_id
+from thermocline.lake.groupcommit.commit_round import CommitRound, combine
+from thermocline.lake.groupcommit.entry import (
+    CommitEntry,
+    PartitionId,
+    ReplaceFiles,
+    ReplacePartitions,
+    partition_id,
+)
 
 PARTS = (1, 2, 3)
 POISON = 99
@@ -42,7 +48,7 @@ class Held:
     files: dict[str, PartitionId] = field(default_factory=dict)
     deleted: dict[PartitionId, int] = field(default_factory=dict)
 
-    def refusal(self, entry: Entry) -> ThermoclineError | None:
+    def refusal(self, entry: CommitEntry) -> ThermoclineError | None:
         return Permanent("refused") if entry.schema == POISON else None
 
     def paths(self, places: frozenset[PartitionId]) -> frozenset[str]:
@@ -60,15 +66,15 @@ class Held:
                 self.files[added.file_path] = partition_id(added)
 
 
-def one_by_one(held: Held, entries: list[Entry]) -> list[bool]:
+def one_by_one(held: Held, entries: list[CommitEntry]) -> list[bool]:
     """The model: each entry by itself, and whether it landed."""
     landed = []
     for each in entries:
         removed: frozenset[str] = frozenset()
         possible = each.schema != POISON
-        if isinstance(each.replaces, Partitions):
+        if isinstance(each.replaces, ReplacePartitions):
             removed = held.paths(each.replaces.places)
-        if isinstance(each.replaces, Files):
+        if isinstance(each.replaces, ReplaceFiles):
             removed = each.replaces.paths
             there = all(held.files.get(path) == where for where, path in each.replaces.files)
             stale = held.deletes_since(each.replaces.seen, each.replaces.places)
@@ -82,7 +88,9 @@ def one_by_one(held: Held, entries: list[Entry]) -> list[bool]:
 
 
 @st.composite
-def queues(draw: st.DrawFn) -> tuple[dict[str, PartitionId], dict[PartitionId, int], list[Entry]]:
+def queues(
+    draw: st.DrawFn,
+) -> tuple[dict[str, PartitionId], dict[PartitionId, int], list[CommitEntry]]:
     """Files that are there, deletes, and entries that are likely to be in each other's way."""
     there = {f"f{n}": draw(st.sampled_from(PARTS)) for n in range(draw(st.integers(0, 5)))}
     deleted = draw(st.dictionaries(st.sampled_from(PARTS).map(at), st.integers(0, 3), max_size=2))
@@ -91,20 +99,20 @@ def queues(draw: st.DrawFn) -> tuple[dict[str, PartitionId], dict[PartitionId, i
         parts = draw(st.lists(st.sampled_from(PARTS), max_size=2))
         files = [file(f"e{number}-{n}", part) for n, part in enumerate(parts)]
         kind = draw(st.sampled_from(["append", "append", "partitions", "files"]))
-        replaces: Partitions | Files | None = None
+        replaces: ReplacePartitions | ReplaceFiles | None = None
         if kind == "partitions":
             more = draw(st.lists(st.sampled_from(PARTS), max_size=2, min_size=0 if files else 1))
-            replaces = Partitions(frozenset(map(at, [*parts, *more])))
+            replaces = ReplacePartitions(frozenset(map(at, [*parts, *more])))
         elif kind == "files" and known:
             chosen = draw(st.lists(st.sampled_from(sorted(known)), min_size=1, max_size=3))
             pairs = frozenset((at(known[path]), path) for path in chosen)
-            replaces = Files(pairs, draw(st.integers(0, 3)))
+            replaces = ReplaceFiles(pairs, draw(st.integers(0, 3)))
         if not files and replaces is None:
             files = [file(f"e{number}-x", draw(st.sampled_from(PARTS)))]
         schema = draw(st.sampled_from([1] * 7 + [POISON]))
         properties = draw(st.sampled_from([{}, {}, {}, {"bookmark": "1"}, {"bookmark": "2"}]))
         entries.append(
-            Entry(f"k{number}", "silver.t", "u", schema, tuple(files), replaces,
+            CommitEntry(f"k{number}", "silver.t", "u", schema, tuple(files), replaces,
                   properties=properties)
         )  # fmt: skip
         known |= {each.file_path: partition_id(each)[1][0] for each in files}
@@ -113,7 +121,7 @@ def queues(draw: st.DrawFn) -> tuple[dict[str, PartitionId], dict[PartitionId, i
 
 @given(queues())
 def test_rounds_do_what_commits_one_by_one_do(
-    queue: tuple[dict[str, PartitionId], dict[PartitionId, int], list[Entry]],
+    queue: tuple[dict[str, PartitionId], dict[PartitionId, int], list[CommitEntry]],
 ) -> None:
     there, deleted, entries = queue
     model, held = Held(dict(there), deleted), Held(dict(there), deleted)
@@ -135,8 +143,10 @@ def test_rounds_do_what_commits_one_by_one_do(
     assert held.files == model.files
 
 
-def entry(key: str, *files: DataFile, replaces: Partitions | Files | None = None) -> Entry:
-    return Entry(key, "silver.t", "u", 1, files, replaces)
+def entry(
+    key: str, *files: DataFile, replaces: ReplacePartitions | ReplaceFiles | None = None
+) -> CommitEntry:
+    return CommitEntry(key, "silver.t", "u", 1, files, replaces)
 
 
 def keys(found: CommitRound) -> list[str]:
@@ -147,9 +157,9 @@ def test_appends_and_the_overwriting_of_other_partitions_share_a_round() -> None
     new = file("b", 2)
     queue = [
         entry("one", file("a", 1)),
-        entry("two", new, replaces=Partitions.of([new])),
+        entry("two", new, replaces=ReplacePartitions.of([new])),
         entry("three", file("c", 2)),
-        entry("four", file("d", 3), replaces=Partitions(frozenset({at(3)}))),
+        entry("four", file("d", 3), replaces=ReplacePartitions(frozenset({at(3)}))),
     ]
     found = combine(Held({"old": at(2), "other": at(1)}), queue)
     assert (keys(found), found.removed) == (["one", "two", "three", "four"], {"old"})
@@ -158,8 +168,8 @@ def test_appends_and_the_overwriting_of_other_partitions_share_a_round() -> None
 def test_the_second_overwriting_of_a_partition_waits_and_nobody_overtakes_it() -> None:
     first, second = file("a", 1), file("b", 1)
     queue = [
-        entry("first", first, replaces=Partitions.of([first])),
-        entry("second", second, replaces=Partitions.of([second])),
+        entry("first", first, replaces=ReplacePartitions.of([first])),
+        entry("second", second, replaces=ReplacePartitions.of([second])),
         entry("third", file("c", 1)),
     ]
     held = Held()
@@ -170,7 +180,7 @@ def test_the_second_overwriting_of_a_partition_waits_and_nobody_overtakes_it() -
 
 
 def test_one_that_cannot_be_committed_fails_alone() -> None:
-    gone = Files(frozenset({(at(1), "gone")}), 0)
+    gone = ReplaceFiles(frozenset({(at(1), "gone")}), 0)
     queue = [entry("a", file("a", 1)), entry("b", file("b", 1), replaces=gone),
              entry("c", file("c", 1))]  # fmt: skip
     found = combine(Held(), queue)

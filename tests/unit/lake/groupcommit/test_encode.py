@@ -43,7 +43,12 @@ from pyiceberg.types import (
 
 from thermocline.errors import BadInput
 from thermocline.lake.groupcommit import entry_codec
-from thermocline.lake.groupcommit.entry import Entry, Files, Partitions, partition_id
+from thermocline.lake.groupcommit.entry import (
+    CommitEntry,
+    ReplaceFiles,
+    ReplacePartitions,
+    partition_id,
+)
 
 VALUES: list[tuple[PrimitiveType, tuple[Any, ...]]] = [
     (BooleanType(), (True, False)),
@@ -87,14 +92,14 @@ def data_file(partition: Record, bounds: dict[int, bytes] | None = None, spec: i
     return file
 
 
-def through(entry: Entry) -> Entry:
+def through(entry: CommitEntry) -> CommitEntry:
     return entry_codec.decode_entry(
         entry.key, entry.table, entry.branch, entry_codec.encode_entry(entry)
     )
 
 
-def entry(*files: DataFile, **more: Any) -> Entry:
-    return Entry("k", "silver.t", "the-uuid", 4, files, **more)
+def entry(*files: DataFile, **more: Any) -> CommitEntry:
+    return CommitEntry("k", "silver.t", "the-uuid", 4, files, **more)
 
 
 @pytest.mark.parametrize(
@@ -148,13 +153,13 @@ def test_whatever_values_come_back_alike(partitions: list[list[Any]], bound: byt
     files = [data_file(Record(*values), {5: bound}, spec) for spec, values in enumerate(partitions)]
     for number, file in enumerate(files):
         file[1] = f"file-{number}"
-    replaced = Files.of(files, seen=2**62)
+    replaced = ReplaceFiles.of(files, seen=2**62)
     found = through(entry(*files, replaces=replaced, properties={"a": "ä"}))
     assert [repr(file) for file in found.files] == [repr(file) for file in files]
     assert [partition_id(file) for file in found.files] == [partition_id(file) for file in files]
     assert found.replaces == replaced
     assert found.properties == {"a": "ä"}
-    overwritten = Partitions.of(files)
+    overwritten = ReplacePartitions.of(files)
     assert through(entry(*files, replaces=overwritten)).replaces == overwritten
 
 

@@ -9,7 +9,11 @@ from tests.unit.lake.groupcommit.test_combine import at, file
 
 from thermocline.errors import BadInput
 from thermocline.lake import bookmark
-from thermocline.lake.groupcommit.entry import Entry, Files, Partitions
+from thermocline.lake.groupcommit.entry import (
+    CommitEntry,
+    ReplaceFiles,
+    ReplacePartitions,
+)
 
 GOOD: dict[str, Any] = {
     "key": "k", "table": "silver.t", "uuid": "u", "schema": 1, "files": (file("a", 1),),
@@ -26,19 +30,19 @@ GOOD: dict[str, Any] = {
         ({"branch": "a b"}, "not a name for a branch"),
         ({"files": ()}, "changes nothing"),
         ({"files": (file("a", 1), file("a", 2))}, "a file twice"),
-        ({"replaces": Partitions(frozenset({at(2)}))}, "outside the partitions"),
+        ({"replaces": ReplacePartitions(frozenset({at(2)}))}, "outside the partitions"),
         ({"properties": {bookmark.KEYS: "x"}}, "sets thermocline.keys itself"),
     ],
 )
 def test_what_is_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        Entry(**GOOD | changed)
+        CommitEntry(**GOOD | changed)
 
 
 def test_what_is_allowed() -> None:
-    Entry(**GOOD | {"key": "job/7:part-1.2_a", "branch": "run-X"})
-    Entry(**GOOD | {"files": (), "replaces": Partitions(frozenset({at(2)}))})
-    Entry(**GOOD | {"replaces": Files(frozenset({(at(2), "b")}), 5)})
+    CommitEntry(**GOOD | {"key": "job/7:part-1.2_a", "branch": "run-X"})
+    CommitEntry(**GOOD | {"files": (), "replaces": ReplacePartitions(frozenset({at(2)}))})
+    CommitEntry(**GOOD | {"replaces": ReplaceFiles(frozenset({(at(2), "b")}), 5)})
 
 
 def test_a_summary_names_the_keys_that_have_room_and_counts_the_others() -> None:

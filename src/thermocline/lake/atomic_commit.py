@@ -1,0 +1,408 @@
+"""Change several tables in one catalog transaction: all of them, or none.
+
+A SQL catalog keeps one row a table, so we write each table's new metadata file (`next_metadata`)
+and then swap all rows by compare-and-set in one SQL transaction. A REST catalog has an endpoint for
+it. The few private calls of PyIceberg that this needs are all in this module, and
+`tests/contract/test_catalog.py` notices when they change.
+
+A transaction has three outcomes. Landed: return. Not landed: CommitConflict, and the staged files
+are removed. Unknown (the connection broke while committing): the pointers are looked up, and the
+staged files stay where they are. Pointers that did not move mean CatalogUnavailable; if they cannot
+be looked up, CommitUnknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from thermocline.errors import (
+    CatalogUnavailable,
+    CommitConflict,
+    CommitUnknown,
+    Permanent,
+    ThermoclineError,
+)
+from thermocline.lake import metadata_cleanup, metadata_updates
+from thermocline.lake.catalog import catalog_errors, no_such_table_error
+from thermocline.lake.crash_points import crash_point
+from thermocline.lake.metadata_files import (
+    RawMetadata,
+    cache_json,
+    read_metadata,
+    read_raw_metadata,
+)
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.io import FileIO
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from sqlalchemy.orm import Session
+
+SessionWriter: TypeAlias = "Callable[[Session], None]"
+"""Writes to the catalog's database in the transaction that moves the pointers."""
+
+PATIENCE = 60.0
+"""Seconds that a commit keeps trying while others win."""
+
+
+@dataclass(frozen=True)
+class TableChange:
+    """What should change in one table, and what must still be true of it."""
+
+    table: str
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+class PointerMoved(CommitConflict):
+    """Somebody committed to one of the tables meanwhile; our requirements may still hold."""
+
+
+def retrying(kind: type[Exception], patience: float | None = None) -> Retrying:
+    """Try again with jittered exponential back-off, and give up with the last error."""
+    return Retrying(
+        retry=retry_if_exception_type(kind),
+        wait=wait_random_exponential(multiplier=0.05, max=2.0),
+        stop=stop_after_delay(PATIENCE if patience is None else patience),
+        reraise=True,
+    )
+
+
+def commit_all(
+    catalog: Catalog, changes: Sequence[TableChange], alongside: SessionWriter | None = None
+) -> None:
+    """Apply all changes at once, or raise and have applied none.
+
+    On a SQL catalog what `alongside` writes is in the same transaction: both land, or neither.
+    """
+    from pyiceberg.catalog.rest import RestCatalog
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    if not isinstance(catalog, SqlCatalog | RestCatalog):
+        raise Permanent(
+            f"A {type(catalog).__name__} cannot change several tables at once.",
+            "Use a SQLite, PostgreSQL or REST catalog.",
+        )
+    for again in retrying(PointerMoved):
+        with again:
+            if isinstance(catalog, SqlCatalog):
+                _commit_swaps(catalog, _stage_all(catalog, changes), alongside)
+            else:
+                assert alongside is None, "a REST catalog has no database of ours"
+                _require_and_post(catalog, changes)
+
+
+def swap_loaded(
+    catalog: SqlCatalog, table: Table, change: TableChange, alongside: SessionWriter
+) -> None:
+    """Change a table, provided that it still is as it was loaded, in one attempt.
+
+    What `alongside` writes is in the same SQL transaction: both land, or neither. It may refuse by
+    raising CommitConflict.
+    """
+    _commit_swaps(catalog, [_stage(catalog, change, table.metadata_location)], alongside)
+
+
+def post_loaded(catalog: RestCatalog, change: TableChange) -> None:
+    """Change a table of a REST catalog, provided that the requirements hold, in one attempt."""
+    _post(catalog, [change])
+
+
+def replace_metadata(catalog: Catalog, table: Table, raw: dict[str, Any]) -> None:
+    """Point a table of a SQL catalog to metadata that was changed as a whole, in one attempt.
+
+    Raises PointerMoved when somebody committed meanwhile.
+    """
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    if not isinstance(catalog, SqlCatalog):
+        raise Permanent(
+            f"A {type(catalog).__name__} keeps the metadata of its tables itself.",
+            "Mend the table with the tools of that catalog.",
+        )
+    name, pointer = ".".join(table.name()), table.metadata_location
+    _commit_swaps(catalog, [_write_metadata(catalog, name, pointer, table.io, raw, raw)])
+
+
+def load(catalog: Catalog, table: str) -> Table:
+    """A table as it is now. Its snapshots are parsed as they are asked for."""
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.table import Table
+
+    try:
+        with catalog_errors(_catalog_type(catalog)):
+            if not isinstance(catalog, SqlCatalog):
+                return catalog.load_table(table)
+            pointer = _read_pointer(catalog, table)
+            metadata = read_metadata(catalog._load_file_io(location=pointer), pointer)
+            io = catalog._load_file_io(metadata.properties, pointer)
+            return Table(tuple(table.split(".", 1)), metadata, pointer, io, catalog)
+    except NoSuchTableError as error:
+        raise no_such_table_error(table) from error
+
+
+def _catalog_type(catalog: Catalog) -> str:
+    """The catalog's type as the settings name it."""
+    engine = getattr(catalog, "engine", None)
+    if engine is None:
+        return "rest"
+    return "sqlite" if engine.dialect.name == "sqlite" else "postgres"
+
+
+@dataclass(frozen=True)
+class _Swap:
+    """A table's pointer, where it is to point next, and the metadata of both."""
+
+    table: str
+    old: str
+    new: str
+    io: FileIO
+    before: RawMetadata
+    after: RawMetadata
+
+
+def _commit_swaps(
+    catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: SessionWriter | None = None
+) -> None:
+    crash_point("publish.staged")
+    try:
+        with catalog_errors(_catalog_type(catalog)):
+            _update_rows(catalog, swaps, alongside)
+    except CommitConflict:
+        _unstage(swaps)
+        raise
+    except CatalogUnavailable as error:
+        _resolve_unknown(catalog, swaps, error)
+    crash_point("publish.swapped")
+    for swap in swaps:
+        metadata_cleanup.delete_unreferenced(swap.io, swap.before, swap.after)
+
+
+def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swap]:
+    """Write all new metadata files, or take back those that were written."""
+    swaps: list[_Swap] = []
+    try:
+        for change in changes:
+            with catalog_errors(_catalog_type(catalog)):
+                pointer = _read_pointer(catalog, change.table)
+            swaps.append(_stage(catalog, change, pointer))
+            crash_point("publish.staging")
+    except ThermoclineError:
+        _unstage(swaps)
+        raise
+    return swaps
+
+
+def _stage(catalog: SqlCatalog, change: TableChange, pointer: str) -> _Swap:
+    """Write the next metadata file of a table whose pointer is at a metadata file."""
+    with catalog_errors(_catalog_type(catalog)):
+        io = catalog._load_file_io(location=pointer)
+        raw = read_raw_metadata(io, pointer)
+        _check_requirements(read_metadata(io, pointer), change)
+        new = metadata_updates.apply_updates(change.table, raw, pointer, change.updates)
+        return _write_metadata(catalog, change.table, pointer, io, raw, new)
+
+
+def _write_metadata(
+    catalog: SqlCatalog,
+    table: str,
+    pointer: str,
+    io: FileIO,
+    before: RawMetadata,
+    after: dict[str, Any],
+) -> _Swap:
+    from pyiceberg.table.locations import load_location_provider
+
+    places = load_location_provider(after["location"], after.get("properties") or {})
+    number = catalog._parse_metadata_version(pointer) + 1
+    location = places.new_table_metadata_file_location(number)
+    content = metadata_updates.dump(after)
+    with io.new_output(location).create() as stream:
+        stream.write(content)
+    cache_json(location, after, len(content))
+    return _Swap(table, pointer, location, io, before, after)
+
+
+def _read_pointer(catalog: SqlCatalog, table: str) -> str:
+    """Where a table's metadata is now."""
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+    from sqlalchemy.orm import Session
+
+    with Session(catalog.engine) as session:
+        found = session.scalar(
+            select(IcebergTables.metadata_location).where(*_row_filter(catalog, table))
+        )
+    if found is None:
+        raise no_such_table_error(table)
+    return str(found)
+
+
+def _row_filter(catalog: SqlCatalog, table: str) -> tuple[Any, ...]:
+    from pyiceberg.catalog.sql import IcebergTables
+
+    namespace, name = table.split(".", 1)
+    return (
+        IcebergTables.catalog_name == catalog.name,
+        IcebergTables.table_namespace == namespace,
+        IcebergTables.table_name == name,
+    )
+
+
+def _check_requirements(current: TableMetadata, change: TableChange) -> None:
+    from pyiceberg.exceptions import CommitFailedException
+
+    try:
+        for requirement in change.requirements:
+            requirement.validate(current)
+        for update in change.updates:
+            if update.action == "add-snapshot":
+                metadata_updates.require_next_sequence(change.table, update.snapshot, current)
+    except CommitFailedException as error:
+        raise CommitConflict(
+            f"{change.table} was changed by somebody else: {error}",
+            "Nothing was published. Run again to work from the new state.",
+            table=change.table,
+        ) from error
+
+
+def _update_rows(
+    catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: SessionWriter | None
+) -> None:
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import update
+    from sqlalchemy.orm import Session
+
+    with Session(catalog.engine) as session:
+        if alongside is not None:
+            alongside(session)
+        # One order for everybody, so that two transactions never wait for each other.
+        for swap in sorted(swaps, key=lambda swap: swap.table):
+            result: Any = session.execute(
+                update(IcebergTables)
+                .where(
+                    *_row_filter(catalog, swap.table), IcebergTables.metadata_location == swap.old
+                )
+                .values(metadata_location=swap.new, previous_metadata_location=swap.old)
+            )
+            if result.rowcount != 1:
+                raise PointerMoved(
+                    f"{swap.table} was changed while committing.",
+                    "Others commit to it all the time; try again when they are done.",
+                    table=swap.table,
+                )
+        crash_point("publish.swapping")
+        session.commit()
+
+
+def _unstage(swaps: Sequence[_Swap]) -> None:
+    for swap in swaps:
+        swap.io.delete(swap.new)
+
+
+def _resolve_unknown(
+    catalog: SqlCatalog, swaps: Sequence[_Swap], error: CatalogUnavailable
+) -> None:
+    """The commit broke off. Look where the pointers are before deciding anything."""
+    try:
+        with catalog_errors(_catalog_type(catalog)):
+            landed = [_went_through(_read_pointer(catalog, swap.table), swap) for swap in swaps]
+    except CatalogUnavailable:
+        raise CommitUnknown(
+            f"It is not known whether the commit landed. {error.cause}",
+            "Nothing was deleted. When the catalog is back, run again: it looks before it writes.",
+            tables=[swap.table for swap in swaps],
+        ) from error
+    if not any(landed):
+        # The staged files stay: a server that lost us while committing may yet finish.
+        raise error
+
+
+def _went_through(pointer: str, swap: _Swap) -> bool:
+    """Whether a table went through our metadata file; others may have committed on top since."""
+    log = read_raw_metadata(swap.io, pointer).get("metadata-log") or ()
+    return swap.new in {pointer, *(entry["metadata-file"] for entry in log)}
+
+
+def _require_and_post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
+    for change in changes:
+        _check_requirements(load(catalog, change.table).metadata, change)
+    _post(catalog, changes)
+
+
+def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
+    from pyiceberg.table import CommitTableRequest, Namespace, TableIdentifier
+    from requests import RequestException
+
+    requests = [
+        CommitTableRequest(
+            identifier=TableIdentifier(
+                namespace=Namespace([change.table.split(".", 1)[0]]),
+                name=change.table.split(".", 1)[1],
+            ),
+            requirements=change.requirements,
+            updates=change.updates,
+        ).model_dump_json()
+        for change in changes
+    ]
+    if len(requests) == 1:
+        # Every REST catalog has this endpoint; the one for several tables may be missing.
+        namespace, name = changes[0].table.split(".", 1)
+        path, body = f"namespaces/{namespace}/tables/{name}", requests[0]
+    else:
+        path, body = "transactions/commit", f'{{"table-changes": [{", ".join(requests)}]}}'
+    crash_point("publish.swapping")
+    try:
+        answer = catalog._session.post(catalog.url(path), data=body.encode())
+    except RequestException as error:
+        _resolve_unknown_rest(catalog, changes, str(error))
+        return
+    if answer.status_code == 409:
+        raise PointerMoved("A table was changed while committing.", "Run again.")
+    if answer.status_code >= 500:
+        _resolve_unknown_rest(catalog, changes, f"the catalog answered {answer.status_code}")
+        return
+    if not answer.ok:
+        raise Permanent(
+            f"The REST catalog refused {path} with {answer.status_code}.",
+            "Publishing several tables at once needs its endpoint transactions/commit.",
+        )
+    crash_point("publish.swapped")
+
+
+def _resolve_unknown_rest(catalog: Catalog, changes: Sequence[TableChange], reason: str) -> None:
+    try:
+        open_changes = [change for change in changes if not _has_landed(catalog, change)]
+    except CatalogUnavailable:
+        open_changes = list(changes)
+        raise CommitUnknown(
+            f"It is not known whether the commit landed: {reason}",
+            "Nothing was deleted. When the catalog is back, run again: it looks before it writes.",
+            tables=[change.table for change in changes],
+        ) from None
+    if open_changes:
+        raise CatalogUnavailable(
+            f"The commit did not land: {reason}", "Check the catalog server and run again."
+        )
+
+
+def _has_landed(catalog: Catalog, change: TableChange) -> bool:
+    """Whether a change's refs are already where it wants them."""
+    refs = load(catalog, change.table).metadata.refs
+    for update in change.updates:
+        if update.action == "set-snapshot-ref":
+            found = refs.get(update.ref_name)
+            if found is None or found.snapshot_id != update.snapshot_id:
+                return False
+        if update.action == "remove-snapshot-ref" and update.ref_name in refs:
+            return False
+    return True

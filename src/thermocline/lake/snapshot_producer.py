@@ -1,0 +1,233 @@
+"""One snapshot that adds and removes files, data and position deletes alike.
+
+PyIceberg 0.12 can append data files and can overwrite them, but it writes no delete files and
+leaves those of removed data files behind. The private calls of it that this needs are all in this
+module, and `tests/contract/test_change.py` notices when they change.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    ManifestWriter,
+    ManifestWriterV2,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
+
+from thermocline.errors import CommitConflict
+from thermocline.lake.manifest_pruning import Manifests, lists_data, places
+from thermocline.lake.monotonic_catalog import next_time
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """What a commit does to a table's files, data and deletes alike.
+
+    `appends` is what readers of changes are told: that no row is gone or different. `rewrites`
+    says that rows only moved between files. `sequence` is then the data sequence number that the
+    added data files get: equality deletes that are newer than it apply to them.
+    """
+
+    added: Sequence[DataFile] = ()
+    removed: Sequence[DataFile] = ()
+    appends: bool = False
+    rewrites: bool = False
+    sequence: int | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A snapshot whose manifests are written, and which nobody sees before it is committed."""
+
+    snapshot: Snapshot
+    table: Table
+    _written: tuple[str, ...]
+
+    def discard(self) -> None:
+        """Remove the manifests. Only for a snapshot that certainly was not committed."""
+        for path in self._written:
+            with suppress(OSError):
+                self.table.io.delete(path)
+
+
+def snapshot_of(
+    table: Table,
+    change: FileChange,
+    parent: int | None,
+    properties: Mapping[str, str],
+    number: int | None = None,
+) -> Made:
+    """Write the manifests of a snapshot that makes the change on top of another.
+
+    `number` is the snapshot's id, where it is known already.
+    """
+    producer = _ChangeFiles(
+        operation=Operation.APPEND if change.appends else Operation.OVERWRITE,
+        transaction=_Standing(table, parent),  # type: ignore[arg-type]
+        io=table.io,
+        snapshot_properties=dict(properties),
+    )
+    producer._sequence = change.sequence
+    if number is not None:
+        producer._snapshot_id = number
+    for file in change.added:
+        producer.append_data_file(file)
+    for file in change.removed:
+        producer.delete_data_file(file)
+    added: Any = producer._commit()[0][0]
+    updates: dict[str, Any] = {"timestamp_ms": next_time(table.metadata)}
+    if change.rewrites:
+        updates["summary"] = _as_replace(added.snapshot.summary)
+    snapshot = added.snapshot.model_copy(update=updates)
+    written = (*producer._written_manifests, *producer._written_manifest_lists)
+    return Made(snapshot, table, tuple(written))
+
+
+def _as_replace(summary: Summary) -> Summary:
+    """The same summary of a snapshot that keeps all rows. PyIceberg has no such operation."""
+    return Summary(Operation.REPLACE, **summary.additional_properties)
+
+
+class _Standing:
+    """What PyIceberg's producer asks of a transaction: a table whose main is at one snapshot.
+
+    PyIceberg's own copies all of the metadata each time that it is asked for it.
+    """
+
+    def __init__(self, table: Table, parent: int | None) -> None:
+        refs = {} if parent is None else {MAIN_BRANCH: _branch_at(parent)}
+        self._table = table
+        self.table_metadata = table.metadata.model_copy(update={"refs": refs})
+
+
+def _branch_at(snapshot: int) -> SnapshotRef:
+    return SnapshotRef.model_validate({"snapshot-id": snapshot, "type": SnapshotRefType.BRANCH})
+
+
+class _DeleteManifestWriter(ManifestWriterV2):
+    """A manifest that lists delete files."""
+
+    def content(self) -> ManifestContent:
+        return ManifestContent.DELETES
+
+    @property
+    def _meta(self) -> dict[str, str]:
+        return {**super()._meta, "content": "deletes"}
+
+
+class _ChangeFiles(_MergeAppendFiles):
+    """Its manifests are merged as those of an append, data and deletes each by themselves."""
+
+    _writes: type[ManifestWriterV2] = ManifestWriterV2
+    _sequence: int | None = None
+
+    def _manifests(self) -> list[ManifestFile]:
+        kept, gone = self._sorted_out()
+        added = [
+            _entry(file, self._snapshot_id, self._sequence if _is_data(file) else None)
+            for file in self._added_data_files
+        ]
+        return self._process_manifests([*self._written(added), *self._written(gone), *kept])
+
+    def _sorted_out(self) -> tuple[list[ManifestFile], list[ManifestEntry]]:
+        """The parent's manifests without the removed files, and an entry for each of those."""
+        existing = self._existing_manifests()
+        if not self._deleted_data_files:
+            return existing, []
+        kept: list[ManifestFile] = []
+        gone: list[ManifestEntry] = []
+        removed = self._deleted_data_files
+        judged = Manifests(self._transaction._table)
+        wanted = {
+            is_data: places(file for file in removed if _is_data(file) == is_data)
+            for is_data in (True, False)
+        }
+        for manifest in existing:
+            found = len(gone) == len(removed)
+            if found or not judged.may_list(manifest, wanted[lists_data(manifest)]):
+                kept.append(manifest)
+                continue
+            entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
+            left = [e for e in entries if e.data_file not in removed]
+            if len(left) == len(entries):
+                kept.append(manifest)
+                continue
+            kept += self._written([_again(e, ManifestEntryStatus.EXISTING) for e in left])
+            out = [e for e in entries if e.data_file in removed]
+            gone += [_again(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in out]
+        if len(gone) != len(removed):
+            raise CommitConflict(
+                "Files that were to be replaced are not in the table any more.", "Run again."
+            )
+        return kept, gone
+
+    def _written(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
+        """Manifests of the entries: one for each partitioning and kind of file."""
+        groups: dict[tuple[int, bool], list[ManifestEntry]] = defaultdict(list)
+        for entry in entries:
+            groups[entry.data_file.spec_id, _is_data(entry.data_file)].append(entry)
+        made = []
+        for (spec_id, is_data), some in groups.items():
+            self._writes = ManifestWriterV2 if is_data else _DeleteManifestWriter
+            with self.new_manifest_writer(self.spec(spec_id)) as writer:
+                for entry in some:
+                    writer.add_entry(entry)
+            made.append(writer.to_manifest_file())
+        return made
+
+    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        self._writes = ManifestWriterV2
+        merged = super()._process_manifests([m for m in manifests if lists_data(m)])
+        self._writes = _DeleteManifestWriter
+        manager = _ManifestMergeManager(
+            target_size_bytes=self._target_size_bytes,
+            min_count_to_merge=self._min_count_to_merge,
+            merge_enabled=self._merge_enabled,
+            snapshot_producer=self,
+        )
+        return merged + manager.merge_manifests([m for m in manifests if not lists_data(m)])
+
+    def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
+        output = self.new_manifest_output()
+        return self._writes(spec, self.schema(), output, self._snapshot_id, self._compression)
+
+
+def _is_data(file: DataFile) -> bool:
+    return bool(file.content == DataFileContent.DATA)
+
+
+def _entry(file: DataFile, snapshot: int, sequence: int | None) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=ManifestEntryStatus.ADDED,
+        snapshot_id=snapshot,
+        sequence_number=sequence,
+        file_sequence_number=None,
+        data_file=file,
+    )
+
+
+def _again(
+    entry: ManifestEntry, status: ManifestEntryStatus, snapshot: int | None = None
+) -> ManifestEntry:
+    return ManifestEntry.from_args(
+        status=status,
+        snapshot_id=entry.snapshot_id if snapshot is None else snapshot,
+        sequence_number=entry.sequence_number,
+        file_sequence_number=entry.file_sequence_number,
+        data_file=entry.data_file,
+    )
