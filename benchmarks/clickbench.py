@@ -24,11 +24,11 @@ from tests.integration.serve import serving
 
 import thermocline as tc
 from benchmarks.measure import machine
-from benchmarks.tpcds import SETTINGS, answer, same
+from benchmarks.tpcds import SETTINGS, have_same_rows, run_query
 from thermocline.lake import Lake
 
 SCHEMA = "tpcds"
-"""The schema that `benchmarks.tpcds.answer` asks in."""
+"""The schema that `benchmarks.tpcds.run_query` asks in."""
 _LIMIT = re.compile(r" LIMIT \d+( OFFSET \d+)?$| OFFSET \d+ LIMIT \d+$")
 _RANDOM = {
     "BIGINT": "CAST(random() * 1e6 AS BIGINT)",
@@ -98,7 +98,9 @@ def main() -> int:
             for number, (duck, trino) in enumerate(zip(*lines.values(), strict=True), start=1):
                 verdicts = {
                     "query": _asked(lambda sql: over_http(ours.url, sql), plain, duck, duck),
-                    "trino": _asked(lambda sql: answer(ours.port, "lake", sql), plain, duck, trino),
+                    "trino": _asked(
+                        lambda sql: run_query(ours.port, "lake", sql), plain, duck, trino
+                    ),
                 }
                 for door, verdict in verdicts.items():
                     wrong += verdict is not None
@@ -123,7 +125,7 @@ def _asked(
             return f"refused: {found}"
         if len(found) != len(wanted):
             return f"{len(found)} rows and not {len(wanted)}"
-        if (cut or not _LIMIT.search(text)) and not same(_plain(found), _plain(wanted)):
+        if (cut or not _LIMIT.search(text)) and not have_same_rows(_plain(found), _plain(wanted)):
             return f"different: {found[:1]} and {wanted[:1]}"
     return None
 

@@ -1,9 +1,9 @@
 """Iceberg's own sink for Kafka Connect: the second peer of the ingest benchmark.
 
-Its jars are fetched by the benchmark alone; the product has no part in them. The sink gets a worker
-of its own with a JVM as a user would run it, two tasks, and the catalog that the others write to.
-Of a message it can keep the fields and, by Kafka's own transform, where and when it was; not the
-payload, the key or the headers.
+Only the benchmark fetches its jars; the product does not use them. The sink runs in its own worker
+and JVM, as a user would run it, with two tasks and the same catalog as the others. It keeps a
+message's fields and, through Kafka's own transform, its position and time, but not the payload, key
+or headers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PACKAGES = (
     "org.roaringbitmap:RoaringBitmap:1.6.23",
     "org.xerial:sqlite-jdbc:3.50.3.0",
 )  # fmt: skip
-# Hadoop, whose file system the sink writes with, is in the PySpark wheel.
+# The sink writes with Hadoop's file system, which is in the PySpark wheel.
 FROM_SPARK = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "jcl-over-slf4j-*.jar")
 
 PROVENANCE = "_source_file string, _partition_number int, _position bigint, _event_time timestamp"
@@ -54,14 +54,14 @@ TRANSFORM = {
     "transforms.where.timestamp.field": "_event_time",
 }
 COMMIT_SECONDS = 10
-PATIENCE = 1200
+TIMEOUT_SECONDS = 1200
 CONTROL = "control-iceberg"
 
 
 @contextmanager
 def serve(folder: Path, server: Kafka, memory: str) -> Iterator[Connect]:
-    """A worker that has the sink. Raises EngineUnavailable when its jars cannot be had."""
-    plugin = [*jars.resolve(PACKAGES), *_hadoop()]
+    """Run a worker with the sink. Raise EngineUnavailable if its jars cannot be fetched."""
+    plugin = [*jars.resolve(PACKAGES), *_find_hadoop_jars()]
     jars.resolve(connect.WORKER)
     folder.mkdir()
     server.create(CONTROL)
@@ -70,18 +70,18 @@ def serve(folder: Path, server: Kafka, memory: str) -> Iterator[Connect]:
 
 
 def land(worker: Connect, server: Kafka, lakehouse: Lakehouse, topic: str, table: str) -> None:
-    """Have a connector land a whole topic in a table that is there; back when all is committed."""
-    name = f"sink-{topic}-{time.monotonic_ns()}"  # its consumer group, so that it begins anew
+    """Land a whole topic in an existing table with a connector; return when all is committed."""
+    name = f"sink-{topic}-{time.monotonic_ns()}"  # also its consumer group
     worker.put(name, _settings(server, lakehouse, topic, table))
     try:
-        _await(worker, name, lakehouse, table, server.records(topic))
+        _wait_for_records(worker, name, lakehouse, table, server.records(topic))
     finally:
         worker.delete(name)
 
 
 def _settings(server: Kafka, lakehouse: Lakehouse, topic: str, table: str) -> Mapping[str, str]:
     catalog, _ = build_catalog_conf(lakehouse.lake.settings)
-    given = {
+    catalog_settings = {
         key.partition("catalog.lake.")[2]: value
         for key, value in catalog.items()
         if "catalog.lake." in key
@@ -99,29 +99,31 @@ def _settings(server: Kafka, lakehouse: Lakehouse, topic: str, table: str) -> Ma
         "iceberg.kafka.bootstrap.servers": server.servers,
         "iceberg.tables": table,
         "iceberg.catalog": "lake",
-        **{f"iceberg.catalog.{key}": value for key, value in given.items()},
+        **{f"iceberg.catalog.{key}": value for key, value in catalog_settings.items()},
         "iceberg.control.topic": CONTROL,
         "iceberg.control.commit.interval-ms": str(COMMIT_SECONDS * 1000),
     }
 
 
-def _await(worker: Connect, name: str, lakehouse: Lakehouse, table: str, records: int) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while (landed := _landed(lakehouse, table)) < records:
+def _wait_for_records(
+    worker: Connect, name: str, lakehouse: Lakehouse, table: str, records: int
+) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while (landed := _count_landed(lakehouse, table)) < records:
         time.sleep(0.25)
         failures = worker.failures(name)
         assert not failures, failures[0]
-        assert time.monotonic() < deadline, f"{landed:,} of {records:,} in {PATIENCE} s"
+        assert time.monotonic() < deadline, f"{landed:,} of {records:,} in {TIMEOUT_SECONDS} s"
     assert landed == records
 
 
-def _landed(lakehouse: Lakehouse, table: str) -> int:
+def _count_landed(lakehouse: Lakehouse, table: str) -> int:
     state = lakehouse.lake.state(table)
     head = state.head()
     return int(state.snapshot(head).summary["total-records"]) if head else 0
 
 
-def _hadoop() -> list[Path]:
+def _find_hadoop_jars() -> list[Path]:
     spark = importlib.util.find_spec("pyspark")
     assert spark and spark.submodule_search_locations
     bundled = Path(spark.submodule_search_locations[0]) / "jars"

@@ -1,6 +1,6 @@
-"""The shop's landing files into bronze, by Spark's lane and by the swift one, source by source.
+"""Ingest the shop's landing files with Spark and with the Arrow lane, source by source.
 
-One process, one JVM, the same files, lane after lane and round after round. Run it with
+One process, one JVM and the same files, lane after lane and round after round. Run it with
 `make bench-files`.
 """
 
@@ -34,11 +34,11 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="bench-files-"))
     try:
-        _take(_project(folder / "warm", options, orders=5_000, customers=500), {})
+        _measure_lanes(_project(folder / "warm", options, orders=5_000, customers=500), {})
         project = _project(folder / "shop", options, options.orders, options.customers)
         costs: Costs = {}
         for _ in range(options.rounds):
-            _take(project, costs)
+            _measure_lanes(project, costs)
         _report(options, costs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -56,39 +56,39 @@ def _project(folder: Path, options: argparse.Namespace, orders: int, customers: 
     return folder
 
 
-def _take(project: Path, costs: Costs) -> None:
-    """Every source by both lanes, each into a lake of its own."""
-    for lane, source in _each(project):
+def _measure_lanes(project: Path, costs: Costs) -> None:
+    """Ingest every source with both lanes, each into a new lake."""
+    for lane, source in _iter_runs(project):
         shutil.rmtree(project / "lake", ignore_errors=True)
-        house = tc.open(project)
-        house.lake.spark.session  # noqa: B018  started before, for both alike
+        lakehouse = tc.open(project)
+        lakehouse.lake.spark.session  # noqa: B018  started before measuring, for both lanes
         with measured() as cost:
-            [target] = house.ingest([source]).targets
-        house.lake.duck.stop()
-        told = f"{target.rows:,} rows, {target.quarantined:,} bad"
-        print(f"{lane:<6}{source:<11}{cost}  {told}", file=sys.stderr)
+            [target] = lakehouse.ingest([source]).targets
+        lakehouse.lake.duck.stop()
+        counts = f"{target.rows:,} rows, {target.quarantined:,} bad"
+        print(f"{lane:<6}{source:<11}{cost}  {counts}", file=sys.stderr)
         costs.setdefault((source, lane), []).append(cost)
 
 
-def _each(project: Path) -> Iterator[tuple[str, str]]:
+def _iter_runs(project: Path) -> Iterator[tuple[str, str]]:
     for lane in LANES:
         for path in sorted((project / "sources").glob("*.yaml")):
-            kept = [line for line in path.read_text().splitlines() if not line.startswith("lane:")]
-            path.write_text("\n".join([*kept, f"lane: {lane}", ""]))
+            lines = [line for line in path.read_text().splitlines() if not line.startswith("lane:")]
+            path.write_text("\n".join([*lines, f"lane: {lane}", ""]))
             yield lane, path.stem
 
 
 def _report(options: argparse.Namespace, costs: Costs) -> None:
     print(f"\n{options.orders:,} orders as {options.format}, {options.customers:,} customers, "
           f"{datetime.now(UTC):%Y-%m-%d}, {machine()}\n")  # fmt: skip
-    print("| | Spark wall s | CPU s | swift wall s | CPU s | peak GB | swift ÷ Spark, CPU |")
+    print("| | Spark wall s | CPU s | Arrow wall s | CPU s | peak GB | Arrow ÷ Spark, CPU |")
     print("|---|---:|---:|---:|---:|---:|---:|")
     for source in sorted({source for source, _ in costs}):
-        spark, swift = (min(costs[source, lane], key=lambda c: c.cpu) for lane in LANES)
-        ratio = swift.cpu / spark.cpu
+        spark, arrow = (min(costs[source, lane], key=lambda c: c.cpu) for lane in LANES)
+        ratio = arrow.cpu / spark.cpu
         print(
-            f"| {source} | {spark.wall:.1f} | {spark.cpu:.1f} | {swift.wall:.1f} | "
-            f"{swift.cpu:.1f} | {swift.peak / 1e9:.2f} | {ratio:.2f} |"
+            f"| {source} | {spark.wall:.1f} | {spark.cpu:.1f} | {arrow.wall:.1f} | "
+            f"{arrow.cpu:.1f} | {arrow.peak / 1e9:.2f} | {ratio:.2f} |"
         )
 
 

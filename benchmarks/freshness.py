@@ -1,7 +1,7 @@
-"""From an event to its being queryable: Kafka and Postgres, at a steady rate, into bronze.
+"""Measure the time until an event is queryable in bronze: Kafka and Postgres at a steady rate.
 
-`thermo stream` runs as a user would run it. An event's age counts from its own time, the producer's
-or the database's commit, to when the commit that holds it becomes main. Run it with
+`thermo stream` runs as a user would run it. An event's age is the time from its own timestamp (the
+producer's, or the database's commit) until the commit that holds it becomes main. Run it with
 `make bench-freshness`.
 """
 
@@ -35,32 +35,32 @@ from benchmarks.measure import machine
 if TYPE_CHECKING:
     from thermocline.api import Lakehouse
 
-PATIENCE = 120
-STEP = 0.1
-LOOK = 10.0
-"""Seconds; snapshots of the last two minutes are kept."""
+TIMEOUT_SECONDS = 120
+STEP_SECONDS = 0.1
+POLL_SECONDS = 10.0
+"""Less than the retention: snapshots of the last two minutes are kept."""
 
 
 @dataclass
 class Stream:
-    """How a stream went: the age of every event, and what was seen of the process meanwhile."""
+    """A measured stream: the age of every event, and samples of its process."""
 
     name: str
     target: str
     lakehouse: Lakehouse
-    began: float = 0.0
+    started: float = 0.0
     published: dict[int, float] = field(default_factory=dict)
     """When each snapshot that added rows became main."""
     samples: list[Sample] = field(default_factory=list)
 
     def watch(self, process: int, done: threading.Event) -> None:
-        """See commits while they are there: retention lets snapshots go."""
-        while not done.wait(LOOK):
-            self.look()
+        """Poll for commits before retention removes their snapshots."""
+        while not done.wait(POLL_SECONDS):
+            self.poll()
             self.samples.append(Sample.of(self.lakehouse.lake.state(self.target).location, process))
 
-    def look(self) -> None:
-        """Note the snapshots that were published since the last look."""
+    def poll(self) -> None:
+        """Record the snapshots that were published since the last poll."""
         state = self.lakehouse.lake.state(self.target)
         for each in state.ancestry(state.head()):
             if each.id in self.published:
@@ -69,9 +69,9 @@ class Stream:
                 self.published[each.id] = state.published_at(each.id).timestamp()
 
     def ages(self) -> tuple[np.ndarray, np.ndarray]:
-        """The times of all events sent since the start, and how old each was when published.
+        """Return the times of all events since the start, and the age of each when published.
 
-        The rows of a batch share the moment it was read at, and batches are commits in order.
+        The rows of a batch share the time it was read, and batches are committed in order.
         """
         table = self.lakehouse.lake.iceberg(self.target)
         rows = table.scan(selected_fields=("_event_time", "_ingested_at")).to_arrow()
@@ -80,13 +80,13 @@ class Stream:
         moments, which = np.unique(batches, return_inverse=True)
         published = np.array(sorted(self.published.values()))
         assert len(moments) == len(published), (len(moments), len(published))
-        counted = events >= self.began
+        counted = events >= self.started
         return events[counted], (published[which] - events)[counted]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What the stream's process had used at a moment, and what lies in the table's folder."""
+    """The resource usage of the stream's process, and the size of the table's metadata."""
 
     at: float
     cpu: float
@@ -96,7 +96,7 @@ class Sample:
 
     @classmethod
     def of(cls, location: str, process: int) -> Sample:
-        """Look at a process and the metadata of a table."""
+        """Sample a process and the metadata of a table."""
         root = psutil.Process(process)
         times, memory = root.cpu_times(), root.memory_info().rss
         sizes = []
@@ -119,12 +119,12 @@ def main() -> None:
     for measure in (from_kafka, _from_postgres):
         with tempfile.TemporaryDirectory(prefix="bench-freshness-") as folder:
             print(_line(measure(Path(folder), options)), flush=True)
-    print(f"\n{options.rate:,} events/s for {options.minutes:g} minutes, looking every "
+    print(f"\n{options.rate:,} events/s for {options.minutes:g} minutes, polling every "
           f"{options.every}, {datetime.now(UTC):%Y-%m-%d}, {machine()}")  # fmt: skip
 
 
 def from_kafka(folder: Path, options: argparse.Namespace) -> Stream:
-    """Stream JSON events from a broker of our own, at the rate that the options name."""
+    """Stream JSON events from a local broker at the rate in the options."""
     (folder / "kafka").mkdir()
     with kafka.serve(folder / "kafka") as server:
         topic = server.create()
@@ -168,23 +168,23 @@ def _measured(
     send: Callable[[int], None],
     options: argparse.Namespace,
 ) -> Stream:
-    """Warm up until something landed, then send at the rate and wait for the last of it."""
+    """Warm up until a batch landed, then send at the rate and wait for the last event."""
     stream, done = Stream(name, target, tc.open(project)), threading.Event()
     with _stream(project, source, options.every) as process:
         send(options.rate)
         _wait(stream.lakehouse, target, options.rate)
         watcher = threading.Thread(target=stream.watch, args=(process, done), daemon=True)
         watcher.start()
-        stream.began, sent = time.time(), 0
-        while time.time() - stream.began < options.minutes * 60:
-            due = int((time.time() - stream.began + STEP) * options.rate) - sent
+        stream.started, sent = time.time(), 0
+        while time.time() - stream.started < options.minutes * 60:
+            due = int((time.time() - stream.started + STEP_SECONDS) * options.rate) - sent
             send(due)
             sent += due
-            time.sleep(STEP)
+            time.sleep(STEP_SECONDS)
         _wait(stream.lakehouse, target, options.rate + sent)
         done.set()
         watcher.join()
-    stream.look()
+    stream.poll()
     return stream
 
 
@@ -204,7 +204,7 @@ def _stream(project: Path, source: str, every: str) -> Iterator[int]:
 
 
 def _wait(lakehouse: Lakehouse, target: str, rows: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while time.monotonic() < deadline:
         if lakehouse.lake.exists(target):
             state = lakehouse.lake.state(target)

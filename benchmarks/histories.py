@@ -1,4 +1,4 @@
-"""Random histories of tables and their companions, beside a model in plain Python.
+"""Random histories of tables and their companions, compared with a model in Python.
 
     python -m benchmarks.histories --count 2000 --seed 1
 
@@ -21,7 +21,7 @@ from tests.integration.table_histories import KINDS, Broken, History
 
 
 def main() -> int:
-    """Play histories, the kinds in turn, and say how many of what was done."""
+    """Run random histories of all kinds in turn, and print the number of operations."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,11 +1,11 @@
-"""JSON events through a real broker into bronze: ours, and two peers in the same run.
+"""Ingest JSON events from a real broker into bronze: Thermocline and two peers in the same run.
 
-Plain Structured Streaming `toTable` shares our JVM, columns and bound on a batch, so it makes the
-same number of commits. Iceberg's sink for Kafka Connect has a worker of its own, whose CPU and
-memory are what it costs, and commits every 10 s: its wall time may hold a wait of so long at the
-end. It keeps no payload, key and headers. The broker counts for nobody. All take turns, after a
-warm-up on a small topic that also shows that they land the same rows. Run it with
-`make bench-ingest`.
+Structured Streaming with `toTable` uses the same JVM, columns and batch limit as Thermocline, so it
+makes the same number of commits. Iceberg's sink for Kafka Connect runs in its own worker, whose CPU
+and memory are measured. It commits every 10 s, so its wall time may include a wait of up to 10 s at
+the end, and it keeps no payload, key or headers. The broker's cost is not counted. All contestants
+take turns, after a warm-up on a small topic that also verifies that they land the same rows. Run it
+with `make bench-ingest`.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def main() -> None:
 
 @dataclass
 class Contestant:
-    """Who lands a topic, and what it cost: of the whole tree of processes, or of one."""
+    """A contestant that lands a topic, and its costs: of the process tree, or of one process."""
 
     name: str
     table: str
@@ -107,19 +107,21 @@ class Contestant:
 
 
 def _bench(folder: Path, server: kafka.Kafka, options: argparse.Namespace) -> None:
-    small, large = (_sent(server, count, options.partitions) for count in (100_000, options.events))
+    small, large = (
+        _send_events(server, count, options.partitions) for count in (100_000, options.events)
+    )
     project = project_in(folder / "project", options)
-    with ExitStack() as opened:
-        worker = _worker(opened, folder / "sink", server, options)
+    with ExitStack() as stack:
+        worker = _worker(stack, folder / "sink", server, options)
         contestants = _contestants(project, server, worker, options)
         digests = set()
         for each in contestants:
             each.land(small)
             digests.add(_digest(project, each.table))
         assert len(digests) == 1, f"they landed different rows: {digests}"
-        bystanders = {server.pid, *(each.process for each in contestants if each.process)}
+        other_processes = {server.pid, *(each.process for each in contestants if each.process)}
         for each in contestants * options.rounds:
-            with measured(each.process, bystanders - {each.process}) as cost:
+            with measured(each.process, other_processes - {each.process}) as cost:
                 commits = each.land(large)
             rate = f"{options.events / cost.wall:,.0f} records/s, {commits} commits"
             print(f"{each.name:<22}{cost}  {rate}", file=sys.stderr)
@@ -128,11 +130,11 @@ def _bench(folder: Path, server: kafka.Kafka, options: argparse.Namespace) -> No
 
 
 def _worker(
-    opened: ExitStack, folder: Path, server: kafka.Kafka, options: argparse.Namespace
+    stack: ExitStack, folder: Path, server: kafka.Kafka, options: argparse.Namespace
 ) -> Connect | None:
-    """The worker of the second peer; without its jars there is none, and a line says so."""
+    """Start the worker of the second peer; return None and print a line if its jars are missing."""
     try:
-        return opened.enter_context(connect_sink.serve(folder, server, options.memory))
+        return stack.enter_context(connect_sink.serve(folder, server, options.memory))
     except EngineUnavailable as error:
         print(f"Without Iceberg's sink for Kafka Connect: {error.cause}", file=sys.stderr)
         return None
@@ -141,17 +143,21 @@ def _worker(
 def _contestants(
     project: Path, server: kafka.Kafka, worker: Connect | None, options: argparse.Namespace
 ) -> list[Contestant]:
-    """The peers and, last, ours."""
-    plain = Contestant("Structured Streaming", PEER, partial(_plain, project, server, options))
-    ours = Contestant("Thermocline", TARGET, partial(_ours, project, server, options))
+    """Return the peers and, last, Thermocline."""
+    streaming = Contestant(
+        "Structured Streaming", PEER, partial(_run_structured_streaming, project, server, options)
+    )
+    thermocline = Contestant(
+        "Thermocline", TARGET, partial(_run_thermocline, project, server, options)
+    )
     if worker is None:
-        return [plain, ours]
-    sink = partial(_sink, project, server, worker)
-    return [plain, Contestant("Kafka Connect sink", PEER, sink, worker.pid), ours]
+        return [streaming, thermocline]
+    sink = partial(_run_connect_sink, project, server, worker)
+    return [streaming, Contestant("Kafka Connect sink", PEER, sink, worker.pid), thermocline]
 
 
 def _digest(project: Path, table: str) -> tuple[int, int]:
-    """How many rows a table has, and a number that is the same for the same events in any order."""
+    """Return a table's row count, and a checksum that does not depend on the order of events."""
     columns = ", ".join(COLUMNS)
     found = tc.open(project).lake.spark.session.sql(
         f"select count(*), sum(cast(xxhash64({columns}) as decimal(20,0))) from lake.{table}"
@@ -160,7 +166,7 @@ def _digest(project: Path, table: str) -> tuple[int, int]:
     return int(rows), int(total)
 
 
-def _sent(server: kafka.Kafka, count: int, partitions: int) -> str:
+def _send_events(server: kafka.Kafka, count: int, partitions: int) -> str:
     topic = server.create(partitions=partitions)
     server.send(topic, events(count, partitions))
     return topic
@@ -168,7 +174,7 @@ def _sent(server: kafka.Kafka, count: int, partitions: int) -> str:
 
 def events(count: int, partitions: int) -> Iterator[kafka.Message]:
     draw = random.Random(7)
-    # Fields are drawn once for a while of events: the generator must not be what is measured.
+    # Fields are reused for many events, so that the generator is not the bottleneck.
     drawn = [_fields(draw) for _ in range(10_000)]
     for number in range(count):
         value = b'{"event_id": "EVT-%012d", %s' % (number, drawn[number % len(drawn)])
@@ -201,8 +207,8 @@ def project_in(folder: Path, options: argparse.Namespace) -> Path:
     return folder
 
 
-def _opened(project: Path, server: kafka.Kafka, topic: str, batch: int) -> Lakehouse:
-    """The project with its source on a topic, and nothing landed yet."""
+def _open_project(project: Path, server: kafka.Kafka, topic: str, batch: int) -> Lakehouse:
+    """Open the project with its source on a topic, before anything has landed."""
     shutil.rmtree(project / "lake", ignore_errors=True)
     (project / "sources" / "events.yaml").write_text(
         f"name: events\nkind: kafka\nservers: {server.servers}\ntopic: {topic}\n"
@@ -211,19 +217,23 @@ def _opened(project: Path, server: kafka.Kafka, topic: str, batch: int) -> Lakeh
     return tc.open(project)
 
 
-def _ours(project: Path, server: kafka.Kafka, options: argparse.Namespace, topic: str) -> int:
-    lakehouse = _opened(project, server, topic, options.batch)
+def _run_thermocline(
+    project: Path, server: kafka.Kafka, options: argparse.Namespace, topic: str
+) -> int:
+    lakehouse = _open_project(project, server, topic, options.batch)
     [target] = lakehouse.ingest().targets
     assert target.quarantined == 0
-    return _commits(lakehouse, TARGET, target.rows)
+    return _count_commits(lakehouse, TARGET, target.rows)
 
 
-def _plain(project: Path, server: kafka.Kafka, options: argparse.Namespace, topic: str) -> int:
-    """As Spark's guide has it: from_json, select, toTable, with a checkpoint."""
-    lakehouse = _opened(project, server, topic, options.batch)
+def _run_structured_streaming(
+    project: Path, server: kafka.Kafka, options: argparse.Namespace, topic: str
+) -> int:
+    """Run the query of Spark's guide: from_json, select, toTable, with a checkpoint."""
+    lakehouse = _open_project(project, server, topic, options.batch)
     lakehouse.lake.spark.add_jars(jars.KAFKA)
     spark = lakehouse.lake.spark.session
-    _made(lakehouse, f"{SCHEMA}, {PROVENANCE}")
+    _create_table(lakehouse, f"{SCHEMA}, {PROVENANCE}")
     checkpoint = project / "checkpoint"
     shutil.rmtree(checkpoint, ignore_errors=True)
     read = (
@@ -248,20 +258,20 @@ def _plain(project: Path, server: kafka.Kafka, options: argparse.Namespace, topi
         .toTable(f"lake.{PEER}")
     )
     query.awaitTermination()
-    return _commits(lakehouse, PEER, server.records(topic))
+    return _count_commits(lakehouse, PEER, server.records(topic))
 
 
-def _sink(project: Path, server: kafka.Kafka, worker: Connect, topic: str) -> int:
-    """As Iceberg's guide has it, into a table that is there."""
-    lakehouse = _opened(project, server, topic, 1)
-    _made(lakehouse, f"{SCHEMA}, {connect_sink.PROVENANCE}")
+def _run_connect_sink(project: Path, server: kafka.Kafka, worker: Connect, topic: str) -> int:
+    """Run Iceberg's sink as in its guide, into an existing table."""
+    lakehouse = _open_project(project, server, topic, 1)
+    _create_table(lakehouse, f"{SCHEMA}, {connect_sink.PROVENANCE}")
     connect_sink.land(worker, server, lakehouse, topic, PEER)
-    return _commits(lakehouse, PEER, server.records(topic))
+    return _count_commits(lakehouse, PEER, server.records(topic))
 
 
-def _made(lakehouse: Lakehouse, columns: str) -> None:
-    """A peer's table, empty."""
-    assert lakehouse.lake.catalog  # makes the catalog's database
+def _create_table(lakehouse: Lakehouse, columns: str) -> None:
+    """Create an empty table for a peer."""
+    assert lakehouse.lake.catalog  # creates the catalog's database
     spark = lakehouse.lake.spark.session
     spark.sql("create namespace if not exists lake.peer")
     spark.sql(
@@ -270,8 +280,8 @@ def _made(lakehouse: Lakehouse, columns: str) -> None:
     )
 
 
-def _commits(lakehouse: Lakehouse, table: str, rows: int) -> int:
-    """How many commits hold the rows; all of them must be there."""
+def _count_commits(lakehouse: Lakehouse, table: str, rows: int) -> int:
+    """Count the commits that hold the rows; assert that all rows are there."""
     state = lakehouse.lake.state(table)
     head = state.snapshot(state.head() or 0)
     assert int(head.summary["total-records"]) == rows
@@ -289,9 +299,9 @@ def _report(options: argparse.Namespace, contestants: list[Contestant]) -> None:
             f"| {each.name} | {cost.wall:.1f} | {cost.cpu:.1f} | {options.events / cost.wall:,.0f} "
             f"| {options.events / cost.cpu:,.0f} | {commits} | {cost.peak / 1e9:.2f} |"
         )
-    *peers, (ours, _) = (each.best for each in contestants)
+    *peers, (thermocline, _) = (each.best for each in contestants)
     for each, (peer, _) in zip(contestants, peers, strict=False):
-        wall, cpu = peer.wall / ours.wall, peer.cpu / ours.cpu
+        wall, cpu = peer.wall / thermocline.wall, peer.cpu / thermocline.cpu
         print(f"| ours ÷ {each.name}, in records | | | {wall:.2f} | {cpu:.2f} | | |")
 
 

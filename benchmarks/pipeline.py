@@ -1,6 +1,6 @@
 """Orders through bronze, silver and gold: ours in full, ours after a 1 % change, plain PySpark.
 
-Ours twice: with models on Spark alone, and with DuckDB for what is small (`auto`). One process,
+Ours twice: with models on Spark alone, and with DuckDB for small steps (`auto`). One process,
 one JVM, the same files and the same SQL. They take turns, so that none always has the warmer
 machine. Run it with `make bench-pipeline`.
 """
@@ -19,7 +19,7 @@ import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
 from thermocline.api import Lakehouse
 from thermocline.api.example import _load_generator
-from thermocline.transform.models import parse_query, table_references
+from thermocline.transform.models import find_table_references, parse_query
 
 SETTINGS = """
 [lake]
@@ -62,8 +62,8 @@ def main() -> None:
 def _bench(folder: Path, options: argparse.Namespace) -> None:
     for engine in ENGINES:
         warm = _project(folder / f"warm-{engine}", engine, options, orders=20_000, customers=1_000)
-        _ours(warm)
-    _plain(warm)
+        _run_ours(warm)
+    _run_plain(warm)
     _drop_plain(warm)
     projects = {
         engine: _project(folder / engine, engine, options, options.orders, options.customers)
@@ -73,18 +73,18 @@ def _bench(folder: Path, options: argparse.Namespace) -> None:
     full: dict[str, list[Cost]] = {engine: [] for engine in ENGINES}
     for _ in range(options.rounds):
         scratch = projects["spark"]
-        _forget(scratch)
-        plain.append(_said("plain PySpark, full", partial(_plain, scratch)))
+        _delete_lake(scratch)
+        plain.append(_measure("plain PySpark, full", partial(_run_plain, scratch)))
         _drop_plain(scratch)
         for engine, project in projects.items():
-            _forget(project)
-            full[engine].append(_said(f"{engine}, full", partial(_ours, project)))
+            _delete_lake(project)
+            full[engine].append(_measure(f"{engine}, full", partial(_run_ours, project)))
     change = {}
     for engine, project in projects.items():
         with _load_generator(project) as generator:
             print(generator.change(project, share=options.share), file=sys.stderr)
         name = f"{engine}, {options.share:.0%} change"
-        change[engine] = _said(name, partial(_ours, project))
+        change[engine] = _measure(name, partial(_run_ours, project))
     _report(options, _best(plain), {e: _best(costs) for e, costs in full.items()}, change)
 
 
@@ -104,7 +104,7 @@ def _project(
     return folder
 
 
-def _said(name: str, work: object) -> Cost:
+def _measure(name: str, work: object) -> Cost:
     with measured() as cost:
         work()  # type: ignore[operator]
     print(f"{name:<28}{cost}", file=sys.stderr)
@@ -116,25 +116,25 @@ def _best(costs: list[Cost]) -> Cost:
     return Cost(best.wall, best.cpu, max(cost.peak for cost in costs))
 
 
-def _ours(project: Path) -> None:
+def _run_ours(project: Path) -> None:
     lakehouse = tc.open(project)
     lakehouse.ingest()
     report = lakehouse.run()
     for step in report.steps:
         print(
-            f"  {step.table:<22}{step.seconds:7.1f} s  {step.way:<8} {step.detail} "
+            f"  {step.table:<22}{step.seconds:7.1f} s  {step.refresh_mode:<8} {step.detail} "
             f"on {step.engine}",
             file=sys.stderr,
         )
     lakehouse.lake.duck.stop()
 
 
-def _forget(project: Path) -> None:
+def _delete_lake(project: Path) -> None:
     shutil.rmtree(project / "lake", ignore_errors=True)
 
 
-def _plain(project: Path) -> None:
-    """The same tables by the same SQL, as one would write it in PySpark: read, write, no more."""
+def _run_plain(project: Path) -> None:
+    """Compute the same tables by the same SQL in plain PySpark: only read and write."""
     lakehouse = tc.open(project)
     assert lakehouse.lake.catalog  # makes the catalog's database
     spark = lakehouse.lake.spark.session
@@ -167,17 +167,17 @@ def _plain_bronze(lakehouse: Lakehouse) -> None:
         rows = rows.where(f"{key} is not null").selectExpr(
             "*", "current_timestamp() as _ingested_at"
         )
-        _create(rows, contract.name, contract)
+        _write_table(rows, contract.name, contract)
 
 
 def _plain_models(lakehouse: Lakehouse) -> None:
-    from thermocline.transform import graph
+    from thermocline.transform import model_graph
 
     spark = lakehouse.lake.spark.session
-    for model in graph.ordered(lakehouse.models):
+    for model in model_graph.sort_models(lakehouse.models):
         if model.is_sql:
             query = parse_query(model.text)
-            for reference in table_references(query):
+            for reference in find_table_references(query):
                 if not reference.alias:
                     reference.set("alias", reference.name)
                 reference.set("this", reference.name)
@@ -190,11 +190,13 @@ def _plain_models(lakehouse: Lakehouse) -> None:
                 for n, r in model.reads.items()
             }
             rows = model.function()(**frames)
-        _create(_current(rows, model.contract, spark), model.contract.name, model.contract)
+        _write_table(
+            _apply_write_mode(rows, model.contract, spark), model.contract.name, model.contract
+        )
 
 
-def _current(rows: object, contract: object, spark: object) -> object:
-    """What the write mode comes to in a first load: the newest row of a key, or its spans."""
+def _apply_write_mode(rows: object, contract: object, spark: object) -> object:
+    """Return a first load's result of the write mode: the newest row per key, or its versions."""
     if not contract.order_by:  # type: ignore[attr-defined]
         return rows
     view = f"plain_{contract.name}"  # type: ignore[attr-defined]
@@ -211,7 +213,7 @@ def _current(rows: object, contract: object, spark: object) -> object:
     return spark.sql(LATEST.format(key=key, order=order, view=view, live=live))  # type: ignore[attr-defined]
 
 
-def _create(rows: object, name: str, contract: object) -> None:
+def _write_table(rows: object, name: str, contract: object) -> None:
     from pyspark.sql import functions as F
     from pyspark.sql.functions import partitioning
 

@@ -1,4 +1,4 @@
-"""Random histories of tables, of which few manifests are opened, beside all of them opened.
+"""Random table histories: compare reads with pruned manifests to reads of all manifests.
 
     python -m benchmarks.pruning --count 500 --seed 1 [--steps 40]
 
@@ -23,7 +23,7 @@ from thermocline.lake import Lake
 
 
 def main() -> int:
-    """Play histories and say how many were read differently."""
+    """Run random histories and print how many were read differently."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,10 +1,10 @@
-"""TPC-DS over Trino's protocol: which texts are answered, and whether as a real Trino answers them.
+"""TPC-DS over Trino's protocol: compare our answers with those of a real Trino.
 
     python -m benchmarks.tpcds --scale 0.01 --texts FOLDER
 
-Data come from DuckDB's own extension, and so do the 99 texts unless a folder names others, one a
-file (`${database}.${schema}.` before a table is left out). It fails when an answer differs from the
-real Trino's, which reads the same lake.
+The data and the 99 queries come from DuckDB's extension; a folder may provide other queries, one
+per file (`${database}.${schema}.` before a table is removed). It fails when an answer differs from
+that of the real Trino, which reads the same lake.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ max_seconds = 120
 
 
 def build(project: Path, scale: float) -> dict[str, str]:
-    """Make a lake with all tables; gives the extension's own texts."""
+    """Create a lake with all tables, and return the extension's queries."""
     source = duckdb.connect()
     source.execute(f"LOAD '{find_extension('tpcds')}'")
     source.execute(f"CALL dsdgen(sf={scale})")
@@ -59,8 +59,8 @@ def build(project: Path, scale: float) -> dict[str, str]:
     return {f"q{number:02}": text for number, text in listed}
 
 
-def texts(folder: Path | None, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The queries, by name, over the tables of the schema."""
+def list_queries(folder: Path | None, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the queries, by name, over the tables of the schema."""
     found = dict(own) if folder is None else {
         path.stem: path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.sql"))
     }  # fmt: skip
@@ -68,8 +68,8 @@ def texts(folder: Path | None, own: Mapping[str, str]) -> Iterator[tuple[str, st
         yield name, text.replace("${database}.${schema}.", "").strip().rstrip(";")
 
 
-def answer(port: int, catalog: str, sql: str) -> list[list[Any]] | str:
-    """The rows, or why there are none."""
+def run_query(port: int, catalog: str, sql: str) -> list[list[Any]] | str:
+    """Return the rows, or the error's text."""
     connection = trino.dbapi.connect(
         host="127.0.0.1", port=port, user="ann", catalog=catalog, schema=SCHEMA
     )
@@ -80,8 +80,8 @@ def answer(port: int, catalog: str, sql: str) -> list[list[Any]] | str:
     return found
 
 
-def same(ours: list[list[Any]], theirs: list[list[Any]]) -> bool:
-    """Whether two answers hold the same rows; their order may be open, fractions may be rough."""
+def have_same_rows(ours: list[list[Any]], theirs: list[list[Any]]) -> bool:
+    """Return whether two answers have the same rows, in any order, with approximate fractions."""
     if len(ours) != len(theirs):
         return False
     pairs = zip(sorted(ours, key=_sortable), sorted(theirs, key=_sortable), strict=True)
@@ -103,27 +103,27 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def main() -> int:
-    """Ask both, and compare."""
+    """Query both, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--texts", type=Path, help="a folder of texts instead of DuckDB's")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if missing := real.missing():
         print(missing)
         return 1
     print(machine())
     with tempfile.TemporaryDirectory(prefix="tpcds-") as folder:
         project = Path(folder) / "lake"
-        own = build(project, given.scale)
+        own = build(project, arguments.scale)
         settings = tc.open(project).settings
         trino_folder = Path(folder) / "trino"
         trino_folder.mkdir()
         with serving.started(project) as ours, real.serve(trino_folder, settings) as theirs:
             port = int(theirs.url.rpartition(":")[2])
             answered = refused = different = failed = 0
-            for name, sql in texts(given.texts, own):
-                found = answer(ours.port, "lake", sql)
-                expected = answer(port, theirs.catalog, sql)
+            for name, sql in list_queries(arguments.list_queries, own):
+                found = run_query(ours.port, "lake", sql)
+                expected = run_query(port, theirs.catalog, sql)
                 if isinstance(expected, str):
                     failed += isinstance(found, str)
                     different += not isinstance(found, str)
@@ -131,7 +131,7 @@ def main() -> int:
                 elif isinstance(found, str):
                     refused += 1
                     print(f"{name}  refused: {found}")
-                elif not same(found, expected):
+                elif not have_same_rows(found, expected):
                     different += 1
                     print(f"{name}  different: {found[:2]} and {expected[:2]}")
                 else:

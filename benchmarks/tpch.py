@@ -1,4 +1,4 @@
-"""TPC-H as models of a lakehouse: each of its 22 queries on DuckDB and on Spark, row by row alike.
+"""TPC-H as models of a lakehouse: its 22 queries on DuckDB and on Spark, compared row by row.
 
 Run it with `make bench-tpch`. Data and queries come from DuckDB's own extension.
 """
@@ -26,7 +26,7 @@ import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
 from thermocline.engine.duck import find_extension
 from thermocline.lake import Lake
-from thermocline.transform.models import table_references
+from thermocline.transform.models import find_table_references
 
 ENGINES = ("duckdb", "spark")
 SETTINGS = """\
@@ -47,8 +47,8 @@ TYPES = {
 
 
 @dataclass(frozen=True)
-class Question:
-    """One of the queries, its columns with their types, and what it cost where."""
+class BenchmarkQuery:
+    """One of the queries, its columns with their types, and its cost on each engine."""
 
     number: int
     sql: str
@@ -61,8 +61,8 @@ class Question:
         return f"gold.q{self.number:02}"
 
 
-def build(project: Path, scale: float) -> list[Question]:
-    """A lake with the eight tables, and a model with its contract for each query."""
+def build(project: Path, scale: float) -> list[BenchmarkQuery]:
+    """Create a lake with the eight tables, and a model with a contract for each query."""
     source = duckdb.connect(config={"memory_limit": "4GB"})
     source.execute(f"LOAD '{find_extension('tpch')}'")
     source.execute(f"CALL dbgen(sf={scale})")
@@ -72,15 +72,15 @@ def build(project: Path, scale: float) -> list[Question]:
     lake.catalog.create_namespace("bronze")
     tables = [name for (name,) in source.execute("SHOW TABLES").fetchall()]
     for name in tables:
-        columns = _columns(source, f"FROM {name}")
-        _contract(project, f"bronze.{name}", columns, write="append")
-        _copy(source, lake, name)
+        columns = _describe(source, f"FROM {name}")
+        _write_contract(project, f"bronze.{name}", columns, write="append")
+        _copy_table(source, lake, name)
     questions = []
     for number, text in source.execute("SELECT query_nr, query FROM tpch_queries()").fetchall():
-        query = _rounded(source, _named(text.strip().rstrip(";")))
-        columns = _columns(source, query.sql("duckdb"))
-        question = Question(number, _in_lake(query), columns, {})
-        _contract(project, question.table, question.columns, write="replace")
+        query = _round_doubles(source, _name_columns(text.strip().rstrip(";")))
+        columns = _describe(source, query.sql("duckdb"))
+        question = BenchmarkQuery(number, _render(query), columns, {})
+        _write_contract(project, question.table, question.columns, write="replace")
         model = project / "models" / f"{question.table.replace('.', '/')}.sql"
         model.parent.mkdir(parents=True, exist_ok=True)
         model.write_text(question.sql)
@@ -88,12 +88,12 @@ def build(project: Path, scale: float) -> list[Question]:
     return questions
 
 
-def _columns(source: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
+def _describe(source: duckdb.DuckDBPyConnection, query: str) -> dict[str, str]:
     described = source.execute(f"DESCRIBE {query}").fetchall()
     return {name: TYPES.get(kind) or kind.lower().replace(" ", "") for name, kind, *_ in described}
 
 
-def _contract(project: Path, table: str, columns: Mapping[str, str], write: str) -> None:
+def _write_contract(project: Path, table: str, columns: Mapping[str, str], write: str) -> None:
     layer, _, name = table.partition(".")
     properties = [{"name": column, "physicalType": kind} for column, kind in columns.items()]
     contract = {
@@ -106,8 +106,8 @@ def _contract(project: Path, table: str, columns: Mapping[str, str], write: str)
     path.write_text(yaml.safe_dump(contract, sort_keys=False))
 
 
-def _copy(source: duckdb.DuckDBPyConnection, lake: Lake, name: str) -> None:
-    """The table as Iceberg, some million rows a commit."""
+def _copy_table(source: duckdb.DuckDBPyConnection, lake: Lake, name: str) -> None:
+    """Copy a table to Iceberg, a million rows per commit."""
     reader = source.execute(f"FROM {name}").to_arrow_reader(1_000_000)
     table = None
     for batch in reader:
@@ -117,8 +117,8 @@ def _copy(source: duckdb.DuckDBPyConnection, lake: Lake, name: str) -> None:
         table.append(rows)
 
 
-def _named(text: str) -> exp.Query:
-    """A query whose every column has a name that a table's may have."""
+def _name_columns(text: str) -> exp.Query:
+    """Parse a query, and give every column a valid name."""
     parsed = sqlglot.parse_one(text, dialect="duckdb")
     assert isinstance(parsed, exp.Query)
     for number, column in enumerate(parsed.selects, start=1):
@@ -127,32 +127,34 @@ def _named(text: str) -> exp.Query:
     return parsed
 
 
-def _rounded(source: duckdb.DuckDBPyConnection, query: exp.Query) -> exp.Query:
-    """The query with averages and ratios to the cent, as the benchmark's own answers have them.
+def _round_doubles(source: duckdb.DuckDBPyConnection, query: exp.Query) -> exp.Query:
+    """Round averages and ratios to the cent, as in the benchmark's reference answers.
 
-    Beyond that engines differ by what they take an average of decimals to be.
+    In further digits engines differ, because they type an average of decimals differently.
     """
-    kinds = _columns(source, query.sql("duckdb"))
+    kinds = _describe(source, query.sql("duckdb"))
     if "double" not in kinds.values():
         return query
-    asked = [
+    arguments = [
         f"cast(round({name}, 2) as decimal(18, 2)) as {name}" if kind == "double" else name
         for name, kind in kinds.items()
     ]
-    return exp.select(*asked, dialect="duckdb").from_(query.subquery("answered"))
+    return exp.select(*arguments, dialect="duckdb").from_(query.subquery("answered"))
 
 
-def _in_lake(query: exp.Query) -> str:
-    """The query over the lake's tables."""
-    for reference in table_references(query):
+def _render(query: exp.Query) -> str:
+    """Render the query over the lake's tables."""
+    for reference in find_table_references(query):
         reference.set("db", exp.to_identifier("bronze"))
         if not reference.alias:
             reference.set("alias", exp.TableAlias(this=exp.to_identifier(reference.name)))
     return query.sql("duckdb", pretty=True)
 
 
-def ask(project: Path, engine: str, questions: list[Question]) -> dict[str, list[Any]]:
-    """Run every model on an engine; the rows of each."""
+def run_queries(
+    project: Path, engine: str, questions: list[BenchmarkQuery]
+) -> dict[str, list[Any]]:
+    """Run every model on an engine, and return its rows."""
     (project / "thermocline.toml").write_text(SETTINGS.format(engine=engine))
     house = tc.open(project)
     if engine == "spark":
@@ -163,40 +165,40 @@ def ask(project: Path, engine: str, questions: list[Question]) -> dict[str, list
             with measured() as cost:
                 report = house.run([question.table], full_refresh=True)
             question.costs[engine] = cost
-            found[question.table] = _rows(house, question, report.steps[0].snapshot)
+            found[question.table] = _read_rows(house, question, report.steps[0].snapshot)
     finally:
         house.close()
     return found
 
 
-def _rows(house: tc.Lakehouse, question: Question, snapshot: int) -> list[Any]:
+def _read_rows(house: tc.Lakehouse, question: BenchmarkQuery, snapshot: int) -> list[Any]:
     scan = house.lake.iceberg(question.table).scan(snapshot_id=snapshot)
     rows = scan.to_arrow().select(list(question.columns)).to_pylist()
     return sorted(tuple(map(repr, row.values())) for row in rows)
 
 
-def compared(scale: float, folder: Path) -> tuple[list[Question], list[str]]:
-    """All queries on both engines, and the tables in which they differ."""
+def compare_engines(scale: float, folder: Path) -> tuple[list[BenchmarkQuery], list[str]]:
+    """Run all queries on both engines, and return the tables that differ."""
     questions = build(folder / "tpch", scale)
-    by_duck, by_spark = (ask(folder / "tpch", engine, questions) for engine in ENGINES)
+    by_duck, by_spark = (run_queries(folder / "tpch", engine, questions) for engine in ENGINES)
     return questions, [table for table in by_duck if by_duck[table] != by_spark[table]]
 
 
-def shown(questions: list[Question]) -> Table:
-    """What each query cost on both."""
+def build_table(questions: list[BenchmarkQuery]) -> Table:
+    """Return the table of each query's costs."""
     table = Table("query", "DuckDB s", "Spark s", "DuckDB CPU s", "Spark CPU s", "ratio of CPU")
     totals = {engine: Cost() for engine in ENGINES}
     for question in questions:
         duck, spark = (question.costs[engine] for engine in ENGINES)
-        table.add_row(f"Q{question.number}", *_figures(duck, spark))
+        table.add_row(f"Q{question.number}", *_format_costs(duck, spark))
         for engine, cost in question.costs.items():
             totals[engine].wall += cost.wall
             totals[engine].cpu += cost.cpu
-    table.add_row("all", *_figures(*totals.values()))
+    table.add_row("all", *_format_costs(*totals.values()))
     return table
 
 
-def _figures(duck: Cost, spark: Cost) -> Iterator[str]:
+def _format_costs(duck: Cost, spark: Cost) -> Iterator[str]:
     for seconds in (duck.wall, spark.wall, duck.cpu, spark.cpu):
         yield f"{seconds:.2f}"
     yield f"{spark.cpu / max(duck.cpu, 0.001):.1f}"
@@ -206,15 +208,15 @@ def main() -> int:
     """Run it; 1 when an answer differs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="thermocline-tpch-"))
     try:
-        questions, differing = compared(asked.scale, folder)
+        questions, differing = compare_engines(arguments.scale, folder)
     finally:
         shutil.rmtree(folder)
     console = Console()
-    console.print(f"TPC-H, scale factor {asked.scale:g}, {machine()}")
-    console.print(shown(questions))
+    console.print(f"TPC-H, scale factor {arguments.scale:g}, {machine()}")
+    console.print(build_table(questions))
     console.print(f"answers that differ: {', '.join(differing) or 'none'} of {len(questions)}")
     return 1 if differing else 0
 

@@ -1,12 +1,12 @@
-"""What a request between two processes of serving costs: our frames, HTTP, Arrow Flight.
+"""The cost of a request between two processes of serving: our frames, HTTP, Arrow Flight.
 
     python -m benchmarks.wire [--requests 4000]
 
-One process asks, another answers, over a Unix socket each time. The request is a JSON header of a
-kilobyte, as the router sends a query; the answer is a header and 4 KB or 1 MB of bytes. HTTP is
-uvicorn with httptools and uvloop, asked by httpx; Flight is pyarrow's `do_exchange`, whose Python
-client blocks, so each request in flight has a thread and a stream of its own, which stay open.
-Asked with one request in flight, and with sixteen.
+A client and a server process communicate over a Unix socket. The request is a JSON header of a
+kilobyte, as the router sends a query; the reply is a header and a body of 4 KB or 1 MB. HTTP is
+uvicorn with httptools and uvloop, and httpx as the client; Flight is pyarrow's `do_exchange`, whose
+Python client blocks, so each request in flight has its own thread and stream, which stay open.
+Measured with one request in flight, and with sixteen.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ IN_FLIGHT = (1, 16)
 TOKEN = "benchmark"
 QUERY = {"do": "query", "sql": "select " + ", ".join(f"column_{n}" for n in range(80)), "limit": 9}
 
-QueryRequest = Callable[[int], Awaitable[int]]
-"""Sends one request for so many bytes, returns how many came."""
+SendRequest = Callable[[int], Awaitable[int]]
+"""Sends one request for so many bytes; returns how many arrived."""
 
 
 def serve_frames(path: str) -> None:
-    """Answer frames, a thread a connection, as hot nodes do."""
+    """Answer frames with a thread per connection, as hot nodes do."""
     from thermocline.serve.wire import protocol
 
     def answer(sock: Any) -> None:
@@ -64,11 +64,11 @@ def serve_http(path: str) -> None:
             message = await receive()
             text += message.get("body", b"")
             more = message.get("more_body", False)
-        asked = json.loads(text)
-        said = json.dumps({"ok": True, "columns": asked["sql"]}).encode()
-        headers = [(b"x-header", str(len(said)).encode())]
+        request = json.loads(text)
+        reply = json.dumps({"ok": True, "columns": request["sql"]}).encode()
+        headers = [(b"x-header", str(len(reply)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": said + bytes(asked["size"])})
+        await send({"type": "http.response.body", "body": reply + bytes(request["size"])})
 
     uvicorn.run(app, uds=path, log_level="error", access_log=False, lifespan="off")
 
@@ -80,15 +80,15 @@ def serve_flight(path: str) -> None:
     class Server(flight.FlightServerBase):  # type: ignore[misc]
         def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
             for chunk in reader:
-                asked = json.loads(chunk.app_metadata.to_pybytes())
-                said = json.dumps({"ok": True, "columns": asked["sql"]}).encode()
-                writer.write_metadata(len(said).to_bytes(4) + said + bytes(asked["size"]))
+                request = json.loads(chunk.app_metadata.to_pybytes())
+                reply = json.dumps({"ok": True, "columns": request["sql"]}).encode()
+                writer.write_metadata(len(reply).to_bytes(4) + reply + bytes(request["size"]))
 
     Server(f"grpc+unix:{path}").serve()
 
 
-async def ask_frames(path: str) -> QueryRequest:
-    """One connection for all requests in flight, as the router has it."""
+async def ask_frames(path: str) -> SendRequest:
+    """Use one connection for all requests in flight, as the router does."""
     from thermocline.serve.wire import protocol
 
     channel = await protocol.Channel.open(f"unix:{path}", TOKEN)
@@ -99,8 +99,8 @@ async def ask_frames(path: str) -> QueryRequest:
     return ask
 
 
-async def ask_http(path: str) -> QueryRequest:
-    """A pool of connections that are kept open."""
+async def ask_http(path: str) -> SendRequest:
+    """Use a pool of connections that stay open."""
     import httpx
 
     client = httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=path))
@@ -114,8 +114,8 @@ async def ask_http(path: str) -> QueryRequest:
     return ask
 
 
-async def ask_flight(path: str) -> QueryRequest:
-    """A thread and a stream for each request in flight."""
+async def ask_flight(path: str) -> SendRequest:
+    """Use a thread and a stream per request in flight."""
     from pyarrow import flight
 
     client = flight.FlightClient(f"grpc+unix:{path}")
@@ -146,7 +146,7 @@ PEERS = {
 
 
 async def measure(path: str, peer: str, server: int, requests: int) -> None:
-    """Ask in all sizes and print a line for each."""
+    """Measure all sizes and print a line for each."""
     ask = await PEERS[peer][1](path)
     for name, size in SIZES.items():
         for most in IN_FLIGHT:
@@ -167,7 +167,7 @@ async def measure(path: str, peer: str, server: int, requests: int) -> None:
             )  # fmt: skip
 
 
-async def _ask_all(ask: QueryRequest, size: int, most: int, count: int) -> list[float]:
+async def _ask_all(ask: SendRequest, size: int, most: int, count: int) -> list[float]:
     left, times = iter(range(count)), []
 
     async def work() -> None:
@@ -192,9 +192,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--serve", nargs=2, metavar=("PEER", "PATH"), help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve:
-        PEERS[asked.serve[0]][0](asked.serve[1])
+    options = parser.parse_args()
+    if options.serve:
+        PEERS[options.serve[0]][0](options.serve[1])
         return
     for peer in PEERS:
         with tempfile.TemporaryDirectory() as folder:
@@ -206,7 +206,7 @@ def main() -> None:
                 while not Path(path).exists() and time.monotonic() < deadline:
                     time.sleep(0.05)
                 time.sleep(0.2)
-                asyncio.run(measure(path, peer, server.pid, asked.requests))
+                asyncio.run(measure(path, peer, server.pid, options.requests))
             finally:
                 server.kill()
                 server.wait()

@@ -1,8 +1,8 @@
-"""Orders by day, computed by DuckDB workers, by warm Spark, and by plain Spark SQL, rows alike.
+"""Orders by day on DuckDB workers, on warm Spark and in plain Spark SQL, with compared rows.
 
-First all days, then one day that got late rows. Each side has a lake of its own with the same raw
-orders. The workers go first, while there is no JVM; both Spark sides share one that has run the
-same models before. Run it with `make bench-workers`.
+First all days are computed, then one day with late rows. Each side has its own lake with the same
+raw orders. The workers run first, while there is no JVM; both Spark sides share a JVM that has run
+the same models before. Run it with `make bench-workers`.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ import thermocline as tc
 from benchmarks.measure import Cost, machine, measured
 from thermocline.engine.duck import build_snapshot_query
 from thermocline.lake.naming import new_run_id
-from thermocline.transform.models import parse_query, table_references
+from thermocline.transform.models import find_table_references, parse_query
 
-WORKERS, SPARK, PLAIN = "DuckDB workers", "Thermocline on Spark", "plain Spark SQL"
-SIDES = {"workers": WORKERS, "spark": SPARK, "plain": PLAIN}
+WORKERS, SPARK, PLAIN_SQL = "DuckDB workers", "Thermocline on Spark", "plain Spark SQL"
+SIDES = {"workers": WORKERS, "spark": SPARK, "plain": PLAIN_SQL}
 SETTINGS = """\
 [lake]
 name = "bench"
@@ -136,15 +136,15 @@ group by day, category
 }
 FIGURES = ("wall s", "CPU s", "peak GB", "worker MB")
 DAY_OF = {RAW: "ordered_at", ORDERS: "day"}
-"""By which column of a source its rows are found to be of a day."""
+"""The column of each source that determines the day of a row."""
 
 
 @dataclass(frozen=True)
 class Raw:
-    """Raw orders of some days, made anew whenever they are read, always the same.
+    """Raw orders of some days, generated on every read, always the same.
 
-    One in 50 repeats the order before it, one in 40 has a status that nobody knows. Late rows
-    are for one half newer versions of the day's orders, for the other half new orders.
+    One in 50 repeats the order before it, one in 40 has an unknown status. Half of the late rows
+    are newer versions of the day's orders, the others are new orders.
     """
 
     days: Sequence[int]
@@ -186,18 +186,18 @@ class Raw:
         """
 
 
-def project(folder: Path, engine: str, asked: argparse.Namespace) -> tc.Lakehouse:
-    """A project with contracts and models, and its tables, all empty."""
+def create_project(folder: Path, engine: str, options: argparse.Namespace) -> tc.Lakehouse:
+    """Create a project with contracts and models, and its empty tables."""
     folder.mkdir(parents=True)
     (folder / "thermocline.toml").write_text(
         SETTINGS.format(
-            engine=engine, workers=asked.workers, batch=asked.batch, memory=asked.memory
+            engine=engine, workers=options.workers, batch=options.batch, memory=options.memory
         )
     )
     for table in COLUMNS:
-        _put(folder / "contracts", table, ".odcs.yaml", _contract(table))
+        _write_file(folder / "contracts", table, ".odcs.yaml", _contract(table))
     for table, sql in MODELS.items():
-        _put(folder / "models", table, ".sql", sql)
+        _write_file(folder / "models", table, ".sql", sql)
     house = tc.open(folder)
     house.lake.ensure(house.contracts[RAW])
     return house
@@ -207,11 +207,11 @@ def _contract(table: str) -> str:
     by = {RAW: ("ordered_at", "day")}.get(table, ("day", "identity"))
     properties: list[dict[str, Any]] = []
     for name, kind in COLUMNS[table].items():
-        said: dict[str, Any] = {"name": name, "physicalType": kind}
+        column: dict[str, Any] = {"name": name, "physicalType": kind}
         if name == by[0]:
             how = [{"property": "transform", "value": by[1]}]
-            said |= {"partitioned": True, "customProperties": how}
-        properties.append(said)
+            column |= {"partitioned": True, "customProperties": how}
+        properties.append(column)
     contract = {
         "apiVersion": "v3.1.0", "kind": "DataContract", "id": f"bench.{table}", "version": "1.0.0",
         "status": "active",
@@ -223,7 +223,7 @@ def _contract(table: str) -> str:
     return yaml.safe_dump(contract, sort_keys=False)
 
 
-def _put(folder: Path, table: str, suffix: str, text: str) -> None:
+def _write_file(folder: Path, table: str, suffix: str, text: str) -> None:
     path = folder / (table.replace(".", "/") + suffix)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -232,7 +232,7 @@ def _put(folder: Path, table: str, suffix: str, text: str) -> None:
 def land(folder: Path, rows: Raw) -> None:
     """Put raw orders into bronze, in one commit.
 
-    By another process: what it takes to make them is nothing of what is measured afterwards.
+    Another process generates them, so that their cost is not part of what is measured afterwards.
     """
     maker = multiprocessing.get_context("spawn").Process(target=_land, args=(folder, rows))
     maker.start()
@@ -251,20 +251,20 @@ def _land(folder: Path, rows: Raw) -> None:
 Compute = Callable[[tc.Lakehouse, date | None], None]
 
 
-def by_workers(house: tc.Lakehouse, day: date | None) -> None:
-    """Partitions by worker processes, each with its own DuckDB."""
-    _expect(house.run(workers="partition"), "duckdb", day)
+def run_workers(house: tc.Lakehouse, day: date | None) -> None:
+    """Compute partitions in worker processes, each with its own DuckDB."""
+    _require_engine(house.run(workers="partition"), "duckdb", day)
 
 
-def by_spark(house: tc.Lakehouse, day: date | None) -> None:
-    """The same models and the same run, on Spark."""
-    _expect(house.run(), "spark", day)
+def run_spark(house: tc.Lakehouse, day: date | None) -> None:
+    """Run the same models on Spark."""
+    _require_engine(house.run(), "spark", day)
 
 
-def _expect(report: Any, engine: str, day: date | None) -> None:
-    """The figures mean what they say: this engine, and only what changed."""
+def _require_engine(report: Any, engine: str, day: date | None) -> None:
+    """Assert that this engine computed the steps, and only the changed partitions."""
     for step in report.steps:
-        took = f"{step.seconds:7.1f} s  {step.way:<8} {step.detail} on {step.engine}"
+        took = f"{step.seconds:7.1f} s  {step.refresh_mode:<8} {step.detail} on {step.engine}"
         print(f"  {step.table:<24}{took}", file=sys.stderr)
     assert [step.table for step in report.steps] == list(MODEL_TABLES), report.steps
     assert {step.engine for step in report.steps} == {engine}, report.steps
@@ -273,27 +273,27 @@ def _expect(report: Any, engine: str, day: date | None) -> None:
         assert all(each.startswith("1 partitions touched") for each in details), details
 
 
-def by_plain(house: tc.Lakehouse, day: date | None) -> None:
-    """The same SQL as INSERT OVERWRITE of the days that are in it, as one would write by hand."""
+def run_plain_sql(house: tc.Lakehouse, day: date | None) -> None:
+    """Run the same SQL as a hand-written INSERT OVERWRITE of its days."""
     spark = house.lake.spark.session
     spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     for table in MODEL_TABLES:
         house.lake.ensure(house.contracts[table])
-        spark.sql(f"insert overwrite lake.{table} {_in_spark(MODELS[table], day)}")
+        spark.sql(f"insert overwrite lake.{table} {_translate(MODELS[table], day)}")
 
 
-def _in_spark(sql: str, day: date | None) -> str:
-    """A model in Spark's words, over all rows of its source or those of a day."""
+def _translate(sql: str, day: date | None) -> str:
+    """Translate a model for Spark, over all rows of its source or those of a day."""
     query = parse_query(sql)
-    for reference in table_references(query):
+    for reference in find_table_references(query):
         table = f"{reference.db}.{reference.name}"
         reference.set("catalog", exp.to_identifier("lake"))
         if day is not None:
-            reference.replace(_of_day(reference, DAY_OF[table], day))
+            reference.replace(_select_day(reference, DAY_OF[table], day))
     return query.sql(dialect="spark")
 
 
-def _of_day(reference: exp.Table, column: str, day: date) -> exp.Subquery:
+def _select_day(reference: exp.Table, column: str, day: date) -> exp.Subquery:
     kind = "timestamp" if column == "ordered_at" else "date"
     first, following = (f"{kind} '{each}'" for each in (day, day + timedelta(days=1)))
     rows = exp.select("*").from_(reference.copy())
@@ -303,7 +303,7 @@ def _of_day(reference: exp.Table, column: str, day: date) -> exp.Subquery:
 
 @dataclass
 class Measured:
-    """What a side took for all days and for one, and what it made."""
+    """The cost of a side for all days and for one day, and its rows."""
 
     backfill: Cost = field(default_factory=Cost)
     change: Cost = field(default_factory=Cost)
@@ -313,65 +313,67 @@ class Measured:
     made: list[Any] = field(default_factory=list)
 
 
-def measure(name: str, folder: Path, asked: argparse.Namespace) -> Measured:
-    """One side from raw orders to gold, in a lake of its own."""
+def measure(name: str, folder: Path, options: argparse.Namespace) -> Measured:
+    """Measure one side from raw orders to gold, in its own lake."""
     engine, compute = {
-        WORKERS: ("duckdb", by_workers), SPARK: ("spark", by_spark), PLAIN: ("spark", by_plain),
-    }[name]  # fmt: skip
-    house = project(folder, engine, asked)
-    a_day, changed = asked.orders // asked.days, asked.days // 2
-    land(folder, Raw(range(asked.days), a_day))
+        WORKERS: ("duckdb", run_workers),
+        SPARK: ("spark", run_spark),
+        PLAIN_SQL: ("spark", run_plain_sql),
+    }[name]
+    house = create_project(folder, engine, options)
+    a_day, changed = options.orders // options.days, options.days // 2
+    land(folder, Raw(range(options.days), a_day))
     if name != WORKERS:
         house.lake.spark.sql("select 1").collect()
     found = Measured(allowed=house.settings.workers.bytes)
-    with watched(found.workers), measured() as found.backfill:
+    with record_peaks(found.workers), measured() as found.backfill:
         compute(house, None)
     print(f"{name + ', backfill':<34}{found.backfill}", file=sys.stderr)
-    found.made += content(house)
+    found.made += hash_rows(house)
     land(folder, Raw([changed], a_day, late=True))
-    with watched(found.workers), measured() as found.change:
+    with record_peaks(found.workers), measured() as found.change:
         compute(house, FIRST + timedelta(days=changed))
     print(f"{name + ', one day':<34}{found.change}", file=sys.stderr)
-    found.made += content(house)
+    found.made += hash_rows(house)
     house.lake.duck.stop()
     shutil.rmtree(folder)
     return found
 
 
 @contextmanager
-def watched(peaks: dict[int, int]) -> Iterator[None]:
-    """Note the peak of each worker process while the block runs.
+def record_peaks(peaks: dict[int, int]) -> Iterator[None]:
+    """Record the peak memory of each worker process while the block runs.
 
-    It is what the kernel says of each (VmHWM: the most that was ever resident), asked for several
-    times a second, so that only what a process grew by in its last moments may be missing.
+    The kernel reports it (VmHWM, the maximum resident memory). It is sampled several times a
+    second, so that only the growth of a process in its last moments may be missing.
     """
     done = threading.Event()
 
-    def look() -> None:
+    def poll() -> None:
         while not done.wait(0.2):
             for child in psutil.Process().children():
                 with suppress(psutil.Error, OSError):
                     if "thermocline.transform.workers" in child.cmdline():
-                        peaks[child.pid] = max(peaks.get(child.pid, 0), _most_resident(child.pid))
+                        peaks[child.pid] = max(peaks.get(child.pid, 0), _read_peak(child.pid))
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
     try:
         yield
     finally:
         done.set()
-        watcher.join()
+        thread.join()
 
 
-def _most_resident(pid: int) -> int:
+def _read_peak(pid: int) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     return 0  # it has just ended
 
 
-def content(house: tc.Lakehouse) -> list[Any]:
-    """Each table day by day: how many rows, and a sum over hashes of all their columns."""
+def hash_rows(house: tc.Lakehouse) -> list[Any]:
+    """Return the row count and a sum of row hashes of each table and day."""
     found: list[Any] = []
     with house.lake.duck.connect() as connection:
         for table in MODEL_TABLES:
@@ -385,19 +387,19 @@ def content(house: tc.Lakehouse) -> list[Any]:
     return found
 
 
-def warm_up(folder: Path, asked: argparse.Namespace) -> None:
-    """Start the JVM and have it run, for both sides that use it, what it will run again."""
-    few = argparse.Namespace(**{**vars(asked), "orders": 20_000, "days": 4})
+def warm_up(folder: Path, options: argparse.Namespace) -> None:
+    """Start the JVM and run both Spark sides once, on few rows."""
+    few = argparse.Namespace(**{**vars(options), "orders": 20_000, "days": 4})
     print("warming up", file=sys.stderr)
-    for name in (SPARK, PLAIN):
+    for name in (SPARK, PLAIN_SQL):
         measure(name, folder / f"warm-{name.split()[0]}", few)
 
 
-# What comes of it
+# The results
 
 
-def best(rounds: Sequence[Measured]) -> Measured:
-    """The round of least CPU for all days and that for one; peaks and rows are of all rounds."""
+def select_best(rounds: Sequence[Measured]) -> Measured:
+    """Return the least-CPU rounds for all days and for one; peaks and rows of all rounds."""
 
     def least(costs: Sequence[Cost]) -> Cost:
         chosen = min(costs, key=lambda cost: cost.cpu)
@@ -414,8 +416,8 @@ def best(rounds: Sequence[Measured]) -> Measured:
     )
 
 
-def shown(found: Mapping[str, Measured]) -> Table:
-    """What each side took."""
+def build_table(found: Mapping[str, Measured]) -> Table:
+    """Return the table of each side's costs."""
     table = Table("", *(Column(each, justify="right") for each in FIGURES))
     for name, each in found.items():
         most = f"{max(each.workers.values()) / 1e6:.0f}" if each.workers else ""
@@ -428,27 +430,27 @@ def _figures(cost: Cost) -> tuple[str, str, str]:
     return f"{cost.wall:.1f}", f"{cost.cpu:.1f}", f"{cost.peak / 1e9:.2f}"
 
 
-def goals(found: Mapping[str, Measured], days: int) -> Iterator[tuple[bool, str]]:
-    """Each goal: whether it is met, and by what."""
+def check_goals(found: Mapping[str, Measured], days: int) -> Iterator[tuple[bool, str]]:
+    """Yield for each goal whether it is met, and the measured values."""
     ours = found.get(WORKERS)
-    for name in (SPARK, PLAIN):
+    for name in (SPARK, PLAIN_SQL):
         if ours is not None and name in found:
             all_days = found[name].backfill.cpu / ours.backfill.cpu
             one = found[name].change.cpu / ours.change.cpu
-            told = f"{name} ÷ workers, CPU: {all_days:.1f} for all days, {one:.1f} for one"
-            yield all_days >= 5, f"{told} (wanted: 5 for all days)"
+            summary = f"{name} ÷ workers, CPU: {all_days:.1f} for all days, {one:.1f} for one"
+            yield all_days >= 5, f"{summary} (goal: 5 for all days)"
     made = [each.made for each in found.values()]
-    told = f"same rows on {len(made)} sides, by count and sum of hashes a day, before and after"
-    yield all(made) and all(each == made[0] for each in made), told
+    summary = f"same rows on {len(made)} sides, by count and sum of hashes a day, before and after"
+    yield all(made) and all(each == made[0] for each in made), summary
     if ours is None:
         return
     most = max(ours.workers.values(), default=0)
-    told = f"{len(ours.workers)} worker processes, the largest {most / 1e6:.0f} MB resident"
-    yield 0 < most <= ours.allowed, f"{told} of {ours.allowed / 1e6:.0f} MB (VmHWM, sampled)"
+    summary = f"{len(ours.workers)} worker processes, the largest {most / 1e6:.0f} MB resident"
+    yield 0 < most <= ours.allowed, f"{summary} of {ours.allowed / 1e6:.0f} MB (VmHWM, sampled)"
     share = ours.change.cpu / ours.backfill.cpu
-    told = f"one day ÷ all days, CPU: {share:.4f}, which is {share * days:.1f}/{days}; "
+    summary = f"one day ÷ all days, CPU: {share:.4f}, which is {share * days:.1f}/{days}; "
     wall = ours.change.wall / ours.backfill.wall
-    yield share <= 2 / days, f"{told}wall: {wall:.4f} (wanted: about 1/{days}, at most 2/{days})"
+    yield share <= 2 / days, f"{summary}wall: {wall:.4f} (goal: about 1/{days}, at most 2/{days})"
 
 
 def main() -> int:
@@ -461,34 +463,36 @@ def main() -> int:
     parser.add_argument("--memory", default="1GB", help="of each worker")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    asked = parser.parse_args()
+    options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="thermocline-workers-"))
-    rounds: dict[str, list[Measured]] = {SIDES[side]: [] for side in SIDES if side in asked.sides}
+    rounds: dict[str, list[Measured]] = {SIDES[side]: [] for side in SIDES if side in options.sides}
     try:
-        for number in range(asked.rounds if WORKERS in rounds else 0):
-            rounds[WORKERS].append(measure(WORKERS, folder / f"workers-{number}", asked))
-        warmed = [name for name in (SPARK, PLAIN) if name in rounds]
+        for number in range(options.rounds if WORKERS in rounds else 0):
+            rounds[WORKERS].append(measure(WORKERS, folder / f"workers-{number}", options))
+        warmed = [name for name in (SPARK, PLAIN_SQL) if name in rounds]
         if warmed:
-            warm_up(folder, asked)
-        for number in range(asked.rounds):
+            warm_up(folder, options)
+        for number in range(options.rounds):
             for name in warmed:
                 place = folder / f"{name.split()[0]}-{number}"
-                rounds[name].append(measure(name, place, asked))
+                rounds[name].append(measure(name, place, options))
     finally:
         shutil.rmtree(folder)
-    found = {name: best(each) for name, each in rounds.items()}
-    return _report(found, asked)
+    found = {name: select_best(each) for name, each in rounds.items()}
+    return _report(found, options)
 
 
-def _report(found: Mapping[str, Measured], asked: argparse.Namespace) -> int:
+def _report(found: Mapping[str, Measured], options: argparse.Namespace) -> int:
     console = Console()
     console.print(
-        f"{asked.orders:,} orders of {asked.days} days, {asked.workers} workers, "
+        f"{options.orders:,} orders of {options.days} days, {options.workers} workers, "
         f"{datetime.now(UTC):%Y-%m-%d}, {machine()}"
     )
-    console.print(shown(found))
-    for met, told in goals(found, asked.days):
-        console.print(f"{'met    ' if met else 'not met'}  {told}", highlight=False, soft_wrap=True)
+    console.print(build_table(found))
+    for met, summary in check_goals(found, options.days):
+        console.print(
+            f"{'met    ' if met else 'not met'}  {summary}", highlight=False, soft_wrap=True
+        )
     made = [each.made for each in found.values()]
     return 0 if all(each == made[0] for each in made) else 1
 

@@ -1,4 +1,4 @@
-"""Fixtures that all tests share: one Spark session a process, a fresh embedded lake a test."""
+"""Fixtures of all tests: one Spark session per process, a new embedded lake per test."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from hypothesis import settings
 from tests import durations
 
-# What was green yesterday is green today: the same examples in every run. `make soak` looks for
-# new ones, and what it finds becomes an explicit example.
+# Every run uses the same examples, so results are reproducible. `make soak` searches new ones; a
+# failing one becomes an explicit example.
 settings.register_profile("fixed", derandomize=True)
 settings.register_profile("soak", max_examples=2_000, print_blob=True)
 settings.load_profile("soak" if os.environ.get("SOAK") else "fixed")
 
 pytest_plugins = ["tests.servers.fixtures"]
 
-# Of the JVMs here none lives long enough to gain from compiling well: Spark's took 48 CPU seconds
-# instead of 78 for a few dozen small statements. Compiled so, they have room for 48 MB of code
-# unless told otherwise, and what finds no room is interpreted.
+# No JVM here lives long enough to profit from the optimizing compiler: without it, Spark used 48
+# CPU seconds instead of 78 for a few dozen small statements. The code cache then defaults to 48
+# MB, and code that does not fit is interpreted.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 
 if TYPE_CHECKING:
@@ -39,28 +39,28 @@ master = "local[2]"
 memory = "{MEMORY}"
 shuffle_partitions = 2
 """
-"""Of every lake whose Spark runs in the process of the tests: the first starts the JVM for all."""
+"""Settings of every lake whose Spark runs in the test process: the first starts the shared JVM."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option by which `make durations` measures."""
+    """Add the option of `make durations`."""
     parser.addoption("--refresh-durations", action="store_true", help="keep how long files took")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure in the process that hears of all tests."""
+    """Measure durations in the process that receives all reports."""
     if config.getoption("--refresh-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(durations.Measured())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in the order in which processes take them."""
+    """Order test files for the processes."""
     items[:] = durations.ordered(items)
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """An empty project with the embedded default: SQLite catalog, local files."""
+    """Return an empty project with the defaults: SQLite catalog, local files."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "thermocline.toml").write_text(SETTINGS)
@@ -69,7 +69,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def lake(project: Path) -> Iterator[Lake]:
-    """A fresh embedded lake. Its Spark session, if asked for, lives in this process's one JVM."""
+    """Return a new embedded lake. Its Spark session uses the JVM of this process."""
     from thermocline.config import load_settings
     from thermocline.lake import Lake
 
@@ -83,13 +83,13 @@ def lake(project: Path) -> Iterator[Lake]:
 
 @pytest.fixture
 def spark(lake: Lake) -> SparkSession:
-    """The lake's Spark session."""
+    """Return the lake's Spark session."""
     return lake.spark.session
 
 
 @pytest.fixture
 def call_to_an_ended_jvm() -> Callable[[], None]:
-    """What fails as every call to Java does once the JVM is gone."""
+    """Return a function that fails like any call to Java after the JVM died."""
     from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
     from tests.servers.process import free_port
 
@@ -99,5 +99,5 @@ def call_to_an_ended_jvm() -> Callable[[], None]:
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment without settings of ours, so that tests don't depend on who runs them."""
+    """Return the environment without Thermocline's settings, so that tests do not depend on it."""
     return {k: v for k, v in os.environ.items() if not k.startswith("THERMOCLINE_")}

@@ -1,4 +1,4 @@
-"""How long each file of tests takes, so that two processes that take whole files end together.
+"""Durations of test files, so that two processes that run whole files finish together.
 
 `make durations` measures; the result is kept in `durations.json`. A file that is not in it counts
 by its number of tests.
@@ -15,11 +15,11 @@ import pytest
 HERE = Path(__file__).parent
 FILE = HERE / "durations.json"
 A_TEST = 0.5
-"""Seconds of a test that was never measured."""
+"""Assumed seconds of a test that was never measured."""
 
 
 def ordered(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Tests in whole files, the longest first, so that in the end no process works alone."""
+    """Order tests by file, the longest first, so that the processes finish together."""
     known: dict[str, float] = json.loads(FILE.read_text()) if FILE.is_file() else {}
     tests = Counter(item.path for item in items)
 
@@ -30,13 +30,13 @@ def ordered(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 class Measured:
-    """Adds up the reports of a run by file, and keeps them when all of it was run."""
+    """Sums the durations of a run by file, and stores them after a complete run."""
 
     def __init__(self) -> None:
         self._seconds: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test's setup, call or teardown to its file."""
+        """Add a test's setup, call or teardown to its file."""
         file = report.nodeid.partition("::")[0].removeprefix(f"{HERE.name}/")
         self._seconds[file] += report.duration
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Finds the Java that Spark will run on; installs the distribution's where that is allowed.
+# Find the Java that runs Spark, or install the distribution's package if permitted.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The product's own search, so that what is found here is what is used later. Prints two lines
-# for a person when there is none.
+# Use the product's own search, so that the same Java is used later. Prints the cause and the next
+# step if there is none.
 find_java() {
     .venv/bin/python - <<'PYTHON'
 import sys
@@ -13,7 +13,7 @@ from thermocline.engine import java
 from thermocline.errors import EngineUnavailable
 
 try:
-    java.find()
+    java.find_java()
 except EngineUnavailable as error:
     sys.exit(str(error))
 PYTHON

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Makes .venv with exactly the dependencies of requirements.lock, and Thermocline itself in it.
+# Create .venv with exactly the dependencies of requirements.lock, and install Thermocline in it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf '==> %s\n' "$*"; }
 stop() { printf '%s\n  %s\n' "$1" "$2" >&2; exit 1; }
 
-# The first Python that is new enough. PYTHON overrides.
+# Print the first Python that is new enough. PYTHON overrides.
 find_python() {
     local candidate
     for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
@@ -19,7 +19,7 @@ find_python() {
     return 1
 }
 
-# Debian and Ubuntu keep the venv module in a package of its own.
+# Debian and Ubuntu have the venv module in a separate package.
 make_venv() {
     "$1" -m venv --clear .venv >/dev/null 2>&1 && return
     local package
@@ -35,7 +35,7 @@ make_venv() {
     fi
 }
 
-# One line that moves on a terminal; every tenth package elsewhere.
+# Show a live line on a terminal, and every tenth package otherwise.
 progress() {
     local total word name rest n=0
     total=$(grep -c '^[a-z0-9].*==' requirements.lock)
@@ -59,7 +59,7 @@ progress() {
 
 if command -v uv >/dev/null; then
     if ! .venv/bin/python -c '' 2>/dev/null; then
-        say "Making .venv"
+        say "Creating .venv"
         uv venv --quiet --clear --python '>=3.11' .venv
     fi
     say "Installing the pinned dependencies"
@@ -70,11 +70,11 @@ else
         python=$(find_python) ||
             stop "Python 3.11 or newer was not found." \
                 "Install it: sudo apt-get install python3 python3-venv, or set PYTHON to its path."
-        say "Making .venv with $("$python" --version)"
+        say "Creating .venv with $("$python" --version)"
         make_venv "$python"
     fi
     say "Installing the pinned dependencies (half a gigabyte, most of it Spark)"
-    # Spark comes as a source archive; older pips would install it in a way that is on its way out.
+    # Spark is a source archive; older versions of pip would install it in a deprecated way.
     export PIP_USE_PEP517=1
     pip=(.venv/bin/python -m pip --disable-pip-version-check install)
     "${pip[@]}" --require-hashes --requirement requirements.lock | progress

@@ -1,8 +1,8 @@
-"""Three callers send the worst queries while two look at dashboards, which must hardly notice.
+"""Three callers send the most expensive queries while two use dashboards, which must stay fast.
 
-Reported are the dashboards' p50 and p95 before and during the attack, how many of their questions
-failed, what became of the attackers' queries, and the most memory that the router had. It fails
-when the p95 more than triples or any of the others' questions fails.
+Reports the dashboards' p50 and p95 before and during the attack, how many of their queries failed,
+the outcomes of the attackers' queries, and the router's peak memory. Fails when the p95 more than
+triples or any query of the dashboards fails.
 """
 
 from __future__ import annotations
@@ -56,28 +56,28 @@ ORDERS = Schema(
 CUSTOMERS = Schema(NestedField(1, "customer_id", LongType()), NestedField(2, "city", StringType()))
 ROWS, CUSTOMER_COUNT = 200_000, 1_000
 ATTACKERS, OTHERS, CONNECTIONS, SLOW_READERS = 3, 2, 4, 4
-MOST_SLOWER = 3.0
+MAX_SLOWDOWN = 3.0
 
 
 @dataclass
-class Seen:
-    """What came of some callers' queries."""
+class CallerStats:
+    """Latencies and outcomes of some callers' queries."""
 
     seconds: list[float] = field(default_factory=list)
     ends: Counter[str] = field(default_factory=Counter)
 
     def percentile(self, share: float) -> float:
-        """Return it in milliseconds."""
+        """Return the percentile in milliseconds."""
         return float(np.percentile(self.seconds, share) * 1000) if self.seconds else 0.0
 
     @property
     def failed(self) -> int:
-        """How many were not answered."""
+        """How many queries were not answered."""
         return sum(number for end, number in self.ends.items() if end != "200")
 
 
 def build(project: Path) -> None:
-    """Make a lake of some days of orders."""
+    """Build a lake with ten days of orders."""
     project.mkdir(parents=True)
     (project / "thermocline.toml").write_text(SETTINGS)
     lake = Lake(load_settings(project, environ={}))
@@ -104,14 +104,14 @@ def build(project: Path) -> None:
 
 
 def thermo(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command of ours to its end."""
+    """Run a `thermo` command."""
     command = [sys.executable, "-m", "thermocline.cli.main", *arguments]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
 
 
 @contextlib.contextmanager
 def served(project: Path) -> Iterator[tuple[str, int]]:
-    """Serve the lake; its address and the router's process."""
+    """Serve the lake; yield its URL and the router's process id."""
     command = [sys.executable, "-m", "thermocline.cli.main", "serve", "--port", "0", "--json"]
     process = subprocess.Popen(
         command, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -127,8 +127,8 @@ def served(project: Path) -> Iterator[tuple[str, int]]:
         process.wait(30)
 
 
-async def ask(url: str, token: str, sql: str, seen: Seen, seconds: float = 40) -> None:
-    """Ask once, and note what came of it."""
+async def ask(url: str, token: str, sql: str, seen: CallerStats, seconds: float = 40) -> None:
+    """Send one query and record its outcome."""
     began = time.perf_counter()
     try:
         async with httpx.AsyncClient(timeout=seconds) as client:
@@ -145,8 +145,10 @@ async def ask(url: str, token: str, sql: str, seen: Seen, seconds: float = 40) -
     seen.seconds.append(time.perf_counter() - began)
 
 
-async def look(url: str, token: str, until: float, seen: Seen, numbers: Iterator[int]) -> None:
-    """Look at a dashboard, again and again; a person takes a moment between two questions."""
+async def use_dashboard(
+    url: str, token: str, until: float, seen: CallerStats, numbers: Iterator[int]
+) -> None:
+    """Use a dashboard repeatedly, with a short pause between queries."""
     for sql in itertools.cycle(HOT):
         if time.perf_counter() > until:
             return
@@ -154,17 +156,19 @@ async def look(url: str, token: str, until: float, seen: Seen, numbers: Iterator
         await asyncio.sleep(0.02)
 
 
-async def attack(url: str, token: str, until: float, seen: Seen, chance: random.Random) -> None:
-    """Send the worst, as fast as they end."""
+async def attack(
+    url: str, token: str, until: float, seen: CallerStats, chance: random.Random
+) -> None:
+    """Send expensive queries back to back."""
     while time.perf_counter() < until:
         sql = chance.choice(WORST).replace("9000", str(chance.randrange(8000, 9000)))
         await ask(url, token, sql, seen)
 
 
 async def read_slowly(
-    url: str, token: str, until: float, seen: Seen, chance: random.Random
+    url: str, token: str, until: float, seen: CallerStats, chance: random.Random
 ) -> None:
-    """Ask for a large answer, and read a few kilobytes of it a second."""
+    """Request a large answer, and read a few kilobytes of it per second."""
     where = urlsplit(url)
     while time.perf_counter() < until:
         body = json.dumps({"sql": LARGE.replace("{n}", f"{chance.random():.9f}")}).encode()
@@ -183,29 +187,29 @@ async def read_slowly(
 
 
 async def watch(pid: int, until: float) -> int:
-    """The most memory that a process has in the meantime."""
-    most = 0
+    """Return the peak resident memory of a process until then."""
+    peak = 0
     while time.perf_counter() < until:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        most = max(most, pages * 4096)
+        peak = max(peak, pages * 4096)
         await asyncio.sleep(0.2)
-    return most
+    return peak
 
 
-async def course(
+async def run_attack(
     url: str, pid: int, tokens: dict[str, str], seconds: float, seed: int
-) -> tuple[Seen, Seen, Seen, Seen, int]:
-    """Look for a while in peace, then under attack."""
-    numbers, (before, during, worst, slow) = itertools.count(1), (Seen() for _ in range(4))
+) -> tuple[CallerStats, CallerStats, CallerStats, CallerStats, int]:
+    """Measure the dashboards without an attack, then under attack."""
+    numbers, (before, during, worst, slow) = itertools.count(1), (CallerStats() for _ in range(4))
 
-    def others(until: float, seen: Seen) -> list[asyncio.Task[None]]:
+    def others(until: float, seen: CallerStats) -> list[asyncio.Task[None]]:
         return [
-            asyncio.create_task(look(url, tokens[f"other{n}"], until, seen, numbers))
+            asyncio.create_task(use_dashboard(url, tokens[f"other{n}"], until, seen, numbers))
             for n in range(OTHERS)
             for _ in range(CONNECTIONS)
         ]
 
-    await asyncio.gather(*others(time.perf_counter() + 5, Seen()))
+    await asyncio.gather(*others(time.perf_counter() + 5, CallerStats()))
     await asyncio.gather(*others(time.perf_counter() + min(seconds, 20), before))
     until = time.perf_counter() + seconds
     memory = asyncio.create_task(watch(pid, until))
@@ -225,11 +229,11 @@ async def course(
 
 
 def main() -> int:
-    """Attack, report, and say whether the others fared well."""
+    """Run the attack and report; return 1 when the dashboards suffered."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.attack", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long the attack lasts")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="attack-") as folder:
         project = Path(folder) / "p"
         build(project)
@@ -242,7 +246,7 @@ def main() -> int:
         }
         with served(project) as (url, pid):
             time.sleep(8)  # until the nodes hold the tables
-            found = asyncio.run(course(url, pid, tokens, given.seconds, given.seed))
+            found = asyncio.run(run_attack(url, pid, tokens, options.seconds, options.seed))
         log = (project / ".thermocline" / "serve.log").read_text().splitlines()
     events = Counter(f"{json.loads(line)['event']}" for line in log)
     before, during, worst, slow, memory = found
@@ -254,8 +258,8 @@ def main() -> int:
     print(f"{'attackers':14}{len(worst.seconds):6} asked  {dict(worst.ends)}")
     print(f"{'slow readers':14}{dict(slow.ends)}")
     print(f"{'log':14}{dict(events)}")
-    print(f"p95 {slower:.1f} times of before; the router had {memory >> 20} MB at most")
-    return int(slower > MOST_SLOWER or during.failed > 0)
+    print(f"p95 {slower:.1f} times that before; the router's peak memory was {memory >> 20} MB")
+    return int(slower > MAX_SLOWDOWN or during.failed > 0)
 
 
 if __name__ == "__main__":

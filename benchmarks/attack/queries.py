@@ -1,21 +1,21 @@
-"""The worst that one can ask, and what others ask meanwhile."""
+"""The most expensive queries that the guard allows, and the dashboards' queries meanwhile."""
 
 from __future__ import annotations
 
 WORST = [
-    # widths and repetitions
+    # wide and repeated text
     "select length(rpad('x', 2000000000, 'y'))",
     "select format('{:999999999}', 1)",
     "select length(repeat('x', 2000000000))",
     "select length(rpad(note, least(customer_id + 900000, 999999), 'y')) from silver.orders",
     "select max(length(repeat(note, least(order_id, 9000)))) from silver.orders",
     "select len(range(1, 999999)) from silver.orders",
-    # joins without a condition, and rows without end
+    # joins without a condition, and endless rows
     "select count(*) from silver.orders a, silver.orders b where a.note < b.note",
     "select sum(a.order_id * b.order_id) from silver.orders a cross join silver.orders b",
     "select count(*) from range(100000000000) a, range(100000000000) b",
     "select sum(hash(i)) from range(100000000000) t(i)",
-    # aggregates that keep all they see
+    # aggregates that keep all values
     "select list(a.note order by a.note) from silver.orders a, range(1000)",
     "select string_agg(note || order_id, ',') from silver.orders, range(2000)",
     "select map_from_entries(list((order_id + i, note))) from silver.orders, range(500) t(i)",
@@ -36,7 +36,7 @@ WORST = [
     "select repeat(note, 50) from silver.orders limit 90000",
 ]
 LARGE = "select order_id, note, repeat('{n}', 16) as a from silver.orders limit 90000"
-"""An answer of 18 MB, a new one for each {n}."""
+"""An answer of 18 MB, a different one for each {n}."""
 HOT = [
     "select count(*) from silver.orders where ordered_at >= current_date - interval 1 day "
     "and order_id <> {n}",
@@ -47,4 +47,4 @@ HOT = [
     "select c.city, sum(o.amount) from silver.orders o join silver.customers c using (customer_id) "
     "where o.ordered_at >= current_date - interval 1 day and o.order_id <> {n} group by 1",
 ]
-"""Of a dashboard. With another {n} each time none is answered from the cache."""
+"""Queries of a dashboard. A different {n} each time avoids the result cache."""

@@ -1,1 +1,1 @@
-"""What an operation costs at N, 4N and 16N: the cost must follow the change, not the history."""
+"""Measure operations at sizes N, 4N and 16N: the cost must follow the change, not the history."""

@@ -1,4 +1,4 @@
-"""All of the measurements of growth, one after the other: `make bench-growth`.
+"""Run all growth benchmarks, one after the other: `make bench-growth`.
 
     python -m benchmarks.growth [--only commits files plan router stream] [--minutes 60]
 
@@ -19,7 +19,7 @@ PARTS = ("commits", "files", "plan", "router", "stream")
 
 
 def main() -> int:
-    """Measure what was named, each in a process of its own."""
+    """Run the selected benchmarks, each in a separate process."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--minutes", type=float, default=60.0, help="of the stream")

@@ -1,4 +1,4 @@
-"""What a batch of a stream costs after so many snapshots, and a poll of a folder of old files.
+"""Measure a stream batch after many snapshots, and a poll of a folder with many old files.
 
 The history is fabricated: one batch lands for real, and its snapshot is then written into the
 table's metadata as often as asked, each with an id, a time and a file of its own in the bookmark,
@@ -47,16 +47,16 @@ WARM, BATCHES = 5, 15
 
 @dataclass
 class Figures:
-    """What one size cost."""
+    """The cost at one size."""
 
     size: int
     cpu_ms: float = 0.0
     wall_ms: float = 0.0
     bytes: float = 0.0
-    """Of metadata, written per batch."""
+    """Bytes of metadata written per batch."""
     snapshots: int = 0
     metadata_files: int = 0
-    """Metadata files that lie there after the batches, of those that were written by them."""
+    """Metadata files of the batches that still exist afterwards."""
     memory: float = 0.0
 
 
@@ -79,7 +79,7 @@ def run(*sizes: int) -> list[Figures]:
 
 
 def run_landing(*sizes: int) -> list[list[Figures]]:
-    """Measure a folder with so many files that landed before, and print what a poll costs."""
+    """Measure and print the cost of polling a folder with many landed files."""
     first, start, idle, one = zip(*(_landing(size) for size in sizes), strict=True)
     shown = {"CPU ms": lambda f: f.cpu_ms, "wall ms": lambda f: f.wall_ms}
     _table("the first load, files", first, shown)
@@ -174,7 +174,7 @@ def _deliver(landing: Path, name: str, rows: int = ROWS) -> None:
 
 
 def _fabricate(lake: Lake, size: int) -> None:
-    """Write the newest snapshot into the table's history until there are so many of it."""
+    """Repeat the newest snapshot in the table's history up to a number of snapshots."""
     state = lake.state(TARGET)
     raw: dict[str, Any] = copy.deepcopy(dict(state.raw))
     head = state.head()
@@ -230,7 +230,7 @@ def _point(lake: Lake, state: TableState, raw: dict[str, Any]) -> None:
 
 
 def _table(title: str, found: Any, columns: dict[str, Any]) -> None:
-    """A line a figure, a column a size, and the last beside the first."""
+    """Print a row for each figure, a column for each size, and the ratio of last to first."""
     print(f"\n{title:<60}" + "".join(f"{each.size:>12,}" for each in found) + f"{'ratio':>9}")
     for name, value in columns.items():
         values = [value(each) for each in found]

@@ -1,4 +1,4 @@
-"""What it costs to overwrite one partition and to merge one key in a table of many files.
+"""Measure the overwrite of one partition and the merge of one key in a table of many files.
 
     python -m benchmarks.growth.files [--sizes 6000 25000 100000]
 
@@ -69,7 +69,7 @@ RULED = replace(
 
 
 def run(sizes: Sequence[int] = SIZES) -> None:
-    """Measure each number of files and print what grew."""
+    """Measure each number of files and print the growth."""
     found: dict[str, list[dict[str, float]]] = {}
     listed = []
     for size in sizes:
@@ -87,7 +87,7 @@ def run(sizes: Sequence[int] = SIZES) -> None:
 
 
 def _make(project: Path, size: int) -> int:
-    """The table; says how many manifests list its files."""
+    """Create the table; return how many manifests list its files."""
     (project / "thermocline.toml").write_text('[lake]\nname = "growth"\n')
     lake = _lake(project)
     lake.ensure(CONTRACT)
@@ -101,7 +101,7 @@ def _make(project: Path, size: int) -> int:
         ]
         head = table.current_snapshot()
         parent = None if head is None else head.snapshot_id
-        made = snapshot_producer.snapshot_of(table, FileChange(files, appends=True), parent, {})
+        made = snapshot_producer.write_snapshot(table, FileChange(files, appends=True), parent, {})
         atomic_commit.commit_all(table.catalog, snapshot_changes(table, made, "main", parent))
         table = lake.iceberg(TABLE)
     draft = lake.draft(new_run_id())
@@ -116,7 +116,7 @@ def _lake(project: Path) -> Lake:
 
 
 def _rows(size: int, note: str = "new") -> pa.Table:
-    """The rows of the last day, with ids above all others."""
+    """Return rows of the last day, with ids above all others."""
     ids = [size * IDS_A_FILE + number for number in range(1_000)]
     moment = datetime(LAST.year, LAST.month, LAST.day, 12, tzinfo=UTC)
     return pa.table(
@@ -129,7 +129,7 @@ def _rows(size: int, note: str = "new") -> pa.Table:
 
 
 def _file(table: Table, day: int, number: int) -> DataFile:
-    """A file as it would be listed: a thousand ids of one day."""
+    """Return the manifest entry of a file with a thousand ids of one day."""
     place = day * A_DAY + number
     ordinal = (LAST - timedelta(days=1 + day) - date(1970, 1, 1)).days
     first, micros = place * IDS_A_FILE, ordinal * 86_400_000_000
@@ -178,7 +178,7 @@ def _merge(lake: Lake) -> None:
     draft.begin(TABLE)
     row = f"SELECT {ids}::BIGINT AS id, TIMESTAMPTZ '{LAST} 13:00:00+00' AS at, 'merged' AS note"
     try:
-        merge.events(session, row, CONTRACT, draft, bookmark=None, full=False)
+        merge.write_events(session, row, CONTRACT, draft, bookmark=None, full=False)
         draft.publish()
     finally:
         session.clear()
@@ -202,7 +202,7 @@ def _check(lake: Lake) -> None:
     head, before = [snapshot.id for snapshot in state.ancestry(state.head())][:2]
     rows = state.snapshot(before).count("total-records")
     rows -= state.snapshot(before).count("total-position-deletes")
-    measures.keep(lake, RULED, state, before, rows, [0, 0, 0])
+    measures.store(lake, RULED, state, before, rows, [0, 0, 0])
     (report,) = check_tables(lake, [RULED], {TABLE: head})
     assert report.passed, report
 
@@ -243,7 +243,7 @@ def _one(what: str, project: Path) -> None:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--one", nargs=2, metavar=("WHAT", "PROJECT"), help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""What a plan costs in a lake of 60, 250 and 1,000 tables, of which nothing has changed.
+"""Measure a plan in a lake of 60, 250 and 1,000 unchanged tables.
 
     python -m benchmarks.growth.plan [--sizes 60 250 1000] [--catalogs sqlite postgres rest]
 
@@ -45,7 +45,7 @@ customProperties:
 
 
 def run(sizes: Sequence[int] = SIZES, catalogs: Sequence[str] = CATALOGS) -> None:
-    """Measure each catalog at each number of tables and print what grew."""
+    """Measure each catalog at each number of tables and print the growth."""
     for kind in catalogs:
         found: dict[str, list[dict[str, float]]] = {}
         for size in sizes:
@@ -58,7 +58,7 @@ def run(sizes: Sequence[int] = SIZES, catalogs: Sequence[str] = CATALOGS) -> Non
 
 
 def columns(costs: Sequence[dict[str, float]]) -> Iterator[str]:
-    """The cells of a line: CPU and wall with their growth, and memory."""
+    """Return the cells of a row: CPU and wall time with their growth, and memory."""
     for key, width in (("cpu", 26), ("wall", 28), ("memory", 18)):
         values = [cost[key] for cost in costs]
         yield f"{' / '.join(f'{value:,.0f}' for value in values):>{width}}"
@@ -184,7 +184,7 @@ def _in_a_process(project: Path, environ: dict[str, str], what: str) -> dict[str
 
 
 def _one(what: str, project: Path) -> None:
-    """Do one thing twice in this process and print what each time cost."""
+    """Run one operation twice in this process and print the cost of each run."""
     costs: dict[str, dict[str, float]] = {}
 
     def timed(name: str, act: Callable[[], object]) -> None:
@@ -221,7 +221,7 @@ def peak_mb() -> float:
 
 
 def main() -> None:
-    """Read the command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES))
     parser.add_argument("--catalogs", nargs="+", choices=CATALOGS, default=list(CATALOGS))

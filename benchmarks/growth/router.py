@@ -1,4 +1,4 @@
-"""What a commit costs the router of a large lake: `python -m benchmarks.growth.router`.
+"""Measure what a commit costs the router of a large lake: `python -m benchmarks.growth.router`.
 
 Four measurements, each at growing sizes side by side:
 
@@ -51,7 +51,7 @@ from benchmarks.serving.load import Client, Heard, ask
 from benchmarks.serving.report import quantile
 from thermocline.config import load_settings
 from thermocline.lake import Lake
-from thermocline.serve.fleet.fleet import Fleet, Plan
+from thermocline.serve.fleet.fleet import Fleet, FleetConfig
 from thermocline.serve.router import Router
 from thermocline.serve.values import Caller, QueryRequest
 from thermocline.serve.wire import protocol
@@ -64,7 +64,7 @@ SCHEMA = Schema(
 BY_DAY = PartitionSpec(PartitionField(2, 1000, DayTransform(), "at_day"))
 DAY = 86_400_000_000
 DAYS = 365
-"""Over how many days the files of a table lie."""
+"""Number of days that the files of a table cover."""
 PER_MANIFEST = 8_000
 FILES = (10_000, 40_000, 160_000, 640_000)
 QUERY_FILES = (1_000, 4_000, 16_000)
@@ -72,7 +72,7 @@ TABLES = (60, 250, 1_000)
 TEXTS = (125, 500, 2_000)
 COMMITS = 12
 HISTORY = 25
-"""So many snapshots the large table has at most, while texts are asked."""
+"""Maximum number of snapshots of the large table during queries."""
 SETTINGS = """\
 [lake]
 name = "growth"
@@ -88,12 +88,12 @@ verify_share = 0.0
 
 @cache
 def lake_of(project: Path) -> Lake:
-    """The lake of a project, opened once in a process."""
+    """Return the lake of a project, opened once in a process."""
     return Lake(load_settings(project, environ={}))
 
 
 def made(project: Path, *tables: str) -> Lake:
-    """A new lake with these tables, partitioned by day."""
+    """Create a lake with these tables, partitioned by day."""
     project.mkdir(parents=True)
     (project / "thermocline.toml").write_text(SETTINGS)
     lake = lake_of(project)
@@ -107,7 +107,7 @@ def made(project: Path, *tables: str) -> Lake:
 
 
 def entry(path: str, day: int, size: int = 1_000_000, rows: int = 1_000) -> DataFile:
-    """A data file of one day, as a manifest names it."""
+    """Return the manifest entry of a data file of one day."""
     low, high = (int(at).to_bytes(8, "little") for at in (day * DAY, (day + 1) * DAY - 1))
     return DataFile.from_args(
         content=DataFileContent.DATA,
@@ -122,12 +122,12 @@ def entry(path: str, day: int, size: int = 1_000_000, rows: int = 1_000) -> Data
 
 
 def today() -> int:
-    """The number of the day."""
+    """Return the number of the day."""
     return int(time.time()) // 86_400
 
 
 def fill(table: Table, count: int, file: Callable[[int], DataFile]) -> None:
-    """Append so many files, some thousands a snapshot."""
+    """Append a number of files, some thousands in each snapshot."""
     for first in range(0, count, PER_MANIFEST):
         with (
             table.refresh().transaction() as transaction,
@@ -138,7 +138,7 @@ def fill(table: Table, count: int, file: Callable[[int], DataFile]) -> None:
 
 
 def commit_named(project: Path, number: int) -> int:
-    """Append a file that is only named, to the large table; gives the snapshot."""
+    """Append a file entry without a file to the large table; return the snapshot."""
     table = lake_of(project).iceberg(LARGE)
     with (
         table.transaction() as transaction,
@@ -149,7 +149,7 @@ def commit_named(project: Path, number: int) -> int:
 
 
 def commit_rows(project: Path, number: int) -> int:
-    """Append a row to the small table; gives the snapshot."""
+    """Append a row to the small table; return the snapshot."""
     table = lake_of(project).iceberg(SMALL)
     row = {"id": number, "at": datetime.now(UTC)}
     table.append(pa.Table.from_pylist([row], schema=table.schema().as_arrow()))
@@ -167,7 +167,7 @@ def _newest(table: Table) -> int:
 
 @dataclass
 class Loop:
-    """What the event loop does: bytes of frames that came, and its longest step in CPU time."""
+    """Statistics of the event loop: received bytes, and its longest step in CPU time."""
 
     bytes: int = 0
     longest: float = 0.0
@@ -176,7 +176,7 @@ class Loop:
 
 @contextmanager
 def watched() -> Iterator[Loop]:
-    """Note every step of the event loop and every frame."""
+    """Record every step of the event loop and every frame."""
     seen = Loop()
     run, read = asyncio.Handle._run, protocol.parse_header
 
@@ -213,12 +213,12 @@ async def _seen(router: Router, table: str, snapshot: int, seconds: float = 120.
 
 @contextmanager
 def committer() -> Iterator[ProcessPoolExecutor]:
-    """A process that commits, so that its work is not taken for the router's."""
+    """A separate process that commits, so that its cost is not attributed to the router."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         yield pool
 
 
-def _keeper() -> psutil.Process:
+def _replicator() -> psutil.Process:
     (found,) = (
         each
         for each in psutil.Process().children()
@@ -236,7 +236,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 def commits(folder: Path, files: int) -> dict[str, float]:
-    """What a commit costs where a table has so many files."""
+    """Measure a commit to a table with many files."""
     project = folder / f"commits-{files}"
     table = made(project, LARGE).iceberg(LARGE)
     first = today() - DAYS
@@ -248,7 +248,7 @@ def commits(folder: Path, files: int) -> dict[str, float]:
 
 
 async def _commits(project: Path, snapshot: int) -> dict[str, float]:
-    router = Router(Fleet(Plan(project, nodes=0, direct=1, spark=False)))
+    router = Router(Fleet(FleetConfig(project, nodes=0, direct=1, spark=False)))
     loop = asyncio.get_running_loop()
     steps, sizes, walls = [], [], []
     with watched() as seen, committer() as pool:
@@ -259,7 +259,7 @@ async def _commits(project: Path, snapshot: int) -> dict[str, float]:
             first = time.perf_counter() - began
             await loop.run_in_executor(pool, commit_named, project, -1)
             await asyncio.sleep(1.5)
-            spent, keeper = seen.cpu, _cpu(_keeper())
+            spent, replicator = seen.cpu, _cpu(_replicator())
             for number in range(COMMITS):
                 seen.longest, seen.bytes = 0.0, 0
                 newest = await loop.run_in_executor(pool, commit_named, project, number)
@@ -273,16 +273,16 @@ async def _commits(project: Path, snapshot: int) -> dict[str, float]:
                 "longest step CPU ms": 1000 * statistics.median(steps),
                 "bytes per commit": statistics.median(sizes),
                 "router CPU ms per commit": 1000 * (seen.cpu - spent) / COMMITS,
-                "keeper CPU ms per commit": 1000 * (_cpu(_keeper()) - keeper) / COMMITS,
+                "replicator CPU ms per commit": 1000 * (_cpu(_replicator()) - replicator) / COMMITS,
                 "seen after ms": 1000 * statistics.median(walls),
-                "keeper MB": _keeper().memory_info().rss / 1e6,
+                "replicator MB": _replicator().memory_info().rss / 1e6,
             }
         finally:
             await router.stop()
 
 
 def tables(folder: Path, count: int) -> dict[str, float]:
-    """What a commit costs where the lake has so many tables, all of them to be held hot."""
+    """Measure a commit in a lake with many hot tables."""
     project = folder / f"tables-{count}"
     others = [f"gold.t{number:04d}" for number in range(count - 1)]
     lake = made(project, LARGE, *others)
@@ -299,7 +299,7 @@ def tables(folder: Path, count: int) -> dict[str, float]:
 
 
 def texts(folder: Path, count: int, files: int = 4_000) -> dict[str, float]:
-    """Memory after so many texts, a commit to another table before each."""
+    """Measure memory after many queries, with a commit to another table before each."""
     project = folder / f"texts-{count}"
     lake = made(project, LARGE, SMALL)
     table = lake.iceberg(LARGE)
@@ -318,7 +318,7 @@ def _texts_alone(project: Path, snapshot: int, count: int) -> dict[str, float]:
 
 
 async def _texts(project: Path, snapshot: int, count: int) -> dict[str, float]:
-    router = Router(Fleet(Plan(project, nodes=1, direct=1, spark=False)))
+    router = Router(Fleet(FleetConfig(project, nodes=1, direct=1, spark=False)))
     loop = asyncio.get_running_loop()
     commit = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.growth.router", "--commit-to", str(project)],
@@ -353,7 +353,7 @@ async def _texts(project: Path, snapshot: int, count: int) -> dict[str, float]:
 
 
 def _commit_on_demand(project: Path) -> None:
-    """Commit at every line; the history is kept short, as it is not what is measured here."""
+    """Commit at every input line; the history is kept short, since it is not measured here."""
     for line in sys.stdin:
         if int(line) % HISTORY == 0:
             table = lake_of(project).iceberg(LARGE)
@@ -365,7 +365,7 @@ def _commit_on_demand(project: Path) -> None:
 
 
 def queries(folder: Path, files: int, seconds: float) -> dict[str, float]:
-    """POST /query with 50 texts and 3 commits a second, where the table has so many files."""
+    """Measure POST /query with 50 queries and 3 commits per second on a table with many files."""
     project = folder / f"queries-{files}"
     table = made(project, SMALL).iceberg(SMALL)
     place = Path(table.location().removeprefix("file://")) / "data"
@@ -421,7 +421,7 @@ def _served(project: Path) -> Iterator[str]:
 
 @dataclass
 class Asked:
-    """The texts, and what was heard."""
+    """Send the queries and collect the responses."""
 
     texts: list[str] = field(
         default_factory=lambda: [
@@ -505,7 +505,7 @@ def run(
     text_counts: Sequence[int] = TEXTS,
     seconds: float = 30.0,
 ) -> None:
-    """Measure and print everything; an empty sequence leaves a part out."""
+    """Measure and print everything; an empty sequence skips a part."""
     print(machine(), file=sys.stderr)
     folder = Path(tempfile.mkdtemp(prefix="growth-router-"))
     try:
@@ -539,7 +539,7 @@ def _table(what: str, sizes: Sequence[int], measure: Callable[[int], dict[str, f
 
 
 def main() -> None:
-    """Measure what was named."""
+    """Run the selected measurements."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, nargs="*", default=FILES)
     parser.add_argument("--query-files", type=int, nargs="*", default=QUERY_FILES)

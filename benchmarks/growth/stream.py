@@ -1,4 +1,4 @@
-"""A stream for an hour: are its last ten minutes as its first, and does its metadata stop growing?
+"""Stream for an hour: compare the last ten minutes with the first, and the growth of metadata.
 
     python -m benchmarks.growth.stream [--minutes 60] [--windows 6] [--rate 1000] [--every 1s]
 
@@ -21,7 +21,7 @@ from benchmarks.measure import machine
 
 
 def main() -> None:
-    """Stream, and print a line a window."""
+    """Stream, and print a row for each window."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--windows", type=int, default=6)
@@ -44,14 +44,14 @@ def _print(stream: Stream, seconds: float, windows: int) -> None:
     print("|---|---:|---:|---:|---:|---:|---:|---:|---:|")
     tails = []
     for number in range(windows):
-        start, end = (stream.began + seconds * n / windows for n in (number, number + 1))
+        start, end = (stream.started + seconds * n / windows for n in (number, number + 1))
         these = ages[(events >= start) & (events < end)]
         made = int(((commits >= start) & (commits < end)).sum())
         first, last = _at(stream.samples, start), _at(stream.samples, end)
         p50, p95 = np.percentile(these, (50, 95))
         tails.append(p95)
         cpu = (last.cpu - first.cpu) * 1e3 / max(made, 1)
-        print(f"| {(start - stream.began) / 60:.0f}–{(end - stream.began) / 60:.0f} "
+        print(f"| {(start - stream.started) / 60:.0f}–{(end - stream.started) / 60:.0f} "
               f"| {len(these):,} | {made:,} | {p50:.2f} | {p95:.2f} | {cpu:.0f} "
               f"| {last.memory / 1e6:.0f} | {last.metadata_files:,} "
               f"| {last.metadata_bytes / 1e6:.1f} |")  # fmt: skip
@@ -59,7 +59,7 @@ def _print(stream: Stream, seconds: float, windows: int) -> None:
 
 
 def _at(samples: list[Sample], moment: float) -> Sample:
-    """The sample nearest to a moment."""
+    """Return the sample nearest to a moment."""
     return min(samples, key=lambda each: abs(each.at - moment))
 
 

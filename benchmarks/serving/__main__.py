@@ -1,10 +1,9 @@
 """Dashboards on ten million rows: `python -m benchmarks.serving` (`make bench-serve`).
 
 One run: a server with two hot nodes; a commit every five seconds; a node killed every minute; first
-as many questions as a few people can ask (closed loop), then a fixed rate (open loop); every
-answer compared with what the rows of its snapshot say. Then 500 people at once, the same with no
-answer kept, and the hot questions one by one on engines that read the files. At the end, what was
-to be reached and what was.
+a closed loop with a few clients, then an open loop with a fixed rate; every answer is compared with
+the rows of its snapshot. Then 500 concurrent readers, the same without the result cache, and the
+hot queries one by one on engines that read the files. At the end, the goals and the results.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ MANY_SECONDS = 10.0
 
 
 def main() -> None:
-    """Build, serve, ask, compare, print."""
+    """Build the lake, serve it, run the load, compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--minutes", type=float, default=10.0, help="of the open loop")
     parser.add_argument("--closed", type=float, default=1.0, help="minutes of the closed loops")
-    parser.add_argument("--rate", type=float, default=250.0, help="questions a second")
-    parser.add_argument("--kill", type=float, default=60.0, help="seconds between two killed nodes")
-    parser.add_argument("--readers", type=int, default=500, help="at once, at the end")
+    parser.add_argument("--rate", type=float, default=250.0, help="queries per second")
+    parser.add_argument("--kill", type=float, default=60.0, help="seconds between killed nodes")
+    parser.add_argument("--readers", type=int, default=500, help="concurrent readers at the end")
     parser.add_argument(
         "--without", nargs="*", default=[], help="peers to leave out: datafusion, spark, trino"
     )
-    parser.add_argument("--course", type=Path, help="a file: how the open loop went, by the second")
-    parser.add_argument("--lake", type=Path, help="a folder: a lake that is kept for further runs")
+    parser.add_argument("--course", type=Path, help="a file for a per-second log of the open loop")
+    parser.add_argument("--lake", type=Path, help="a folder for the lake, reused by later runs")
     options = parser.parse_args()
     if options.lake:
         _bench(options.lake, options)
@@ -69,14 +68,14 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Own:
-    """Milliseconds that an answer takes which is kept, and a handler that does nothing."""
+    """Milliseconds of a cached result, and of a handler that does nothing."""
 
     kept: list[float]
     trivial: list[float]
 
     @property
     def ratio(self) -> float:
-        """How much longer a kept answer takes."""
+        """How much longer a cached result takes."""
         return statistics.median(self.kept) / statistics.median(self.trivial)
 
 
@@ -98,7 +97,7 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
                 heard, bare = asyncio.run(_with_bare(url, mix, seconds, options.rate))
             opened = Loop(f"open loop, {options.rate:g}/s", heard, seconds)
         asking = closed_loop(url, mix, MANY_SECONDS, options.readers)
-        many = _loop(f"{options.readers} people at once", MANY_SECONDS, asking)
+        many = _loop(f"{options.readers} concurrent readers", MANY_SECONDS, asking)
         memory = _memory(server)
     with _served(project, THERMOCLINE_SERVE__CACHE_MEMORY="0") as (url, _):
         _until_hot(url, mix)
@@ -110,12 +109,12 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
     mistakes, compared = wrong(everything, mix.questions, first, happened.commits)
     times = peers.medians(lake, mix.hot[:18], options.without)
     print(HEADINGS, *(loop.row() for loop in loops), sep="\n")
-    print(*(said for loop in loops for said in loop.complaints()), sep="\n")
+    print(*(line for loop in loops for line in loop.complaints()), sep="\n")
     print(f"\n{len(happened.commits)} commits, {happened.kills} nodes killed; server: {cost}")
     quantiles = ", ".join(f"{share:.0%} {quantile(bare, share):.1f}" for share in (0.5, 0.95, 0.99))
-    print(f"a server that does nothing, asked beside the open loop, ms: {quantiles}")
+    print(f"an idle server beside the open loop, ms: {quantiles}")
     print("memory:", ", ".join(f"{name} {size / 1e6:.0f} MB" for name, size in memory.items()))
-    print(f"\n| the hot questions one by one | median ms | hot is faster |\n|---|---:|---:|\n"
+    print(f"\n| the hot queries one by one | median ms | hot is faster |\n|---|---:|---:|\n"
           f"| hot node, over HTTP | {alone:.1f} | |")  # fmt: skip
     for name, each in times.items():
         print(f"| {name}, reading the files | {each:.1f} | {each / alone:.1f}× |")
@@ -127,7 +126,7 @@ def _bench(project: Path, options: argparse.Namespace) -> None:
         at_most("a kept answer beside a handler that does nothing", own.ratio, 2, "×"),
         at_most("p95 of a kept answer", quantile(own.kept, 0.95), 5, "ms"),
         at_least("kept answers beside executing each time", kept.rate / executed.rate, 10, "×"),
-        Goal(f"{options.readers} people at once are answered", f"{many.success:.2%}",
+        Goal(f"{options.readers} concurrent readers are answered", f"{many.success:.2%}",
              many.success == 1),
         *(
             at_least(f"hot beside {name}", times[name] / alone, 20, "×")
@@ -145,14 +144,14 @@ def _loop(name: str, seconds: float, asking: Coroutine[Any, Any, list[Heard]]) -
 async def _with_bare(
     url: str, mix: Mix, seconds: float, rate: float
 ) -> tuple[list[Heard], list[float]]:
-    """The open loop, and beside it the milliseconds of a server that does nothing."""
+    """Run the open loop, and measure an idle server beside it."""
     with bare_server() as bare:
         return await asyncio.gather(open_loop(url, mix, seconds, rate), bare_loop(bare, seconds))
 
 
 @contextmanager
 def _served(project: Path, **environment: str) -> Iterator[tuple[str, int]]:
-    """A server on the project: its address and its process."""
+    """Serve the project; yield its URL and process."""
     command = [sys.executable, "-m", "thermocline.cli.main", "--project", str(project), "serve"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, env={**os.environ, **environment})
     try:
@@ -183,7 +182,7 @@ def _until_hot(url: str, mix: Mix) -> None:
 
 
 async def _own_time(url: str, mix: Mix) -> Own:
-    """An answer that is kept and a handler that does nothing, in turn."""
+    """Measure a cached result and a handler that does nothing, alternating."""
     client = Client(url)
     own = Own([], [])
     body = json.dumps({"sql": mix.hot[0]}).encode()
@@ -199,7 +198,7 @@ async def _own_time(url: str, mix: Mix) -> Own:
 
 
 async def _one_by_one(url: str, mix: Mix) -> float:
-    """Milliseconds of a hot question, in the middle, when nothing else is asked or kept."""
+    """Return the median milliseconds of an uncached hot query on an idle server."""
     client = Client(url)
     found = []
     for number, sql in enumerate(mix.hot[:18]):
@@ -213,7 +212,7 @@ async def _one_by_one(url: str, mix: Mix) -> float:
 
 
 def _memory(server: int) -> dict[str, int]:
-    """Bytes of the router and of each process behind it, shared pages by their share."""
+    """Return the proportional memory of the router and of each worker process."""
     everybody = {"router": psutil.Process(server), **processes(server)}
     return {name: each.memory_full_info().pss for name, each in everybody.items()}
 

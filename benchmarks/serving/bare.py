@@ -1,4 +1,4 @@
-"""A server that does nothing, asked beside the one that is measured.
+"""An idle server, measured beside the real one.
 
 How late its answers are is no work of the measured server's router: it is what the machine takes,
 whoever asks, and all others on the same cores, the measured server's nodes among them.
@@ -20,7 +20,7 @@ REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
 @contextmanager
 def bare_server() -> Iterator[str]:
-    """Its address."""
+    """Yield its URL."""
     context = multiprocessing.get_context("spawn")
     told, tell = context.Pipe(duplex=False)
     server = context.Process(target=_serve, args=(tell,), daemon=True)
@@ -47,7 +47,7 @@ def _serve(tell: Connection) -> None:
 
 
 async def bare_loop(url: str, seconds: float, rate: float = 20.0) -> list[float]:
-    """Milliseconds that each answer took from when its question was due."""
+    """Return the milliseconds of each answer since its query was due."""
     client, found, begin = Client(url), [], time.perf_counter()
     for number in range(int(seconds * rate)):
         due = begin + number / rate

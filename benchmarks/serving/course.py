@@ -1,4 +1,4 @@
-"""How a loop went, second by second: what was heard, beside who had the processor."""
+"""A per-second log of a loop: answers and CPU use of the processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from benchmarks.serving.disturb import Disturbances, processes
 from benchmarks.serving.load import Heard
 from benchmarks.serving.report import quantile
 
-KINDS = ("router", "node", "keeper", "direct")
+KINDS = ("router", "node", "replicator", "direct")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU seconds used so far, of the host's others and of each kind of process."""
+    """CPU seconds so far, stolen by other guests and of each kind of process."""
 
     at: float
     kills: int
@@ -34,12 +34,12 @@ class Sample:
 
 @dataclass
 class Course:
-    """Samples, one a second."""
+    """Samples, one per second."""
 
     samples: list[Sample] = field(default_factory=list)
 
     def write(self, path: Path, heard: Iterable[Heard], hot: int) -> None:
-        """A line a second: of which questions, `hot` of them hot, what became, and who worked."""
+        """Return a line per second: queries, outcomes and CPU; the first `hot` queries are hot."""
         begun: dict[int, list[Heard]] = defaultdict(list)
         for each in heard:
             begun[_second(self.samples, each.began)].append(each)
@@ -65,13 +65,13 @@ class Course:
 
 
 def _second(samples: list[Sample], at: float) -> int:
-    """In which sample's second something began."""
+    """Return the sample in whose second something began."""
     return max(bisect_right(samples, at, key=lambda each: each.at) - 1, 0)
 
 
 @contextmanager
 def course(server: int, happened: Disturbances) -> Iterator[Course]:
-    """Take samples while the block runs."""
+    """Sample while the block runs."""
     found, done = Course(), threading.Event()
 
     def watch() -> None:

@@ -1,4 +1,4 @@
-"""What goes on while people ask: a commit every few seconds, and now and then a node dies.
+"""Disturbances during the load: a commit every few seconds, and killed nodes.
 
 Commits are made by a process of their own, as they would be: in the one that asks, they would hold
 up the clock.
@@ -28,7 +28,7 @@ ADDED = 500
 
 @dataclass
 class Disturbances:
-    """What happened: the rows of each commit by its snapshot, and how many nodes were killed."""
+    """The rows of each commit by its snapshot, and the number of killed nodes."""
 
     commits: dict[str, pa.Table] = field(default_factory=dict)
     kills: int = 0
@@ -44,7 +44,7 @@ def disturbed(project: Path, server: int, kill_seconds: float) -> Iterator[Distu
     stopped = threading.Event()
     killer = threading.Thread(target=_kill, args=(server, kill_seconds, stopped, happened))
     committer.start()
-    told.get()  # it has begun
+    told.get()  # it has started
     killer.start()
     try:
         yield happened
@@ -85,7 +85,7 @@ def _kill(server: int, seconds: float, stopped: threading.Event, happened: Distu
 
 
 def processes(server: int, kind: str = "") -> dict[str, psutil.Process]:
-    """The processes behind a server by name, as their sockets have it."""
+    """Return the worker processes of a server by name, taken from their sockets."""
     found = {}
     for child in psutil.Process(server).children():
         try:

@@ -1,4 +1,4 @@
-"""Ten million page views over thirty days, and fifty questions that a dashboard asks of them."""
+"""Ten million page views over thirty days, and fifty queries of a dashboard."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ SCHEMA = Schema(
 
 
 def midnight() -> datetime:
-    """The beginning of today, UTC."""
+    """Return the beginning of today, UTC."""
     return datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def build(project: Path, rows: int) -> Lake:
-    """Make the lake: a file or two a day, sorted by time."""
+    """Build the lake: one or two files per day, sorted by time."""
     project.mkdir(parents=True)
     (project / "thermocline.toml").write_text(SETTINGS)
     lake = opened(project)
@@ -71,12 +71,12 @@ def build(project: Path, rows: int) -> Lake:
 
 
 def opened(project: Path) -> Lake:
-    """A lake that was built before."""
+    """Open a lake of an earlier run."""
     return Lake(load_settings(project, environ={}))
 
 
 def views(first: int, count: int, start: datetime, span: timedelta) -> pa.Table:
-    """So many views, evenly over a span of time; what they hold follows from their numbers."""
+    """Return page views, evenly over a time range; their values follow from their numbers."""
     ids = np.arange(first, first + count, dtype=np.int64)
     step = int(span.total_seconds() * 1e6) // max(count, 1)
     micros = int(start.timestamp() * 1e6) + np.arange(count, dtype=np.int64) * step
@@ -97,7 +97,7 @@ def views(first: int, count: int, start: datetime, span: timedelta) -> pa.Table:
 
 
 def hot_questions() -> list[str]:
-    """Questions within the last seven days."""
+    """Return queries within the last seven days."""
     asked: list[str] = []
     for days in (0, 1, 2, 4, 6):
         recent = f"from {TABLE} where seen_at >= current_date - {days}"
@@ -118,7 +118,7 @@ def hot_questions() -> list[str]:
 
 
 def cold_questions() -> list[str]:
-    """Questions that look further back than any window."""
+    """Return queries that read further back than the hot window."""
     return [
         f"select country, sum(amount) as total from {TABLE}"
         f" where seen_at >= current_date - {days} group by 1 order by 1"

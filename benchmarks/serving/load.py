@@ -1,4 +1,4 @@
-"""People who look at dashboards: they ask over HTTP, note what they got and how long it took."""
+"""Load: clients that send dashboard queries over HTTP and record answers and latencies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 @dataclass
 class Heard:
-    """One answer, or the lack of one."""
+    """One answer or error."""
 
     question: int
     began: float
@@ -26,12 +26,12 @@ class Heard:
     fell_back: bool = False
     overdue: bool = False
     why: str = ""
-    """What was said instead of an answer."""
+    """The error instead of an answer."""
 
 
 @dataclass
 class Mix:
-    """Which question comes next: few are asked often, many seldom, some are cold."""
+    """Picks the next query: few are frequent, many rare, some cold."""
 
     hot: list[str]
     cold: list[str]
@@ -55,7 +55,7 @@ class Mix:
 
 
 class Client:
-    """One connection that is kept open. Smaller than an HTTP library, so that it costs little."""
+    """One persistent connection. Minimal, so that it costs little CPU."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -63,17 +63,17 @@ class Client:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body."""
-        return await self._said(f"GET {path} HTTP/1.1\r\n", b"")
+        """Return status and body."""
+        return await self._send(f"GET {path} HTTP/1.1\r\n", b"")
 
     async def post(self, path: str, body: bytes) -> tuple[int, bytes]:
-        """Status and body."""
+        """Return status and body."""
         head = f"POST {path} HTTP/1.1\r\nContent-Type: application/json\r\n"
-        return await self._said(f"{head}Content-Length: {len(body)}\r\n", body)
+        return await self._send(f"{head}Content-Length: {len(body)}\r\n", body)
 
-    async def _said(self, head_: str, body: bytes) -> tuple[int, bytes]:
+    async def _send(self, head_: str, body: bytes) -> tuple[int, bytes]:
         if self._streams is not None and self._streams[0].at_eof():
-            self.close()  # it was idle for so long that the server ended it
+            self.close()  # the server closed it after its idle timeout
         if self._streams is None:
             self._streams = await asyncio.open_connection(self._host, self._port)
         reader, writer = self._streams
@@ -86,14 +86,14 @@ class Client:
         return int(lines[0].split(b" ")[1]), await reader.readexactly(length)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._streams is not None:
             self._streams[1].close()
             self._streams = None
 
 
 async def ask(client: Client, number: int, sql: str) -> Heard:
-    """Ask one question."""
+    """Send one query."""
     began = time.perf_counter()
     try:
         status, body = await client.post("/query", json.dumps({"sql": sql}).encode())
@@ -113,12 +113,12 @@ async def ask(client: Client, number: int, sql: str) -> Heard:
 
 
 def digest(rows: list[list[object]]) -> bytes:
-    """What was answered, in sixteen bytes."""
+    """Return a digest of an answer in sixteen bytes."""
     return blake2b(json.dumps(rows).encode(), digest_size=16).digest()
 
 
 async def closed_loop(url: str, mix: Mix, seconds: float, clients: int) -> list[Heard]:
-    """So many people who ask again as soon as they are answered."""
+    """Run a closed loop: clients that send the next query after each answer."""
     heard: list[Heard] = []
     until = time.perf_counter() + seconds
 
@@ -134,7 +134,7 @@ async def closed_loop(url: str, mix: Mix, seconds: float, clients: int) -> list[
 
 
 async def open_loop(url: str, mix: Mix, seconds: float, rate: float) -> list[Heard]:
-    """So many questions a second, whether or not the ones before were answered."""
+    """Run an open loop: a fixed rate of queries, whether earlier ones were answered or not."""
     heard: list[Heard] = []
     idle: list[Client] = []
     running: set[asyncio.Task[None]] = set()
@@ -144,7 +144,7 @@ async def open_loop(url: str, mix: Mix, seconds: float, rate: float) -> list[Hea
         client = idle.pop() if idle else Client(url)
         number = mix.next()
         given = await ask(client, number, mix.questions[number])
-        given.seconds = time.perf_counter() - due  # waiting for our own turn counts
+        given.seconds = time.perf_counter() - due  # waiting for a free connection counts
         heard.append(given)
         idle.append(client)
 

@@ -1,4 +1,4 @@
-"""The same questions on engines that read the files: DuckDB, DataFusion, Spark, Trino.
+"""The same queries on engines that read the files: DuckDB, DataFusion, Spark, Trino.
 
 Each is started once and asked every question twice: the second time counts.
 """
@@ -21,11 +21,11 @@ from thermocline.api.query import execute_query
 from thermocline.lake import Lake
 
 Asker = Callable[[str], int]
-"""Asks one question and gives the number of rows of its answer."""
+"""Runs one query and returns the number of rows."""
 
 
 def medians(lake: Lake, questions: Sequence[str], left_out: Sequence[str]) -> dict[str, float]:
-    """Milliseconds of a question on each peer, in the middle. One that cannot run is left out."""
+    """Return the median milliseconds per query on each peer. Leave out those that cannot run."""
     started: dict[str, Callable[[Lake], AbstractContextManager[Asker]]] = {
         "duckdb": _duckdb, "datafusion": _datafusion, "spark": _spark, "trino": _trino,
     }  # fmt: skip
@@ -39,7 +39,7 @@ def medians(lake: Lake, questions: Sequence[str], left_out: Sequence[str]) -> di
         except (ImportError, RuntimeError) as error:
             print(f"without {name}: {error}", file=sys.stderr)
     different = {name for name in counts if counts[name] != counts["duckdb"]} if counts else set()
-    assert not different, f"{different} gave other numbers of rows than DuckDB"
+    assert not different, f"{different} returned other numbers of rows than DuckDB"
     return found
 
 
@@ -65,7 +65,7 @@ def _spark(lake: Lake) -> Iterator[Asker]:
 
 @contextmanager
 def _datafusion(lake: Lake) -> Iterator[Asker]:
-    """DataFusion over the Parquet files; nothing was ever deleted, so they are the table."""
+    """Open DataFusion over the Parquet files; without deletes, they are the table."""
     from datafusion import SessionContext
 
     context = SessionContext()
@@ -96,8 +96,10 @@ def _trino(lake: Lake) -> Iterator[Asker]:
         engine = TrinoEngine(server.url, "bench", server.catalog)
 
         def ask(sql: str) -> int:
-            said = _translated(sql, f"{server.catalog}.{TABLE}", lake)
-            asked = engine.query(said, seconds=120, rows=100_000, bytes=64 << 20, format="json")
+            translated = _translated(sql, f"{server.catalog}.{TABLE}", lake)
+            asked = engine.query(
+                translated, seconds=120, rows=100_000, bytes=64 << 20, format="json"
+            )
             return loop.run_until_complete(asked).count
 
         try:
@@ -108,7 +110,7 @@ def _trino(lake: Lake) -> Iterator[Asker]:
 
 
 def _translated(sql: str, name: str, lake: Lake) -> str:
-    """A question in Trino's words, as the router would say it."""
+    """Return a query in Trino's dialect, as the router translates it."""
     from thermocline.lake.schema import shape_of
     from thermocline.serve.analysis.clock import pin_clock
     from thermocline.sql.guard import guard

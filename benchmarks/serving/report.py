@@ -1,4 +1,4 @@
-"""The figures of a run beside its goals."""
+"""The results of a run and its goals."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Loop:
-    """What was heard in one loop."""
+    """The answers of one loop."""
 
     name: str
     heard: list[Heard]
@@ -25,21 +25,21 @@ class Loop:
 
     @property
     def good(self) -> list[Heard]:
-        """Answers."""
+        """The answered queries."""
         return [each for each in self.heard if each.status == 200]
 
     @property
     def rate(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return len(self.good) / self.seconds
 
     @property
     def success(self) -> float:
-        """Which share was answered."""
+        """The share of answered queries."""
         return len(self.good) / max(len(self.heard), 1)
 
     def at(self, share: float, *engines: str) -> float:
-        """Milliseconds within which this share was answered, of all or of these engines."""
+        """Return the quantile of latencies in milliseconds, of all or of these engines."""
         return quantile(
             (each.seconds * 1000 for each in self.good if not engines or each.engine in engines),
             share,
@@ -47,16 +47,16 @@ class Loop:
 
     @property
     def hot_p95(self) -> float:
-        """Of answers that came from memory, executed or kept."""
+        """The p95 of answers from memory, executed or cached."""
         return self.at(0.95, "hot", "cache")
 
     def complaints(self) -> list[str]:
-        """What was said instead of answers, and how often."""
+        """Return the most common errors and their counts."""
         said = Counter((each.status, each.why) for each in self.heard if each.status != 200)
         return [f"{self.name}: {n} × {status} {why}" for (status, why), n in said.most_common(5)]
 
     def row(self) -> str:
-        """A line of the table."""
+        """Return a row of the table."""
         engines = Counter(each.engine for each in self.good).most_common()
         told = ", ".join(f"{engine} {count:,}" for engine, count in engines)
         quantiles = " | ".join(f"{self.at(share):.1f}" for share in (0.5, 0.95, 0.99))
@@ -68,34 +68,34 @@ class Loop:
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which this share lies."""
+    """Return a quantile of values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
 
 
 @dataclass(frozen=True)
 class Goal:
-    """Something that was to be reached."""
+    """A goal, its measured value, and whether it was met."""
 
     what: str
     reached: str
     met: bool
 
     def row(self) -> str:
-        """A line of the table."""
+        """Return a row of the table."""
         return f"| {self.what} | {self.reached} | {'yes' if self.met else '**no**'} |"
 
 
 def at_most(what: str, value: float, limit: float, unit: str) -> Goal:
-    """A goal that is met by staying below."""
+    """Return a goal with an upper limit."""
     return Goal(f"{what} ≤ {limit:g} {unit}".rstrip(), f"{value:.2f} {unit}", value <= limit)
 
 
 def at_least(what: str, value: float, limit: float, unit: str) -> Goal:
-    """A goal that is met by reaching."""
+    """Return a goal with a lower limit."""
     return Goal(f"{what} ≥ {limit:g} {unit}".rstrip(), f"{value:.2f} {unit}", value >= limit)
 
 
 def printed(goals: Iterable[Goal]) -> str:
-    """The goals as a table."""
+    """Return the goals as a table."""
     return "\n".join(("| goal | reached | met |", "|---|---|---|", *(g.row() for g in goals)))

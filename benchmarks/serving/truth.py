@@ -1,4 +1,4 @@
-"""What the answers should have been: computed from the rows themselves, snapshot by snapshot."""
+"""Check the answers: recompute them from the rows, snapshot by snapshot."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def wrong(
     first: tuple[str, pa.Table],
     commits: Mapping[str, pa.Table],
 ) -> tuple[int, int]:
-    """How many answers are not what the rows of their snapshot say, and how many were compared.
+    """Return how many answers differ from the rows of their snapshot, and how many were compared.
 
-    `first` is the snapshot and the rows at the beginning, `commits` what each later one added.
+    `first` is the snapshot and the rows at the beginning, `commits` the rows that were added
+    by each later one.
     """
     answers: dict[str, dict[int, set[bytes]]] = {}
     counted: dict[tuple[str, int, bytes], int] = {}
@@ -46,6 +47,6 @@ def wrong(
                 times = counted[(snapshot, number, given)]
                 compared += times
                 mistaken += times if given != right else 0
-    # An answer from a snapshot that nobody committed is wrong whatever it says.
+    # An answer from an unknown snapshot is always wrong.
     strays = sum(len(each) for questions_ in answers.values() for each in questions_.values())
     return mistaken + strays, compared + strays

@@ -1,7 +1,7 @@
-"""A project in Airflow: every hour take in what is new, and bring what is stale up to date.
+"""A project in Airflow: every hour, ingest new data and update stale tables.
 
-The functions know nothing of Airflow and can be called by hand; the DAG at the end puts them in
-order. THERMOCLINE_PROJECT names the project's folder on the worker.
+The functions do not depend on Airflow and can be called directly; the DAG at the end orders them.
+THERMOCLINE_PROJECT names the project's folder on the worker.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import subprocess
 from typing import Any
 
 TRANSIENT = 5
-"""The exit code that says: trying again may help. Others are for people."""
+"""Exit code of an error that a retry may fix. Other errors need a person."""
 
 
 class TryAgain(Exception):
-    """The catalog was away, or somebody committed first."""
+    """The catalog was unavailable, or another writer committed first."""
 
 
 class Refused(Exception):
-    """Something is wrong that stays wrong: a contract, a rule that does not hold, a setting."""
+    """A permanent error: in a contract, a setting, or a failed quality rule."""
 
 
 def thermo(*words: str) -> Any:
-    """What a command answers, or why it does not. Any command may be called again."""
+    """Run a command and return its JSON result. Every command is safe to retry."""
     project = os.environ.get("THERMOCLINE_PROJECT", ".")
     command = ["thermo", "--project", project, "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -35,17 +35,17 @@ def thermo(*words: str) -> Any:
 
 
 def ingest() -> int:
-    """Take in what is new at the sources; says how many rows."""
+    """Ingest new data from the sources and return the number of rows."""
     return sum(target["rows"] for target in thermo("ingest")["targets"])
 
 
 def stale() -> list[str]:
-    """The tables that a run would bring up to date, in order. Starts no engine."""
+    """Return the tables that a run would update, in order. Starts no engine."""
     return [step["table"] for step in thermo("plan")["steps"]]
 
 
 def run() -> list[str]:
-    """Bring them up to date and publish them at once; says which."""
+    """Update stale tables, publish them in one commit, and return their names."""
     return list(thermo("run")["published"])
 
 
@@ -58,7 +58,7 @@ else:
     import pendulum
 
     def _once(work: Any) -> Any:
-        """Fail without another try where that would give the same answer."""
+        """Fail without a retry if the error is permanent."""
         try:
             return work()
         except Refused as refused:

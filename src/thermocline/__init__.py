@@ -13,7 +13,7 @@ __all__ = ["Lakehouse", "__version__", "connect", "demo", "init", "open"]
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first used, so that `thermo --help` and `import thermocline` cost nothing.
+    # Loaded on first use, so that `thermo --help` and `import thermocline` stay fast.
     if name in {"Lakehouse", "demo", "init", "open"}:
         from thermocline import api
 
@@ -26,5 +26,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    # For completion: what is loaded when first used is not among the module's globals yet.
+    # For completion: names that are loaded on first use are not in the module's globals yet.
     return sorted({*globals(), *__all__})

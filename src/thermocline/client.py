@@ -1,4 +1,4 @@
-"""Ask a running `thermo serve` from Python: the same results and the same errors as on the spot.
+"""Python client of a running `thermo serve`: the same results and errors as the local API.
 
 import thermocline as tc
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ARROW = "application/vnd.apache.arrow.stream"
 PROVENANCE = "X-Thermocline-Provenance"
 WAIT_SECONDS = 90.0
-"""How long the network may be silent; a server that works sends errors long before."""
+"""Network timeout. A healthy server reports its own timeouts long before."""
 
 
 class ServerUnreachable(Transient):
@@ -34,17 +34,19 @@ class ServerUnreachable(Transient):
 
 
 def connect(url: str, token: str | None = None, *, wait: float = WAIT_SECONDS) -> Client:
-    """A client of the server at `url`. Nothing is sent until something is asked."""
+    """Return a client of the server at `url`. The first request opens the connection."""
     return Client(url, token, wait=wait)
 
 
 class Client:
-    """A server's tables and answers. One may be shared by threads; each keeps its connection."""
+    """A client of one server. Threads may share it; each thread has its own connection."""
 
     def __init__(self, url: str, token: str | None = None, *, wait: float = WAIT_SECONDS) -> None:
         self._secure, self._host, self._port = _parse_url(url)
         if token is not None and not (token.isascii() and token.isprintable()):
-            raise BadInput("The token holds characters that no token has.", "Copy it anew.")
+            raise BadInput(
+                "The token has invalid characters.", "Copy the token again, without line breaks."
+            )
         self._token = token
         self._wait = wait
         self._local = threading.local()
@@ -59,7 +61,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Let go of this thread's connection."""
+        """Close this thread's connection."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
@@ -77,7 +79,7 @@ class Client:
         max_staleness: float | None = None,
         timeout: float | None = None,
     ) -> Result:
-        """Answer one SELECT. Raises the errors that the server names, as their own classes."""
+        """Run one SELECT. Errors of the server are raised as their own classes."""
         import pyarrow as pa
 
         from thermocline.api.query import Result
@@ -96,17 +98,17 @@ class Client:
         return Result(table, provenance)
 
     def explain(self, sql: str, **more: Any) -> dict[str, Any]:
-        """Where a query would go and why; takes what `query` takes."""
+        """Return the route of a query and the reason; accepts the arguments of `query`."""
         found: dict[str, Any] = self._request_json("POST", "/explain", {"sql": sql, **more})
         return found
 
     def tables(self) -> list[dict[str, Any]]:
-        """The tables of the lake, and what is hot of them."""
+        """Return the tables of the lake, and which of them are hot."""
         found: list[dict[str, Any]] = self._request_json("GET", "/tables")["tables"]
         return found
 
     def healthy(self) -> bool:
-        """Whether a server of ours is there."""
+        """Return whether a healthy Thermocline server answers."""
         try:
             return bool(self._request_json("GET", "/health").get("status") == "ok")
         except ThermoclineError:
@@ -128,8 +130,8 @@ class Client:
         body = None
         if fields is not None:
             headers["Content-Type"] = "application/json"
-            given = {name: value for name, value in fields.items() if value is not None}
-            body = json.dumps(given).encode()
+            present = {name: value for name, value in fields.items() if value is not None}
+            body = json.dumps(present).encode()
         response, content = self._send(method, path, body, headers)
         if response.status != 200:
             raise _to_error(response.status, content)
@@ -138,11 +140,11 @@ class Client:
     def _send(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        """Send a request; once more when a kept connection turns out to be closed.
+        """Send a request; retry once if a reused connection turns out to be closed.
 
-        That is safe: nothing that can be asked changes anything.
+        The retry is safe because requests are read-only.
         """
-        kept = hasattr(self._local, "connection")
+        reused = hasattr(self._local, "connection")
         try:
             connection = self._connection()
             connection.request(method, path, body, dict(headers))
@@ -150,11 +152,11 @@ class Client:
             content = response.read()
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            if kept and not isinstance(error, TimeoutError):
+            if reused and not isinstance(error, TimeoutError):
                 return self._send(method, path, body, headers)
             raise ServerUnreachable(
                 f"No answer from {self._host}:{self._port} ({type(error).__name__}).",
-                "Look whether `thermo serve` runs there.",
+                "Check that `thermo serve` is running there.",
             ) from error
         if response.will_close:
             self.close()
@@ -176,9 +178,11 @@ def _parse_url(url: str) -> tuple[bool, str, int]:
         host, port = None, None
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/"):
-        raise BadInput("The address of a server is http(s)://host:port.", "Mend the address.")
+        raise BadInput("The server address is invalid.", "Write it as http(s)://host:port.")
     if parts.username or parts.password or parts.query:
-        raise BadInput("An address must not hold a password or token.", "Give it as `token`.")
+        raise BadInput(
+            "The server address must not contain a password or token.", "Pass the token as `token`."
+        )
     secure = parts.scheme == "https"
     return secure, host, port or (443 if secure else 80)
 
@@ -188,17 +192,17 @@ def _text(snapshot: int | str | None) -> str | None:
 
 
 def _to_error(status: int, content: bytes) -> ThermoclineError:
-    """The server's error as its own class."""
+    """Convert the server's error to its own class."""
     try:
-        given = json.loads(content)["error"]
-        code = str(given["code"])
-        cause, step = str(given.get("cause", "")), str(given.get("next_step", ""))
-        details = dict(given.get("details", {}))
+        error = json.loads(content)["error"]
+        code = str(error["code"])
+        cause, step = str(error.get("cause", "")), str(error.get("next_step", ""))
+        details = dict(error.get("details", {}))
     except (ValueError, KeyError, TypeError, AttributeError):
         return _not_a_server(status)
     kind = _error_classes().get(code)
     if kind is None:
-        kind = Transient if given.get("transient") or status >= 500 else BadInput
+        kind = Transient if error.get("transient") or status >= 500 else BadInput
         cause = cause or f"The server answered {status} ({code})."
         details["code"] = code
     details.pop("cause", None)
@@ -223,5 +227,6 @@ def _error_classes() -> dict[str, type[ThermoclineError]]:
 
 def _not_a_server(status: int = 200) -> ServerUnreachable:
     return ServerUnreachable(
-        f"What answers there is no Thermocline server (status {status}).", "Check the address."
+        f"The address does not belong to a Thermocline server (status {status}).",
+        "Check the address.",
     )

@@ -16,11 +16,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from thermocline import api
-from thermocline.check.compiler import references
-from thermocline.check.rules import rules
+from thermocline.check.compiler import find_references
+from thermocline.check.rules import list_rules
 from thermocline.errors import CheckFailed, EngineUnavailable
 from thermocline.lake import bookmark as bookmarks
-from thermocline.transform.target_parts import unfit
+from thermocline.transform.target_parts import find_partition_blocker
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -93,19 +93,19 @@ def _table_description(lakehouse: Lakehouse, table: str) -> str | None:
 
 
 def _find_parents(models: Mapping[str, Model]) -> dict[str, set[str]]:
-    """What must be there before a table: what its model reads, and what its rules refer to.
+    """Return what each table depends on: what its model reads, and what its rules refer to.
 
-    Two tables may refer to each other. Then the one that was named first goes first.
+    Two tables may refer to each other. Then the one that is listed first is built first.
     """
     parents = {table: set(model.sources) for table, model in models.items()}
 
-    def above(table: str) -> set[str]:
+    def find_ancestors(table: str) -> set[str]:
         found = set(parents.get(table, ()))
-        return found.union(*(above(each) for each in found))
+        return found.union(*(find_ancestors(each) for each in found))
 
     for table, model in models.items():
-        for other in set(references(model.contract)) & set(models):
-            if other != table and table not in above(other):
+        for other in set(find_references(model.contract)) & set(models):
+            if other != table and table not in find_ancestors(other):
                 parents[table].add(other)
     return parents
 
@@ -114,7 +114,7 @@ def _build_asset(
     lakehouse: Lakehouse, model: Model, parents: Collection[str], since: str
 ) -> dg.AssetsDefinition:
     contract = model.contract
-    checks = check_names(rules(contract))
+    checks = check_names(list_rules(contract))
 
     # Dagster compares the annotation of `context` with its classes; ours are strings.
     def compute(context) -> Iterator[Any]:  # type: ignore[no-untyped-def]
@@ -150,7 +150,7 @@ def compute_window(lakehouse: Lakehouse, table: str, window: tuple[datetime, dat
     A run updates everything stale, including the window. When nothing was stale, the caller wants a
     recomputation: a backfill recomputes the window, if the model can be computed by partition.
     """
-    if not lakehouse.run([table]).steps and unfit(lakehouse.models[table]) is None:
+    if not lakehouse.run([table]).steps and find_partition_blocker(lakehouse.models[table]) is None:
         first, end = window
         last = max(first, end - timedelta(days=1))
         lakehouse.backfill(table, first.date().isoformat(), last.date().isoformat())

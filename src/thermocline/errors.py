@@ -148,3 +148,9 @@ class CommitUnknown(Transient):
     """
 
     code = "commit-unknown"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text that is not empty, or the name of its class."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__)

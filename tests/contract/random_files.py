@@ -197,7 +197,7 @@ class RandomFiles:
         if everything:
             some = self.random.sample(everything, self.random.randint(1, min(4, len(everything))))
             paths = {each.file.file_path for each in some}
-            found = filediff.files_at_paths(self.table, head, paths)
+            found = filediff.find_files_at_paths(self.table, head, paths)
             self._same("files at paths", _shown(found), _shown(some))
 
     def _check_partitions(self, start: int, end: int) -> None:
@@ -206,13 +206,13 @@ class RandomFiles:
         if any(entry.data_file.spec_id != today for entry in (*before, *after)):
             try:
                 overwrite.changed_partitions(self.table, start, end)
-            except overwrite.OlderPartitioning:
+            except overwrite.OutdatedPartitioning:
                 return
             raise Differs(f"older partitioning was overlooked: {self.log}")
         wanted = {entry.data_file.partition for entry in after if self.random.random() < 0.4}
         # No contract partitions by a float, of which NaN is no partition that is equal to itself.
         wanted = {each for each in wanted | {self._partition(today)} if "nan" not in repr(each)}
-        found = {file.file_path for file in overwrite._of_today(self.table, end, wanted)}
+        found = {file.file_path for file in overwrite._current_spec_files(self.table, end, wanted)}
         there = {e.data_file.file_path for e in after if e.data_file.partition in wanted}
         self._same("files of partitions", found, there)
         old, new = (
@@ -230,7 +230,7 @@ class RandomFiles:
     def _commit(self, change: FileChange) -> None:
         head = self.table.current_snapshot()
         parent = None if head is None else head.snapshot_id
-        made = snapshot_producer.snapshot_of(self.table, change, parent, {})
+        made = snapshot_producer.write_snapshot(self.table, change, parent, {})
         atomic_commit.commit_all(
             self.table.catalog, snapshot_changes(self.table, made, "main", parent)
         )
@@ -321,7 +321,7 @@ def _all(
     ]
 
 
-def _compared(table: Table, start: int | None, end: int) -> list[filediff.FileChange]:
+def _compared(table: Table, start: int | None, end: int) -> list[filediff.ChangedFile]:
     """The difference of two snapshots, found by opening every manifest of both."""
     sides = []
     for head in (start, end):
@@ -333,15 +333,15 @@ def _compared(table: Table, start: int | None, end: int) -> list[filediff.FileCh
     both = paths[0] | paths[1]
     differing = _index(both[path] for path in paths[0].keys() ^ paths[1].keys())
     found = [
-        filediff.FileChange(entry.data_file, _applying(old, entry), None)
+        filediff.ChangedFile(entry.data_file, _applying(old, entry), None)
         for path, entry in before.items() if path not in after
     ]  # fmt: skip
     found += [
-        filediff.FileChange(entry.data_file, None, _applying(new, entry))
+        filediff.ChangedFile(entry.data_file, None, _applying(new, entry))
         for path, entry in after.items() if path not in before
     ]  # fmt: skip
     found += [
-        filediff.FileChange(entry.data_file, _applying(old, entry), _applying(new, entry))
+        filediff.ChangedFile(entry.data_file, _applying(old, entry), _applying(new, entry))
         for path, entry in after.items() if path in before and _applying(differing, entry)
     ]  # fmt: skip
     return found
@@ -359,7 +359,7 @@ def _applying(index: DeleteFileIndex, entry: ManifestEntry) -> frozenset[DataFil
     return frozenset(index.for_data_file(entry.sequence_number or 0, file, file.partition))
 
 
-def _shown(changes: Iterable[filediff.FileChange]) -> set[Any]:
+def _shown(changes: Iterable[filediff.ChangedFile]) -> set[Any]:
     def deletes(some: frozenset[DataFile] | None) -> frozenset[str] | None:
         return None if some is None else frozenset(file.file_path for file in some)
 

@@ -70,14 +70,14 @@ class RandomRows:
         }
         if some:
             empty = self._rows(0)
-            self._commit(overwrite.rows_at(table, head, empty, some, on_read=True), branch)
+            self._commit(overwrite.replace_rows(table, head, empty, some, on_read=True), branch)
 
     def rewrite(self) -> None:
         """Write rows in the place of some files, which stay in older snapshots."""
         table, branch = self._table(), self._a_branch()
         head = table.metadata.refs[branch].snapshot_id
         paths = [f.file_path for f in self._data(table, head) if self.dice.random() < 0.3]
-        self._commit(overwrite.files_at(table, head, self._rows(2), paths), branch)
+        self._commit(overwrite.replace_files(table, head, self._rows(2), paths), branch)
 
     def tag(self) -> None:
         """Name any snapshot."""
@@ -140,7 +140,7 @@ class RandomRows:
         table = self._table()
         branch = branch or self._a_branch()
         head = table.metadata.refs[branch].snapshot_id
-        made = snapshot_producer.snapshot_of(table, change, head, {})
+        made = snapshot_producer.write_snapshot(table, change, head, {})
         atomic_commit.commit_all(self.lake.catalog, snapshot_changes(table, made, branch, head))
 
     def _a_branch(self) -> str:

@@ -205,7 +205,7 @@ def test_who_loses_every_race_is_told_of_a_conflict(
 
 def test_rows_of_other_columns_are_refused(made: Lake) -> None:
     given = rows((1, "a", 1)).rename_columns(["name", "extra", "number"])
-    with pytest.raises(Permanent, match="other columns than it: extra, id, number"):
+    with pytest.raises(Permanent, match="do not match its columns: extra, id, number"):
         made.draft("RUN").append(TABLE, given, bookmark=None, operation="ingest")
 
 
@@ -251,7 +251,7 @@ def test_rows_take_the_place_of_a_file_and_the_others_stay(made: Lake) -> None:
 def test_a_file_that_the_branch_does_not_have_is_not_replaced(made: Lake) -> None:
     draft = made.draft("RUN")
     head = appended(draft, (1, "a", 1))
-    with pytest.raises(Permanent, match=r"Files of silver.t that were read"):
+    with pytest.raises(Permanent, match=r"Files that were read from silver\.t are not in it"):
         draft.replace_files(
             TABLE, rows((3, "c", 1)), ["nowhere"], bookmark=None, operation="replace"
         )

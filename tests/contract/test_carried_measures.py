@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from thermocline.check import measures
-from thermocline.check.gate import Report
-from thermocline.check.rules import rules
+from thermocline.check.gate import CheckReport
+from thermocline.check.rules import list_rules
 from thermocline.check.table_checks import check_tables
 from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField, Rule, UpdateMode
@@ -110,13 +110,13 @@ def change(lake: Lake, draft: Draft, chance: random.Random, *, on_read: bool) ->
             draft.replace_rows(TABLE, new, gone, on_read=on_read, bookmark=None, operation="merge")
 
 
-def checked(lake: Lake, contract: Contract, head: int) -> Report:
+def checked(lake: Lake, contract: Contract, head: int) -> CheckReport:
     heads = {TABLE: head, "silver.other": lake.state("silver.other").head() or 0}
     (report,) = check_tables(lake, [contract], heads, NOW)
     return report
 
 
-def shown(report: Report) -> Any:
+def shown(report: CheckReport) -> Any:
     """Everything but which rows are shown of those that break a rule."""
     found = report.as_dict()
     for outcome in found["outcomes"]:
@@ -129,7 +129,7 @@ def shown(report: Report) -> Any:
 def test_carried_measures_are_those_of_the_whole_table(
     lake: Lake, project: Path, monkeypatch: pytest.MonkeyPatch, seed: int, *, on_read: bool
 ) -> None:
-    monkeypatch.setattr(measures, "_SHARE", 100)  # these tables change more than they stay
+    monkeypatch.setattr(measures, "_MAX_SHARE", 100)  # these tables change more than they stay
     chance, given = random.Random(f"{seed} {on_read}"), contract(on_read)
     lake.ensure(Contract("silver.other", COLUMNS[:1]))
     lake.ensure(given)
@@ -140,15 +140,15 @@ def test_carried_measures_are_those_of_the_whole_table(
             change(lake, draft, chance, on_read=on_read)
         draft.begin(TABLE)
         head = draft.head(TABLE)
-        before = measures.carried(lake, given, lake.state(TABLE), head)
+        before = measures.carry_forward(lake, given, lake.state(TABLE), head)
         carried += before is not None and before.snapshot == head
         one = checked(lake, given, head)
         shutil.rmtree(kept)
         whole = checked(lake, given, head)
         assert shown(one) == shown(whole)
-        again = measures.carried(lake, given, lake.state(TABLE), head)
+        again = measures.carry_forward(lake, given, lake.state(TABLE), head)
         assert again is not None and again.rows == whole.rows
-        for rule, value, found in zip(rules(given), again.values, whole.measured, strict=True):
+        for rule, value, found in zip(list_rules(given), again.values, whole.measured, strict=True):
             plain = not {"code", "deep.x"} & set(rule.columns)
             assert (value is not None) == (rule.kind in ADDING and plain), rule
             assert value is None or value == found
@@ -167,20 +167,20 @@ def test_what_was_kept_counts_only_for_the_same_rules_and_columns(lake: Lake) ->
     draft.append(TABLE, rows(random.Random(1), 30), bookmark=None, operation="append")
     head = draft.head(TABLE)
     state = lake.state(TABLE)
-    assert measures.carried(lake, given, state, head) is None
+    assert measures.carry_forward(lake, given, state, head) is None
     checked(lake, given, head)
-    assert measures.carried(lake, given, state, head) is not None
+    assert measures.carry_forward(lake, given, state, head) is not None
     others = [
         Contract(TABLE, COLUMNS, key=("id",), rules=RULES[1:]),
         Contract(TABLE, COLUMNS, rules=RULES),
         Contract(TABLE, COLUMNS[1:], key=("id",), rules=RULES),
     ]
     for other in others:
-        assert measures.carried(lake, other, state, head) is None
+        assert measures.carry_forward(lake, other, state, head) is None
     path = measures._path(lake, state)
     for damage in ("", "[]", "{}", '{"snapshot": 1}', path.read_text().replace("[", '["x",')):
         path.write_text(damage)
-        assert measures.carried(lake, given, state, head) is None
+        assert measures.carry_forward(lake, given, state, head) is None
         checked(lake, given, head)
     path.write_text(path.read_text().replace('"rows": 30', '"rows": 31'))
     assert checked(lake, given, head).rows == 30, "what is kept disagrees with the table"

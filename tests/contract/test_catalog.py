@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import replace
 from typing import Any
+from uuid import UUID
 
 import pytest
 from tests.contract.catalog_tables import (
@@ -169,7 +170,7 @@ REFUSED = {
     "amount: decimal(9,2) → decimal(8,2) narrows": orders(
         columns=_with("amount", Column("amount", Decimal(8, 2)))
     ),
-    "old: optional → required tightens": orders(
+    "old: cannot become required; stored rows may have nulls": orders(
         columns=_with("old", Column("old", Primitive("string"), True))
     ),
     "new: a new column cannot be required": orders(
@@ -346,7 +347,7 @@ def test_a_transaction_that_moves_too_late_changes_no_table(lake: Lake) -> None:
     with pytest.raises(CommitConflict) as caught:
         lake.commit([*changes[:2], stale])
 
-    assert "gold.c was changed by somebody else" in caught.value.cause
+    assert "gold.c was changed by another process" in caught.value.cause
     assert caught.value.details == {"table": "gold.c"}
     assert [lake.state(table).metadata_location for table in THREE] == before
     assert _metadata_files(lake) == files, "what was staged is taken back"
@@ -400,11 +401,15 @@ def test_repartitioning_back_and_forth_reads_every_row(lake: Lake) -> None:
     assert [row["id"] for row in duck_rows(lake, TABLE)] == list(range(len(layouts)))
 
 
-def test_the_private_parts_of_pyiceberg_that_we_stand_on_are_as_they_were() -> None:
-    """lake/atomic_commit.py calls these. When this fails, read it again beside the new PyIceberg."""
+def test_the_private_parts_of_pyiceberg_that_we_use_have_not_changed() -> None:
+    """Compare lake/pyiceberg_internals.py and its users with the new PyIceberg when this fails."""
     from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+    from pyiceberg.manifest import DataFile, DataFileContent
     from pyiceberg.table import CommitTableRequest
+    from pyiceberg.typedef import Record
+
+    from thermocline.lake import pyiceberg_internals
 
     assert list(inspect.signature(SqlCatalog._update_and_stage_table).parameters) == [
         "self", "current_table", "table_identifier", "requirements", "updates",
@@ -412,6 +417,18 @@ def test_the_private_parts_of_pyiceberg_that_we_stand_on_are_as_they_were() -> N
     assert list(inspect.signature(SqlCatalog._write_metadata).parameters) == [
         "metadata", "io", "metadata_path",
     ]  # fmt: skip
+    assert list(inspect.signature(SqlCatalog._load_file_io).parameters) == [
+        "self", "properties", "location",
+    ]  # fmt: skip
+    pointer = f"s3://b/t/metadata/00041-{UUID(int=7)}.metadata.json"
+    assert SqlCatalog._parse_metadata_version(pointer) == 41
+    merging = inspect.signature(pyiceberg_internals.ManifestMergeManager).parameters
+    assert list(merging) == [
+        "target_size_bytes", "min_count_to_merge", "merge_enabled", "snapshot_producer",
+    ]  # fmt: skip
+    assert pyiceberg_internals.record_values(Record(1, "a")) == [1, "a"]
+    file = DataFile.from_args(content=DataFileContent.DATA, file_path="f")
+    assert pyiceberg_internals.data_file_values(file)[:2] == [DataFileContent.DATA, "f"]
     assert list(inspect.signature(RestCatalog.url).parameters)[:2] == ["self", "endpoint"]
     assert "_session" in RestCatalog.__annotations__
     assert list(CommitTableRequest.model_fields) == ["identifier", "requirements", "updates"]

@@ -25,7 +25,7 @@ from tests.contract.catalog_tables import (
 
 from thermocline.contract import Column
 from thermocline.errors import CommitConflict
-from thermocline.lake import Draft, Lake, MainMoved, atomic_commit, refs, table_setup
+from thermocline.lake import Draft, Lake, MainMoved, atomic_commit, refs, retries, table_setup
 
 TABLE = "silver.orders"
 THREE = ("gold.a", "gold.b", "gold.c")
@@ -221,8 +221,8 @@ def test_appends_tags_and_evolution_do_not_disturb_each_other(open_lake: Opener)
 def test_giving_up_says_who_was_in_the_way() -> None:
     tried: list[float] = []
     with pytest.raises(CommitConflict) as caught:
-        for again in atomic_commit.retrying(atomic_commit.PointerMoved, patience=0.5):
-            with again:
+        for attempt in retries.retry_on(atomic_commit.PointerMoved, 0.5):
+            with attempt:
                 tried.append(time.monotonic())
                 raise atomic_commit.PointerMoved(
                     "silver.orders was changed while committing.", "Wait."
@@ -236,7 +236,7 @@ def test_a_table_that_others_never_leave_alone_is_a_conflict(
 ) -> None:
     """Somebody else commits whenever we have looked: evolving gives up with an error of ours."""
     lake.ensure(ORDERS)
-    monkeypatch.setattr(atomic_commit, "PATIENCE", 0.5)
+    monkeypatch.setattr(retries, "COMMIT_RETRY_SECONDS", 0.5)
     look = lake.state
 
     def look_and_lose(table: str) -> Any:

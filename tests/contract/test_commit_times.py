@@ -130,7 +130,7 @@ def test_times_that_earlier_writers_left_are_mended(lake: Lake) -> None:
     for seed in range(20):
         _jumble(lake, Random(seed))
         before = lake.state(TABLE)
-        lake.mend_times(TABLE)
+        lake.repair_commit_times(TABLE)
         after = lake.state(TABLE)
         assert backward_ms(after.raw) == 0
         assert last_ms(after.raw) <= now_ms()

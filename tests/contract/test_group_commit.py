@@ -170,7 +170,7 @@ def test_files_for_a_table_that_was_dropped_are_not_for_its_successor(made: Lake
     with pytest.raises(Permanent, match=r"There is no table silver\.orders"):
         made.group_commit.commit(stranger)
     made.ensure(ORDERS)
-    with pytest.raises(Permanent, match="made anew"):
+    with pytest.raises(Permanent, match="created again"):
         made.group_commit.commit(stranger)
     assert ids(made, TABLE) == []
 
@@ -181,7 +181,7 @@ def test_others_who_commit_meanwhile_are_worked_around(
     """Somebody commits between looking and committing, to the same branch and to another one."""
     add_orders(made, TABLE, 1)
     made.commit([refs.new_ref(made.state(TABLE), "aside", None, tag=False)])
-    name = "post_loaded" if made.settings.catalog.type == "rest" else "swap_loaded"
+    name = "commit_once_rest" if made.settings.catalog.type == "rest" else "commit_once_sql"
     real = getattr(atomic_commit, name)
     others = iter(["main", "aside"])
 
@@ -202,7 +202,7 @@ def test_others_who_commit_meanwhile_are_worked_around(
 
 def test_an_answer_that_was_lost_is_looked_for(made: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit landed, others came on top, and the connection broke before it was said."""
-    name = "post_loaded" if made.settings.catalog.type == "rest" else "swap_loaded"
+    name = "commit_once_rest" if made.settings.catalog.type == "rest" else "commit_once_sql"
     real = getattr(atomic_commit, name)
     lost = iter([True])
 
@@ -264,7 +264,7 @@ def test_files_read_from_a_snapshot_that_expired_cannot_be_judged(made: Lake) ->
     made.group_commit.commit(entry(made, "a", 1))
     late = compacting(made, "late", 1)
     assert isinstance(late.replaces, ReplaceFiles)
-    expired = ReplaceFiles(late.replaces.files, seen=42)
+    expired = ReplaceFiles(late.replaces.files, snapshot=42)
     with pytest.raises(CommitConflict, match="were deleted meanwhile"):
         made.group_commit.commit(replace(late, replaces=expired))
     made.group_commit.commit(late)

@@ -108,26 +108,29 @@ def test_an_entry_that_cannot_be_read_fails_alone(made: Lake) -> None:
 def test_who_lost_the_lease_cannot_commit(made: Lake) -> None:
     """The next holder has not even begun: the fence alone is in the way."""
     made.group_commit.submit(entry(made, "k", 1))
-    rows = Queue(made.catalog, lease_seconds=-1)  # type: ignore[arg-type]
-    late, next_one = rows.lease(TABLE, "late"), rows.lease(TABLE, "next")
+    commit_queue = Queue(made.catalog, lease_seconds=-1)  # type: ignore[arg-type]
+    late, next_one = (
+        commit_queue.acquire_lease(TABLE, "late"),
+        commit_queue.acquire_lease(TABLE, "next"),
+    )
     assert late is not None and next_one is not None
     before = made.state(TABLE).metadata_location
-    committer = Committer(made.catalog, rows, made)  # type: ignore[arg-type]
+    committer = Committer(made.catalog, commit_queue, made)  # type: ignore[arg-type]
     with pytest.raises(LeaseLost):
-        committer._commit(late, rows.waiting(TABLE))
+        committer._commit(late, commit_queue.next_batch(TABLE))
     assert made.state(TABLE).metadata_location == before
-    assert not rows.renew(late)
-    standing = rows.status(TABLE, "k")
-    assert standing is not None and standing.state == queue.WAITING
-    committer._commit(next_one, rows.waiting(TABLE))
+    assert not commit_queue.renew_lease(late)
+    status = commit_queue.status(TABLE, "k")
+    assert status is not None and status.state == queue.WAITING
+    committer._commit(next_one, commit_queue.next_batch(TABLE))
     assert ids(made, TABLE) == [1]
     assert [path for path, _ in find_orphans(made.iceberg(TABLE))] == []
 
 
-def test_a_leaseholder_that_works_on_gives_signs_of_life(made: Lake) -> None:
+def test_a_leaseholder_that_works_on_renews_its_lease(made: Lake) -> None:
     made.group_commit.submit(entry(made, "k", 1))
-    rows = Queue(made.catalog)  # type: ignore[arg-type]
-    held = rows.lease(TABLE, "me")
+    commit_queue = Queue(made.catalog)  # type: ignore[arg-type]
+    held = commit_queue.acquire_lease(TABLE, "me")
     assert held is not None
     first, deadline = expiry(made), time.monotonic() + 60
 
@@ -136,7 +139,7 @@ def test_a_leaseholder_that_works_on_gives_signs_of_life(made: Lake) -> None:
             time.sleep(0.05)
         return expiry(made) > first
 
-    Committer(made.catalog, rows, made).serve(held, renewed)  # type: ignore[arg-type]
+    Committer(made.catalog, commit_queue, made).serve(held, renewed)  # type: ignore[arg-type]
     assert ids(made, TABLE) == [], "it was renewed, and that was enough"
     assert expiry(made) == 0
 
@@ -151,16 +154,16 @@ def expiry(lake: Lake) -> float:
 
 def test_a_lease_has_one_holder_until_it_is_released(made: Lake) -> None:
     made.group_commit.submit(entry(made, "k", 1))
-    rows = Queue(made.catalog)  # type: ignore[arg-type]
-    held = rows.lease(TABLE, "one")
+    commit_queue = Queue(made.catalog)  # type: ignore[arg-type]
+    held = commit_queue.acquire_lease(TABLE, "one")
     assert held is not None
-    assert rows.lease(TABLE, "two") is None
+    assert commit_queue.acquire_lease(TABLE, "two") is None
     with pytest.raises(Transient, match=r"still waits after 0\.3 s"):
         made.group_commit.submit(entry(made, "k", 1)).wait(0.3)
-    rows.release(held)
-    again = rows.lease(TABLE, "two")
+    commit_queue.release_lease(held)
+    again = commit_queue.acquire_lease(TABLE, "two")
     assert again is not None and again.fence == held.fence + 1
-    rows.release(again)
+    commit_queue.release_lease(again)
     made.group_commit.submit(entry(made, "k", 1)).wait()
     assert ids(made, TABLE) == [1]
 
@@ -171,14 +174,14 @@ def test_an_entry_outlives_its_writer_and_a_settled_one_its_use(
     made.group_commit.submit(entry(made, "left", 1))
     open_lake().group_commit.commit(entry(made, "next", 2))
     assert ids(made, TABLE) == [1, 2]
-    rows = Queue(made.catalog)  # type: ignore[arg-type]
-    assert rows.status(TABLE, "left") is not None
+    commit_queue = Queue(made.catalog)  # type: ignore[arg-type]
+    assert commit_queue.status(TABLE, "left") is not None
     monkeypatch.setattr(queue, "KEY_SECONDS", -1.0)
     waiting = made.group_commit.submit(entry(made, "aside", 3))
-    held = rows.lease(TABLE, "me")
+    held = commit_queue.acquire_lease(TABLE, "me")
     assert held is not None
-    rows.release(held)
-    assert rows.status(TABLE, "left") is None
+    commit_queue.release_lease(held)
+    assert commit_queue.status(TABLE, "left") is None
     monkeypatch.undo()
     waiting.wait()
     assert ids(made, TABLE) == [1, 2, 3]

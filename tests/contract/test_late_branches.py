@@ -35,7 +35,7 @@ def rows(*ids: int) -> pa.Table:
 
 def add(draft: Draft, *ids: int, table: str = TABLE) -> int:
     draft.begin(table)
-    with draft.writing(table) as files:
+    with draft.open_writer(table) as files:
         files.add(rows(*ids))
     return draft.add(table, files, bookmark={"n": len(ids)}, operation="ingest")
 

@@ -17,7 +17,7 @@ from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
 from thermocline.lake.naming import new_run_id
 from thermocline.transform.duck import key_filters
-from thermocline.transform.duck.commits import Target
+from thermocline.transform.duck.commits import DraftTable
 from thermocline.transform.duck.session import Session
 
 TABLE = "silver.t"
@@ -44,11 +44,11 @@ def values(kind: str, chance: random.Random, count: int) -> list[Any]:
 
 def batch_of(session: Session, kind: str, wanted: list[Any]) -> str:
     rows = pa.table({"k": pa.array(wanted, KINDS[kind])})
-    return session.keep(f"SELECT k FROM {session.register(rows)}")
+    return session.materialize(f"SELECT k FROM {session.register(rows)}")
 
 
 def found_by(session: Session, rows: str) -> list[Any]:
-    return sorted(row[0] for row in session.rows(f"SELECT k FROM ({rows})"))
+    return sorted(row[0] for row in session.fetch(f"SELECT k FROM ({rows})"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,16 +87,16 @@ def test_no_row_with_a_key_of_the_batch_is_left_out(
     contract = Contract(TABLE, (Column("k", Primitive(stored), True), columns[1]), key=("k",))
     session, draft = Session(lake), lake.draft(new_run_id())
     draft.begin(TABLE)
-    target = Target(session, contract, draft, "")
-    assert found_by(session, target.now) == sorted(every)
+    target = DraftTable(session, contract, draft, "")
+    assert found_by(session, target.current_rows) == sorted(every)
     for count in (1, 3, 20, 60):
         wanted = chance.sample(every, count)
         batch = batch_of(session, stored, wanted)
         for most in (500, 2):
-            monkeypatch.setattr(key_filters, "MOST_NAMED", most)
-            near = key_filters.within(session, contract, ["k"], batch)
+            monkeypatch.setattr(key_filters, "MAX_LITERALS", most)
+            near = key_filters.build_key_filter(session, contract, ["k"], batch)
             assert (" IN (" in near) == (count <= most)
-            found = found_by(session, target.beside(batch))
+            found = found_by(session, target.rows_near(batch))
             assert set(wanted) <= set(found) <= set(every), (near, wanted)
             assert count > most or set(found) == set(wanted)
     session.clear()
@@ -114,22 +114,24 @@ def test_only_files_that_can_hold_a_key_are_opened(lake: Lake) -> None:
         draft.publish()
     session, draft = Session(lake), lake.draft(new_run_id())
     draft.begin(TABLE)
-    target = Target(session, contract, draft, "")
+    target = DraftTable(session, contract, draft, "")
 
     def of(*wanted: int) -> str:
-        near = key_filters.within(session, contract, ["k"], batch_of(session, "long", list(wanted)))
-        return f"SELECT * FROM ({target.now}) WHERE {near}"
+        near = key_filters.build_key_filter(
+            session, contract, ["k"], batch_of(session, "long", list(wanted))
+        )
+        return f"SELECT * FROM ({target.current_rows}) WHERE {near}"
 
     def opened(rows: str) -> int:
-        ((_, text),) = session.rows(f"EXPLAIN ANALYZE SELECT sum(k) FROM ({rows})")
+        ((_, text),) = session.fetch(f"EXPLAIN ANALYZE SELECT sum(k) FROM ({rows})")
         return int(re.findall(r"Total Files Read: (\d+)", text)[0])
 
-    assert opened(target.now) == 10
+    assert opened(target.current_rows) == 10
     assert opened(of(5, 97)) == 2
     assert opened(of(1000)) == 0
-    none = session.keep("SELECT CAST(NULL AS BIGINT) AS k LIMIT 0")
-    assert found_by(session, target.beside(none)) == []
+    none = session.materialize("SELECT CAST(NULL AS BIGINT) AS k LIMIT 0")
+    assert found_by(session, target.rows_near(none)) == []
     for unnamed in ("timestamptz", "double", "uuid", "decimal(9,2)", "boolean", "binary"):
         odd = Contract(TABLE, (Column("k", Primitive(unnamed)),), key=("k",))
-        assert key_filters.within(session, odd, ["k"], none) == "true"
+        assert key_filters.build_key_filter(session, odd, ["k"], none) == "true"
     session.close()

@@ -22,7 +22,7 @@ from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
-from thermocline.lake.manifest_pruning import Manifests
+from thermocline.lake.manifest_pruning import ManifestPruner
 from thermocline.lake.partition_cardinality import max_partitions, partition_warnings
 
 ONE = "silver.one"
@@ -70,7 +70,7 @@ def test_a_manifest_with_a_value_is_never_ruled_out(lake: Lake, column: str) -> 
     table, chance = cut_by(lake, column), random.Random(column)
     kind = table.schema().find_type(column)
     assert isinstance(kind, IcebergType)
-    judged, spec, ruled_out = Manifests(table), table.spec().spec_id, 0
+    pruner, spec, ruled_out = ManifestPruner(table), table.spec().spec_id, 0
     for _ in range(400):
         held = chance.sample([None, *VALUES[type(kind)]], chance.randint(1, 3))
         changed: dict[str, Any] = {}
@@ -90,9 +90,9 @@ def test_a_manifest_with_a_value_is_never_ruled_out(lake: Lake, column: str) -> 
                 low, high = (struct.pack("<i", each) for each in (min(there), max(there)))
                 found = summary(kind, held, lower_bound=low, upper_bound=high)
         for value in held:
-            assert judged.may_hold(manifest(found, spec=spec), [Record(value)]), (held, found)
+            assert pruner.may_hold(manifest(found, spec=spec), [Record(value)]), (held, found)
         others = [value for value in VALUES[type(kind)] if value not in held]
-        ruled_out += sum(not judged.may_hold(manifest(found, spec=spec), [(v,)]) for v in others)
+        ruled_out += sum(not pruner.may_hold(manifest(found, spec=spec), [(v,)]) for v in others)
     trusted = {"id", "n", "kind", "at", "day", "price"}
     assert (ruled_out > 0) == (column in trusted), "nothing is won, or an order is trusted"
 
@@ -100,22 +100,22 @@ def test_a_manifest_with_a_value_is_never_ruled_out(lake: Lake, column: str) -> 
 @pytest.mark.parametrize("catalog_environ", ["sqlite"], indirect=True)
 def test_what_cannot_be_judged_is_read(lake: Lake) -> None:
     table = cut_by(lake, "id")
-    judged, spec = Manifests(table), table.spec().spec_id
+    pruner, spec = ManifestPruner(table), table.spec().spec_id
     tens = summary(LongType(), [10, 19])
-    assert judged.may_hold(manifest(tens, spec=spec), [(12,)])
-    assert not judged.may_hold(manifest(tens, spec=spec), [(20,), (None,), (9,)])
+    assert pruner.may_hold(manifest(tens, spec=spec), [(12,)])
+    assert not pruner.may_hold(manifest(tens, spec=spec), [(20,), (None,), (9,)])
     for value in ("12", 30.0, Decimal(30), True, date(2026, 1, 1)):
-        assert judged.may_hold(manifest(tens, spec=spec), [(value,)]), "of another type"
-    assert judged.may_hold(manifest(tens, spec=99), [(30,)]), "a spec that is not known"
-    assert judged.may_hold(manifest(spec=spec), [(30,)]), "no summaries"
-    assert judged.may_hold(manifest(tens, tens, spec=spec), [(30,)]), "too many of them"
-    assert judged.may_hold(manifest(tens, spec=spec), [()]), "a partition of another shape"
-    assert not judged.may_hold(manifest(tens, spec=spec), [])
+        assert pruner.may_hold(manifest(tens, spec=spec), [(value,)]), "of another type"
+    assert pruner.may_hold(manifest(tens, spec=99), [(30,)]), "a spec that is not known"
+    assert pruner.may_hold(manifest(spec=spec), [(30,)]), "no summaries"
+    assert pruner.may_hold(manifest(tens, tens, spec=spec), [(30,)]), "too many of them"
+    assert pruner.may_hold(manifest(tens, spec=spec), [()]), "a partition of another shape"
+    assert not pruner.may_hold(manifest(tens, spec=spec), [])
     with table.update_spec() as update:
         update.remove_field("p")
     with lake.catalog.load_table(ONE).update_schema() as schema:
         schema.delete_column("id")
-    gone = Manifests(lake.catalog.load_table(ONE))
+    gone = ManifestPruner(lake.catalog.load_table(ONE))
     assert gone.may_hold(manifest(tens, spec=spec), [(30,)]), "its column was dropped"
 
 
@@ -139,7 +139,7 @@ def test_the_number_of_partitions_follows_from_the_manifest_list(lake: Lake) -> 
         assert partition_warnings(lake, contract, head) == ()
     table = lake.iceberg("silver.days")
     manifests = table.current_snapshot().manifests(table.io)  # type: ignore[union-attr]
-    assert Manifests(table).most_partitions(manifests) == 11
+    assert ManifestPruner(table).max_partition_count(manifests) == 11
     with_null = pa.table({"day": pa.array([None], pa.date32()), "kind": ["x"]})
     table.append(with_null)
     head = lake.state("silver.days").head()

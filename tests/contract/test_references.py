@@ -65,14 +65,14 @@ def test_every_snapshot_lists_the_same_files_at_their_new_place(
     for each in raw["snapshots"]:
         head = each["snapshot-id"]
         here, there = _files(after, head), _files(made.table, head)
-        said = [moving.written(f.file_path) if f.file_path in made.named
-                else moving.moved(f.file_path) for f in there]  # fmt: skip
+        said = [moving.map_rewritten(f.file_path) if f.file_path in made.named
+                else moving.map_location(f.file_path) for f in there]  # fmt: skip
         assert [f.file_path for f in here] == said
         assert [_facts(f) for f in here] == [_facts(f) for f in there]
         for f in here:
             if f.file_path in written:
                 assert f.file_size_in_bytes == len(written[f.file_path])
-        applied = {moving.moved(data): _again(moving, deletes)
+        applied = {moving.map_location(data): _again(moving, deletes)
                    for data, _, deletes in _applied(made.table, head)}  # fmt: skip
         assert {data: deletes for data, _, deletes in _applied(after, head)} == applied
 
@@ -83,7 +83,7 @@ def _applied(table: Table, head: int) -> set[Any]:
 
 
 def _again(moving: LocationMapping, deletes: frozenset[str]) -> frozenset[str]:
-    return frozenset(moving.written(path) for path in deletes)
+    return frozenset(moving.map_rewritten(path) for path in deletes)
 
 
 def _files(table: Table, head: int) -> list[Any]:

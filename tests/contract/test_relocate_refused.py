@@ -226,7 +226,7 @@ def test_a_file_that_is_cut_off_is_copied_again_and_one_that_is_lost_is_named(
     aside = original.with_name("aside")
     original.rename(aside)
     try:
-        refused(copy, NotFound, f"1 files are neither here nor.*{path.name}")
+        refused(copy, NotFound, f"1 files are missing or incomplete.*{path.name}")
     finally:
         aside.rename(original)
     relocate(load_settings(copy, environ=clean_environment()))
@@ -247,7 +247,7 @@ def test_rows_that_differ_are_noticed_before_the_switch(original: Path, copy: Pa
     path.write_bytes(content[:-footer] + room + content[-footer:])
     assert path.stat().st_size == size
     before = pointer_of(copy)
-    with pytest.raises(CheckFailed, match=r"silver.orders does not hold the same rows"):
+    with pytest.raises(CheckFailed, match=r"silver.orders does not have the same rows"):
         relocate(load_settings(copy, environ=clean_environment()))
     assert pointer_of(copy) == before
 

@@ -33,7 +33,7 @@ Found = TypeVar("Found")
 ELSEWHERE = (
     "integration/dbt/test_jaffle_shop.py",
     "integration/test_workers.py",
-    "contract/test_group_commit_crowd.py",
+    "contract/test_group_commit_concurrency.py",
     "contract/test_relocate.py",
 )
 """Other suites that kill at points of their own."""
@@ -301,14 +301,14 @@ def same_as_undisturbed(house: Lakehouse, expected: Picture) -> None:
 
 def every_file_landed_once(house: Lakehouse) -> None:
     """The rows beside main name every file of the landing folder exactly once."""
-    rows = house.lake.beside
+    rows = house.lake.consumption_store
     assert rows is not None
     for source in house.sources.values():
         state = house.lake.state(source.target)
         there = sorted(path.name for path in Path(source.path).iterdir())
         ancestry = (snapshot.id for snapshot in state.ancestry(state.head()))
-        main = rows.counted(state.uuid, ancestry)
-        found = rows.files_of_names(state.uuid, there)
+        main = rows.expand_ancestry(state.uuid, ancestry)
+        found = rows.find_files_by_name(state.uuid, there)
         assert sorted(file.name for file, snapshot in found if snapshot in main) == there
 
 

@@ -19,7 +19,7 @@ def test_after_a_change_the_shop_is_what_a_full_refresh_makes_of_it(tmp_path: Pa
     house.ingest()
     steps = house.run().steps
     changed = contents(house, "duckdb")
-    ways = {step.table: step.way for step in steps}
+    ways = {step.table: step.refresh_mode for step in steps}
     assert ways["silver.orders"] == ways["silver.customers"] == "events"
     assert ways["gold.daily_revenue"] == ways["gold.daily_metrics"] == "touched"
     assert {step.table for step in steps if step.engine == "spark"} == PYTHON

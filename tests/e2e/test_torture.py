@@ -19,13 +19,13 @@ from tests.servers.trial import SECRET, crashes, name_servers
 import thermocline as tc
 from thermocline.cli.main import run
 from thermocline.errors import BadInput
-from thermocline.ingest.postgres.source import Postgres as Database
+from thermocline.ingest.postgres.source import PostgresSource as Database
 from thermocline.lake import bookmark as bookmarks
-from thermocline.torture import Order, expected, torture
+from thermocline.torture import TrialOptions, expected, torture
 from thermocline.torture import trial_project as projects
-from thermocline.torture.chaos_plan import Deed
+from thermocline.torture.chaos_plan import ChaosAction
 from thermocline.torture.lanes import FilesLane, PostgresLane
-from thermocline.torture.verdict import judge
+from thermocline.torture.verdict import verify_lane
 from thermocline.torture.workload import Workload
 
 
@@ -51,15 +51,19 @@ def test_kafka_and_postgres_survive_and_nothing_of_the_trial_stays(
     name_servers(project, broker, database)
     # This seed kills while the files of a first batch are written, then crashes the database under
     # the stream, then compacts bronze under it.
-    order = Order(
+    order = TrialOptions(
         minutes=5, seed=136_937, kills=3, events=4_000, lanes=("kafka", "postgres"),
         restarts=crashes(broker, database),
     )  # fmt: skip
     verdict = torture(tc.open(project), order)
 
-    assert verdict.surprises == ()
+    assert verdict.warnings == ()
     assert verdict.passed, verdict
-    assert verdict.deeds == {str(Deed.CRASH): 1, str(Deed.RESTART): 1, str(Deed.COMPACT): 1}
+    assert verdict.actions == {
+        str(ChaosAction.CRASH): 1,
+        str(ChaosAction.RESTART): 1,
+        str(ChaosAction.COMPACT): 1,
+    }
     by_topic, by_table = verdict.lanes
     assert (by_topic.lane, by_topic.sent) == ("kafka", 4_000)
     assert by_topic.landed + by_topic.quarantined == 4_000
@@ -97,7 +101,7 @@ def test_what_is_sent_to_a_crashing_database_is_done_once(
     reach = Database("127.0.0.1", "postgres", database.user, ("public.mine",), database.port,
                      {"secret": SECRET})  # fmt: skip
     lane = PostgresLane(Workload(5, 15_000).readable(), "torture_x", reach)
-    lane.begin(tmp_path)
+    lane.set_up(tmp_path)
     sql(
         database,
         "create table told (nr bigserial, event bigint, op text, key text, value bigint)",
@@ -121,11 +125,11 @@ def test_what_is_sent_to_a_crashing_database_is_done_once(
     lane.send(events.part(14_000, 15_000))  # as if the answer to the last commits had been lost
     rows = sql(database, "select event, op from told order by nr")
     told = pa.table({"event": [row[0] for row in rows], "op": [row[1] for row in rows]})
-    steps = expected.steps_of(told, changes=True)
+    steps = expected.read_steps(told, changes=True)
     assert crashes > 1
-    assert steps.tolist() == sorted(expected.of_changes(events, told).steps.tolist())
-    assert lane.state() == expected.state(events)
-    lane.end(keep=False)
+    assert steps.tolist() == sorted(expected.expect_changes(events, told).steps.tolist())
+    assert lane.read_state() == expected.expect_state(events)
+    lane.tear_down(keep=False)
     assert left_in(database) == []
 
 
@@ -134,12 +138,12 @@ def test_a_lake_that_loses_and_repeats_is_found_out(project: Path) -> None:
     house = tc.open(project)
     lane = FilesLane(Workload(1, 400))
     scratch = projects.write(house.settings, project / "trial", "t", [lane])
-    lane.begin(scratch.folder)
+    lane.set_up(scratch.folder)
     lane.send(lane.workload.between(0, 400))
     trial = tc.open(scratch.folder)
     trial.ingest()
     trial.run([scratch.silver(lane)])
-    assert judge(trial.lake, scratch, lane, 400).passed
+    assert verify_lane(trial.lake, scratch, lane, 400).passed
 
     spark = trial.lake.spark.session
     table = f"lake.{scratch.bronze(lane)}"
@@ -147,7 +151,7 @@ def test_a_lake_that_loses_and_repeats_is_found_out(project: Path) -> None:
     spark.sql(f"insert into {table} select * from {table} where event = 12")
     spark.sql(f"update {table} set value = value + 1 where event = 13")
     spark.sql(f"delete from lake.{scratch.silver(lane)} where event > 390")
-    found = judge(trial.lake, scratch, lane, 400)
+    found = verify_lane(trial.lake, scratch, lane, 400)
     assert (found.lost, found.duplicated, found.altered) == (2, 1, 1)
     assert found.state_differs > 0
     assert not found.passed
@@ -159,6 +163,6 @@ def test_a_lane_that_the_project_has_not_is_refused(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(BadInput, match="There is no lane kafka here"):
-        torture(tc.open(project), Order(lanes=("kafka",)))
+        torture(tc.open(project), TrialOptions(lanes=("kafka",)))
     assert run(["--project", str(project), "torture", "--lane", "kafka"]) == 2
     assert "There are: files." in capsys.readouterr().err

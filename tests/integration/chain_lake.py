@@ -26,7 +26,7 @@ from thermocline.config import load_settings
 from thermocline.errors import ThermoclineError
 from thermocline.lake.changes import read_rows
 from thermocline.lake.naming import new_run_id
-from thermocline.transform.target_parts import not_incremental
+from thermocline.transform.target_parts import find_incremental_blocker
 
 _KINDS = {"long": NUMBER, "int": NUMBER, "decimal(10,2)": MONEY, "decimal(6,2)": MONEY}
 STORED = tuple(
@@ -71,7 +71,7 @@ def play(folder: Path, seed: int, *, engine: str, count: int, batches: int) -> C
     random, asked, taken = Random(seed), chains(seed, count), Counter[str]()
     house = opened(folder, asked, engine)
     held: dict[str, list[tuple[Any, ...]]] = {table: [] for table in SOURCES}
-    reasons = [not_incremental(model) for model in house.models.values()]
+    reasons = [find_incremental_blocker(model) for model in house.models.values()]
     taken.update("incremental" if reason is None else "whole" for reason in reasons)
     try:
         for number in range(batches):
@@ -81,7 +81,7 @@ def play(folder: Path, seed: int, *, engine: str, count: int, batches: int) -> C
                 steps = house.run().steps
             except ThermoclineError as error:
                 raise Wrong(f"seed {seed}, batch {number}: {error}") from error
-            taken.update(step.way for step in steps if number)
+            taken.update(step.refresh_mode for step in steps if number)
             taken.update(step.detail for step in steps if step.detail == "nothing touched")
             _compare(house, asked, held, f"seed {seed}, batch {number}, {engine}")
         house.run(full_refresh=True)

@@ -67,7 +67,7 @@ class Writer:
                 kind = duck_ddl(contract.column(key).type)  # type: ignore[union-attr]
                 held, name = session.register(pa.table({key: affected})), quote_identifier(key)
                 keys = f"select cast({name} as {kind}) as {name} from {held}"
-                how["affected"] = session.keep(keys)
+                how["affected"] = session.materialize(keys)
             return duck_write(session, rows, contract, draft, bookmark=bookmark, **how)
         finally:
             session.clear()

@@ -21,8 +21,8 @@ from tests.servers.web_api import WebApi, basic
 from thermocline.contract.problems import ProblemReport
 from thermocline.errors import BadInput, ConfigError, Permanent, ThermoclineError, Transient
 from thermocline.ingest.api import session as sessions
-from thermocline.ingest.api.position import Position, Sieve
-from thermocline.ingest.api.pull import items
+from thermocline.ingest.api.position import ApiPosition, NewRecordFilter
+from thermocline.ingest.api.pull import pull_items
 from thermocline.ingest.api.source import ApiSource, read
 from thermocline.ingest.egress_policy import AddressRefused, EgressPolicy
 from thermocline.ingest.source import SettingsReader
@@ -69,7 +69,7 @@ PAGING: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("path", PAGING)
 def test_every_record_comes_once_whatever_the_paging(api: WebApi, path: str) -> None:
-    found = ids(items(source(api.url, path, endpoint=PAGING[path]), Position(), HERE))
+    found = ids(pull_items(source(api.url, path, endpoint=PAGING[path]), ApiPosition(), HERE))
     assert found == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -77,7 +77,7 @@ def test_every_record_comes_once_whatever_the_paging(api: WebApi, path: str) -> 
 def test_a_failure_that_may_pass_is_tried_again(api: WebApi, status: int) -> None:
     api.fail_next(status, Retry_After="0")
     api.fail_next(status)
-    found = ids(items(source(api.url, endpoint=PAGING["items"]), Position(), HERE))
+    found = ids(pull_items(source(api.url, endpoint=PAGING["items"]), ApiPosition(), HERE))
     assert found == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -88,14 +88,14 @@ def test_a_failure_that_stays_is_an_error_that_may_be_tried_again(
     for _ in range(2):
         api.fail_next(500)
     with pytest.raises(Transient, match=r"things at http://127\.0\.0\.1:\d+ answered 500"):
-        list(items(source(api.url), Position(), HERE))
+        list(pull_items(source(api.url), ApiPosition(), HERE))
 
 
 @pytest.mark.parametrize("status", [400, 401, 404])
 def test_a_refusal_is_not_tried_again(api: WebApi, status: int) -> None:
     api.fail_next(status)
     with pytest.raises(BadInput, match=f"answered {status}"):
-        list(items(source(api.url), Position(), HERE))
+        list(pull_items(source(api.url), ApiPosition(), HERE))
     assert len(api.requests) == 1
 
 
@@ -120,7 +120,7 @@ def test_who_we_are_is_told_by_a_secret_of_the_environment(
 ) -> None:
     monkeypatch.setenv("API_SECRET", "hush")
     api.wants, auth = AUTH[kind]
-    found = items(source(api.url, auth=auth, endpoint=PAGING["items"]), Position(), HERE)
+    found = pull_items(source(api.url, auth=auth, endpoint=PAGING["items"]), ApiPosition(), HERE)
     assert ids(found) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -136,10 +136,10 @@ def test_a_token_is_fetched_through_the_same_guard(
         "client_secret": {"secret": "API_SECRET"},
     }
     made = source(api.url, auth=auth, endpoint=PAGING["items"])
-    assert ids(items(made, Position(), HERE)) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert ids(pull_items(made, ApiPosition(), HERE)) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert api.paths()[0] == "/token"
     with pytest.raises(AddressRefused):
-        list(items(made, Position(), EgressPolicy()))
+        list(pull_items(made, ApiPosition(), EgressPolicy()))
 
 
 def test_a_secret_that_is_not_set_is_named_and_one_that_is_never_shown(
@@ -148,11 +148,11 @@ def test_a_secret_that_is_not_set_is_named_and_one_that_is_never_shown(
     auth = {"type": "bearer", "token": {"secret": "API_SECRET"}}
     monkeypatch.delenv("API_SECRET", raising=False)
     with pytest.raises(ConfigError, match="API_SECRET is not set"):
-        list(items(source(api.url, auth=auth), Position(), HERE))
+        list(pull_items(source(api.url, auth=auth), ApiPosition(), HERE))
     monkeypatch.setenv("API_SECRET", "canary-7781")
     api.wants = "Bearer other"
     with pytest.raises(BadInput) as refused:
-        list(items(source(api.url, auth=auth), Position(), HERE))
+        list(pull_items(source(api.url, auth=auth), ApiPosition(), HERE))
     assert "canary-7781" not in str(refused.value)
 
 
@@ -165,21 +165,23 @@ def incremental(api: WebApi, **given: Any) -> ApiSource:
     return source(api.url, endpoint=endpoint, **given)
 
 
-def pull(made: ApiSource, start: Position) -> tuple[list[int], Position]:
+def pull(made: ApiSource, start: ApiPosition) -> tuple[list[int], ApiPosition]:
     """The ids that are new, and where the next pull begins."""
-    sieve = Sieve(made, start)
-    new = [record for item in items(made, start, HERE) if (record := sieve.take(item))]
-    return [json.loads(record.text)["id"] for record in new], sieve.position(len(new))
+    record_filter = NewRecordFilter(made, start)
+    new = [
+        record for item in pull_items(made, start, HERE) if (record := record_filter.accept(item))
+    ]
+    return [json.loads(record.text)["id"] for record in new], record_filter.position(len(new))
 
 
 def test_a_pull_begins_where_the_last_one_ended_and_lets_nothing_through_twice(
     api: WebApi,
 ) -> None:
     made = incremental(api)
-    first, position = pull(made, Position())
+    first, position = pull(made, ApiPosition())
     assert first == [1, 2, 3, 4, 5, 6, 7, 8]
     assert position.cursor == "2026-01-08"
-    position = Position.read(json.loads(json.dumps(position.written())))
+    position = ApiPosition.from_bookmark(json.loads(json.dumps(position.to_bookmark())))
     assert pull(made, position) == ([], position)
     # One more at the very edge, one behind it.
     api.records += [{"id": 9, "updated": "2026-01-08"}, {"id": 10, "updated": "2026-01-09"}]
@@ -192,8 +194,8 @@ def test_a_pull_begins_where_the_last_one_ended_and_lets_nothing_through_twice(
 def test_numbers_keep_every_digit(api: WebApi) -> None:
     exact = b'{"data": [{"id": 1, "n": 12345678901234567890.12345678901234567890, "m": 1.10}]}'
     api.failures.append((200, {}, exact))
-    sieve = Sieve(made := source(api.url), Position())
-    [record] = [sieve.take(item) for item in items(made, Position(), HERE)]
+    record_filter = NewRecordFilter(made := source(api.url), ApiPosition())
+    [record] = [record_filter.accept(item) for item in pull_items(made, ApiPosition(), HERE)]
     assert record is not None
     assert record.text == '{"id": 1, "n": 12345678901234567890.12345678901234567890, "m": 1.10}'
 
@@ -204,17 +206,19 @@ def test_numbers_keep_every_digit(api: WebApi) -> None:
 def test_an_answer_that_is_not_json_is_an_error(api: WebApi, body: bytes) -> None:
     api.failures.append((200, {}, body))
     with pytest.raises(Permanent, match="is not JSON"):
-        list(items(source(api.url), Position(), HERE))
+        list(pull_items(source(api.url), ApiPosition(), HERE))
 
 
 def test_a_redirect_to_the_metadata_service_is_refused(api: WebApi) -> None:
     reach = EgressPolicy.from_settings(False, ["127.0.0.0/8"])
     metadata = "http://169.254.169.254/latest/meta-data/"
     with pytest.raises(AddressRefused, match=r"leads to http://169\.254\.169\.254"):
-        list(items(source(api.url, f"go?to={metadata}"), Position(), reach))
+        list(pull_items(source(api.url, f"go?to={metadata}"), ApiPosition(), reach))
     # Naming the host in the source is not enough: its address must be allowed, too.
     with pytest.raises(AddressRefused, match="a link-local address"):
-        list(items(source(api.url, f"go?to={metadata}", hosts=[metadata]), Position(), reach))
+        list(
+            pull_items(source(api.url, f"go?to={metadata}", hosts=[metadata]), ApiPosition(), reach)
+        )
 
 
 @pytest.mark.parametrize(
@@ -222,7 +226,7 @@ def test_a_redirect_to_the_metadata_service_is_refused(api: WebApi) -> None:
 )
 def test_a_redirect_elsewhere_is_refused(api: WebApi, target: str) -> None:
     with pytest.raises(BadInput):
-        list(items(source(api.url, f"go?to={target}"), Position(), HERE))
+        list(pull_items(source(api.url, f"go?to={target}"), ApiPosition(), HERE))
 
 
 def test_a_next_link_to_another_host_gets_no_secret(
@@ -235,7 +239,9 @@ def test_a_next_link_to_another_host_gets_no_secret(
         auth = {"type": "bearer", "token": {"secret": "API_SECRET"}}
         with pytest.raises(AddressRefused, match="which the source does not name"):
             list(
-                items(source(api.url, "link", auth=auth, endpoint=PAGING["link"]), Position(), HERE)
+                pull_items(
+                    source(api.url, "link", auth=auth, endpoint=PAGING["link"]), ApiPosition(), HERE
+                )
             )
         assert other.requests == []
 
@@ -243,7 +249,7 @@ def test_a_next_link_to_another_host_gets_no_secret(
 def test_this_machine_is_not_reached_unless_that_is_allowed(api: WebApi) -> None:
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
         with pytest.raises(AddressRefused, match="loopback"):
-            list(items(source(f"http://{host}:{api.port}/"), Position(), EgressPolicy()))
+            list(pull_items(source(f"http://{host}:{api.port}/"), ApiPosition(), EgressPolicy()))
     assert api.requests == []
 
 
@@ -266,9 +272,9 @@ def test_a_name_is_looked_up_once_and_the_checked_address_is_the_one_connected_t
     monkeypatch.setattr(sessions, "ATTEMPTS", 1)
     made = source(f"http://rebind.example:{api.port}/")
     with pytest.raises(Transient, match="cannot be reached"):
-        list(items(made, Position(), EgressPolicy()))
+        list(pull_items(made, ApiPosition(), EgressPolicy()))
     with pytest.raises(AddressRefused, match=r"resolves to 127\.0\.0\.1"):
-        list(items(made, Position(), EgressPolicy()))
+        list(pull_items(made, ApiPosition(), EgressPolicy()))
     assert api.requests == []
 
 
@@ -276,7 +282,7 @@ def test_an_answer_that_is_too_large_is_refused_before_it_fills_memory(api: WebA
     bomb = gzip.compress(b" " * 50_000_000)
     api.failures.append((200, {"Content-Encoding": "gzip"}, bomb))
     with pytest.raises(BadInput, match="more than 1,000,000 bytes"):
-        list(items(source(api.url, maxResponseBytes=1_000_000), Position(), HERE))
+        list(pull_items(source(api.url, maxResponseBytes=1_000_000), ApiPosition(), HERE))
 
 
 @pytest.mark.parametrize("where", ["body", "headers"])
@@ -299,7 +305,7 @@ def test_an_answer_that_drips_is_given_up(
     monkeypatch.setattr(sessions, "ATTEMPTS", 1)
     began = time.monotonic()
     with pytest.raises(Transient):
-        list(items(source(api.url, "slow", timeout=1), Position(), HERE))
+        list(pull_items(source(api.url, "slow", timeout=1), ApiPosition(), HERE))
     assert time.monotonic() - began < 5
 
 
@@ -310,7 +316,7 @@ def test_an_answer_that_breaks_off_is_tried_again_and_never_half_read(api: WebAp
         handler.close_connection = True
 
     api.special["/items"] = cut
-    found = ids(items(source(api.url, endpoint=PAGING["items"]), Position(), HERE))
+    found = ids(pull_items(source(api.url, endpoint=PAGING["items"]), ApiPosition(), HERE))
     assert found == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
@@ -319,7 +325,7 @@ def test_the_environments_proxies_are_not_used(
 ) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
-    assert ids(items(source(api.url, endpoint=PAGING["items"]), Position(), HERE))[-1] == 8
+    assert ids(pull_items(source(api.url, endpoint=PAGING["items"]), ApiPosition(), HERE))[-1] == 8
 
 
 def test_records_of_a_dependent_resource(api: WebApi) -> None:
@@ -338,18 +344,18 @@ def test_records_of_a_dependent_resource(api: WebApi) -> None:
     things = {"name": "things", "endpoint": {"path": "items", **PAGING["items"],
                                              "data_selector": "data"}}  # fmt: skip
     made = read_source({"base_url": api.url, "resources": [things, parts], "resource": "parts"})
-    found = list(items(made, Position(), HERE))
+    found = list(pull_items(made, ApiPosition(), HERE))
     assert sorted(item["_things_id"] for item in found) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 CHILD = """
 import sys
 from tests.integration.test_api_pull import source, PAGING, HERE
-from thermocline.ingest.api.position import Position
-from thermocline.ingest.api.pull import items
+from thermocline.ingest.api.position import ApiPosition
+from thermocline.ingest.api.pull import pull_items
 from thermocline.ingest.api.source import ApiSource, read
 from thermocline.ingest.source import SettingsReader
-print(len(list(items(source(sys.argv[1], endpoint=PAGING["items"]), Position(), HERE))))
+print(len(list(pull_items(source(sys.argv[1], endpoint=PAGING["items"]), ApiPosition(), HERE))))
 from dlt.common.runtime import anon_tracker
 print(anon_tracker._THREAD_POOL, anon_tracker._ANON_TRACKER_ENDPOINT)
 """
@@ -371,6 +377,10 @@ def test_dlt_reports_nothing_and_writes_nothing(api: WebApi, tmp_path: Path) -> 
 
 def test_what_dlt_does_not_understand_is_told_in_a_line(api: WebApi) -> None:
     with pytest.raises(ThermoclineError) as refused:
-        list(items(source(api.url, endpoint={"paginator": {"type": "guess"}}), Position(), HERE))
+        list(
+            pull_items(
+                source(api.url, endpoint={"paginator": {"type": "guess"}}), ApiPosition(), HERE
+            )
+        )
     assert "\n" not in refused.value.cause
     assert "guess" in refused.value.cause

@@ -122,9 +122,9 @@ def test_the_plan_says_why_a_model_is_computed_whole(tmp_path: Path) -> None:
     house.run()
     _come(house, EVENTS, _event(2, 2, 1, 20))
     steps = {step.table: step for step in house.plan().steps}
-    assert str(steps["gold.plain"].way) == "touched"
+    assert str(steps["gold.plain"].refresh_mode) == "touched"
     assert not any("in full" in why for why in steps["gold.plain"].why)
-    assert str(steps["gold.whole"].way) == "full"
+    assert str(steps["gold.whole"].refresh_mode) == "full"
     assert any("computed in full: any_value()" in why for why in steps["gold.whole"].why)
     house.lake.duck.stop()
 

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from thermocline.check.compiler import compile, evaluate
+from thermocline.check.compiler import compile_checks, evaluate
 from thermocline.check.gate import check
-from thermocline.check.pattern import portable
-from thermocline.check.violating_rows import row_reasons, sample_query
+from thermocline.check.pattern import translate_pattern
+from thermocline.check.violating_rows import compile_row_reasons, compile_sample_query
 from thermocline.contract.definition import Column, Contract
 from thermocline.contract.types import Primitive
 from thermocline.engine.arrow import normalize
@@ -78,7 +78,7 @@ def engines(spark: Any) -> tuple[Session, DuckDB]:
 def test_every_case_on_spark_in_one_statement(engines):
     session = engines[0]
     every = cases.contract(*(case.rule for case in cases.CASES.values()))
-    compiled = compile(every, "things", REFERENCES, "spark", cases.NOW, cases.KNOWN)
+    compiled = compile_checks(every, "things", REFERENCES, "spark", cases.NOW, cases.KNOWN)
     outcomes = evaluate(compiled, session.query(compiled.sql).to_pylist()[0])
     found = {
         name: (outcome.metric, outcome.holds, outcome.breaking_rows)
@@ -109,13 +109,17 @@ def test_reasons_are_the_same_on_a_dataframe(engines):
 
     session, duck = engines
     contract = cases.contract(*(case.rule for case in cases.CASES.values()))
-    frame = session.spark.table("things").withColumn("why", expr(row_reasons(contract, "spark")))
+    frame = session.spark.table("things").withColumn(
+        "why", expr(compile_row_reasons(contract, "spark"))
+    )
     rows = normalize(frame.select("id", "why").toArrow()).to_pylist()
-    reasons = row_reasons(contract, "duckdb")
+    reasons = compile_row_reasons(contract, "duckdb")
     assert rows == duck.query(f"select id, {reasons} as why from things order by rowid").to_pylist()
     assert rows[0]["why"] != rows[1]["why"]
     empty = Contract("bronze.t", (Column("code", Primitive("string")),))
-    nothing = session.spark.table("things").select(expr(row_reasons(empty, "spark")).alias("why"))
+    nothing = session.spark.table("things").select(
+        expr(compile_row_reasons(empty, "spark")).alias("why")
+    )
     assert nothing.schema.simpleString() == "struct<why:array<string>>"
     assert {tuple(row.why) for row in nothing.collect()} == {()}
 
@@ -142,7 +146,9 @@ def test_spark_reads_no_setting_and_runs_no_second_statement(engines):
 
 def test_a_custom_rule_that_spark_cannot_run_is_named(engines):
     rule = cases.sql("select count(*) from {object} where no_such_column = 1", name="mine")
-    with pytest.raises(ContractError, match=r"mine: the query has no equal on Spark: .*no_such"):
+    with pytest.raises(
+        ContractError, match=r"mine: the query has no equivalent on Spark: .*no_such"
+    ):
         check(cases.contract(rule), engines[0], "things", {}, cases.NOW)
 
 
@@ -172,10 +178,10 @@ def test_patterns_match_alike(engines):
     found = []
     for engine in engines:
         engine.put("texts", texts)
-        reasons = row_reasons(contract, engine.dialect)
+        reasons = compile_row_reasons(contract, engine.dialect)
         found.append(engine.query(f"select text, {reasons} as why from texts order by n"))
     assert found[0].to_pylist() == found[1].to_pylist()
-    assert portable("a$").spark.startswith("(?du)")
+    assert translate_pattern("a$").spark.startswith("(?du)")
 
 
 _TEXT = st.text(alphabet="aA b1é😀'\\\"$\n\r\u2028\u00a0`{}", max_size=4)
@@ -237,9 +243,9 @@ def test_random_tables_give_the_same_outcomes(engines):
 
 def _told(engine: Any, rows: Contract, whole: Contract, table: pa.Table) -> tuple[Any, ...]:
     engine.put("things", table)
-    reasons = row_reasons(rows, engine.dialect)
+    reasons = compile_row_reasons(rows, engine.dialect)
     each = engine.query(f"select n, {reasons} as why from things").sort_by("n").to_pylist()
-    compiled = compile(whole, "things", REFERENCES, engine.dialect, cases.NOW, cases.KNOWN)
+    compiled = compile_checks(whole, "things", REFERENCES, engine.dialect, cases.NOW, cases.KNOWN)
     outcomes = evaluate(compiled, engine.query(compiled.sql).to_pylist()[0])
     return each, [(o.rule, o.metric, o.holds, o.breaking_rows, o.message) for o in outcomes]
 
@@ -247,7 +253,7 @@ def _told(engine: Any, rows: Contract, whole: Contract, table: pa.Table) -> tupl
 def test_sample_of_a_rule_without_rows_is_none():
     rule = cases.rule("row_count", bounds=(("mustBe", 1),))
     for dialect in ("duckdb", "spark"):
-        compiled = compile(
+        compiled = compile_checks(
             cases.contract(rule), "things", REFERENCES, dialect, cases.NOW, cases.KNOWN
         )
-        assert sample_query(compiled, rule) is None
+        assert compile_sample_query(compiled, rule) is None

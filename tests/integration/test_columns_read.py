@@ -81,7 +81,7 @@ class Project:
         return [tuple(row.values()) for row in found.to_pylist()]
 
     def run(self) -> list[str]:
-        return [step.way for step in self.house.run(["silver.t"]).steps]
+        return [step.refresh_mode for step in self.house.run(["silver.t"]).steps]
 
     def why(self) -> str:
         return "; ".join(why for step in self.house.plan(["silver.t"]).steps for why in step.why)

@@ -247,7 +247,7 @@ def test_a_conflict_in_the_second_table_takes_back_what_was_staged_for_the_first
     lake = impatient
     changes = [refs.new_ref(lake.state(table), "mine", None, tag=True) for table in TABLES]
     lake.commit(changes[1:])
-    with pytest.raises(CommitConflict, match=r"silver\.b was changed by somebody else"):
+    with pytest.raises(CommitConflict, match=r"silver\.b was changed by another process"):
         lake.commit(changes)
     assert "mine" not in lake.state("silver.a").refs
     assert [find_orphans(lake.iceberg(table)) for table in TABLES] == [[], []]

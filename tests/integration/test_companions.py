@@ -305,7 +305,7 @@ def test_a_compacted_companion_stays_compacted(bronze: Unit) -> None:
     compacted = bronze.head(TOMBSTONES)
     assert bronze.house.lake.state(TOMBSTONES).snapshot(compacted).operation == "replace"
     unit = companions.load_unit(bronze.house.lake, TARGET)
-    assert unit.at(bronze.head(TARGET))[TOMBSTONES] == compacted
+    assert unit.snapshots_at(bronze.head(TARGET))[TOMBSTONES] == compacted
     bronze.house.table(TARGET).branch("env-dev")
     bronze.house.publish("dev")
     assert bronze.head(TOMBSTONES) == compacted
@@ -323,7 +323,7 @@ def test_what_expired_is_refused_with_a_next_step(bronze: Unit) -> None:
         "older_than => timestamp '2100-01-01 00:00:00')"
     )
     before = {table: bronze.head(table) for table in (TARGET, TOMBSTONES)}
-    with pytest.raises(BadInput, match=f"{TOMBSTONES} beside snapshot {first} has expired"):
+    with pytest.raises(BadInput, match=f"{TOMBSTONES} at snapshot {first} has expired"):
         bronze.house.table(TARGET).rollback(first)
     assert {table: bronze.head(table) for table in (TARGET, TOMBSTONES)} == before
     with pytest.raises(NotFound):

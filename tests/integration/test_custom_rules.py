@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from thermocline.check import table_checks
-from thermocline.check.compiler import compile, evaluate
+from thermocline.check.compiler import compile_checks, evaluate
 from thermocline.check.gate import check
-from thermocline.check.rule_result import Outcome
+from thermocline.check.rule_result import RuleOutcome
 from thermocline.engine.arrow import normalize
 from thermocline.engine.spark import TRANSLATED_SQL_CONF
 from thermocline.errors import ContractError
@@ -76,11 +76,11 @@ def composed(chance: random.Random, text: str, depth: int) -> str:
     return text
 
 
-def verdict(engine: Any, dialect: str, rule: Any) -> Outcome | str:
+def verdict(engine: Any, dialect: str, rule: Any) -> RuleOutcome | str:
     """What comes of a rule, or "refused" where it has no statement, "failed" where it fails."""
     contract = cases.contract(rule)
     try:
-        compiled = compile(contract, "things", REFERENCES, dialect, cases.NOW, cases.KNOWN)
+        compiled = compile_checks(contract, "things", REFERENCES, dialect, cases.NOW, cases.KNOWN)
     except ContractError:
         return "refused"
     try:
@@ -124,7 +124,7 @@ def test_random_rules_find_the_same_on_both_engines(spark: Any) -> None:
         if there == "refused":
             continue
         translated += 1
-        assert isinstance(there, Outcome), query
+        assert isinstance(there, RuleOutcome), query
         assert (there.metric, there.holds) == (here.metric, here.holds), query
     assert translated > 60
 

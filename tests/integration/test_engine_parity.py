@@ -16,7 +16,7 @@ from thermocline.contract.types import Field, List, Primitive, Struct
 from thermocline.transform import engine_parity
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
-from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.inputs import Inputs, SourceSpan
 from thermocline.transform.model_decorator import Read
 from thermocline.transform.models import Model, parse_query
 from thermocline.transform.spark.reader import SparkReader
@@ -112,11 +112,11 @@ def test_what_is_called_alike_is(lake: Lake) -> None:
     snapshot = draft.append(TABLE.table, rows(), bookmark=None, operation="append")
     session = Session(lake)
     for query in QUERIES:
-        assert engine_parity.different(parse_query(query), KNOWN) is None, query
-        spans = {TABLE.table: Span(TABLE.table, None, snapshot)}
+        assert engine_parity.find_difference(parse_query(query), KNOWN) is None, query
+        spans = {TABLE.table: SourceSpan(TABLE.table, None, snapshot)}
         model = Model("gold.t", Path("t.sql"), {"o": Read(TABLE.table)}, "", TABLE, text=query)
-        on_duck = Inputs(lake, model, spans, DuckReader(session)).everything()
-        on_spark = Inputs(lake, model, spans, SparkReader(lake)).everything()
+        on_duck = Inputs(lake, model, spans, DuckReader(session)).read_all()
+        on_spark = Inputs(lake, model, spans, SparkReader(lake)).read_all()
         given = session.connection.execute(on_duck).to_arrow_table()
         assert columns(given) == columns(on_spark.toArrow()), query
     session.close()

@@ -323,7 +323,8 @@ def test_spark_finds_a_uuid_by_equality(world: World) -> None:
 
 @pytest.mark.xfail(strict=True, reason="PyIceberg reads a null list of structs as an empty one")
 def test_pyiceberg_keeps_null_lists_of_structs(world: World) -> None:
-    """When this passes, the reader of our own in lake/data_file_reader.py may have become unnecessary."""
+    """When this passes, the reader of our own in lake/data_file_reader.py may have become
+    unnecessary."""
     snapshot = world.at["old"]
     scanned = normalize(world.table.scan(snapshot_id=snapshot).to_arrow())
     assert_same(world.spark(snapshot), scanned)

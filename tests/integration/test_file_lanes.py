@@ -1,4 +1,4 @@
-"""Files by the swift lane and by Spark's: the same rows, the same quarantine, the same words."""
+"""The Arrow lane and Spark land files identically: the same rows, quarantine and reasons."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def declined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Why the swift lane did not take a batch."""
+    """The reasons why the Arrow lane declined batches."""
     said: list[str] = []
-    real = ArrowReader.trying
+    real = ArrowReader.attempt
 
-    def trying(self: ArrowReader, *, last: bool) -> Any:
+    def attempt(self: ArrowReader, *, last: bool) -> Any:
         from contextlib import contextmanager
 
         @contextmanager
-        def noted() -> Iterator[None]:
+        def record_decline() -> Iterator[None]:
             try:
                 with real(self, last=last):
                     yield
@@ -69,15 +69,15 @@ def declined(monkeypatch: pytest.MonkeyPatch) -> list[str]:
                 said.append(str(reason))
                 raise
 
-        return noted()
+        return record_decline()
 
-    monkeypatch.setattr(ArrowReader, "trying", trying)
+    monkeypatch.setattr(ArrowReader, "attempt", attempt)
     return said
 
 
 @pytest.fixture
 def no_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for Spark fails."""
+    """Any use of Spark fails."""
 
     def refuse(_: SparkEngine) -> None:
         raise AssertionError("a JVM was asked for")
@@ -262,12 +262,12 @@ def test_a_share_of_bad_rows_that_is_too_large_is_told_alike(
 def test_too_many_odd_records_are_sparks(
     lake: Lake, tmp_path: Path, declined: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ambiguous, "MOST", 2)
+    monkeypatch.setattr(ambiguous, "MAX_RECORDS", 2)
     pair = Pair(lake, tmp_path / "landing", ORDERS)
     pair.put({"a.jsonl": jsonl(*(order(n) for n in range(50)), b"x", b"y", b"z")})
     report = pair.compare()
     assert (report.rows, report.quarantined) == (50, 3)
-    assert declined == ["too many records that are not plain"]
+    assert declined == ["too many ambiguous records"]
     orphans = {path.name for path in (Path(lake.settings.warehouse)).rglob("*.parquet")}
     named = {
         Path(task.file.file_path).name
@@ -281,7 +281,7 @@ def test_too_many_odd_records_are_sparks(
 def test_plain_files_of_every_format_need_no_jvm(
     lake: Lake, tmp_path: Path, no_jvm: None, declined: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "MOST_ROWS", 1)
+    monkeypatch.setattr(parquet, "MAX_ROWS", 1)
     pair = Pair(lake, tmp_path / "landing", ORDERS)
     table = pa.table({"qty": pa.array([7, 8], pa.int16()), "id": ["p7", "p8"]})
     pq.write_table(table, pair.folder / "a.parquet")
@@ -339,4 +339,4 @@ def test_options_that_csv_may_have(lake: Lake, tmp_path: Path, declined: list[st
     pair = Pair(lake, tmp_path / "null", ORDERS, options=TextOptions(null="NA"))
     pair.put({"a.csv": b'id,qty\nNA,1\n"NA",2\n,3\n"",4\nb,NA\n'})
     pair.compare()
-    assert declined == ["an unusual way to write a missing value"]
+    assert declined == ["an unusual form of a missing value"]

@@ -132,7 +132,7 @@ def test_old_files_are_not_asked_again_and_news_among_them_are_found(
     assert landed(lake) == [5, 6, 30, 31]
 
     put(landing / "two", "b.jsonl", 5, 7)  # in place: by the next look that asks all of them
-    monkeypatch.setattr(folder_stream, "WHOLE_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(folder_stream, "FULL_LISTING_SECONDS", 0.0)
     assert ingester.ingest_batch() is not None
     assert landed(lake) == [5, 5, 6, 7, 30, 31]
 

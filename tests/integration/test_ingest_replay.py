@@ -1,4 +1,4 @@
-"""Quarantined rows on their way back: mended or judged anew, each through at most once."""
+"""Replay of quarantined rows: corrected or validated again, each lands at most once."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Kept:
             path = self.folder.parent / "mended.jsonl"
             path.write_text("".join(json.dumps(row) + "\n" for row in corrections))
         return quarantine.replay(
-            self.lake, self.source, contract, mended=path, ids=ids, run=run or new_run_id()
+            self.lake, self.source, contract, file=path, ids=ids, run=run or new_run_id()
         )
 
     def id_at(self, position: int) -> str:
@@ -165,7 +165,7 @@ def test_what_is_wrong_with_a_mended_file_is_said_before_anything_happens(kept: 
     path = kept.folder.parent / "bad.jsonl"
     path.write_text(f'{{"id":"{good}","qty":1}}\nnope\n[1]\n{{"qty":1}}\n{{"id":"{good}"}}\n')
     with pytest.raises(BadInput) as caught:
-        quarantine.replay(kept.lake, kept.source, ORDERS, corrections=path, run=new_run_id())
+        quarantine.replay(kept.lake, kept.source, ORDERS, file=path, run=new_run_id())
     assert [line.split("  ")[0] for line in caught.value.cause.splitlines()] == [
         "bad.jsonl:2", "bad.jsonl:3", "bad.jsonl:4", "bad.jsonl:5",
     ]  # fmt: skip
@@ -275,7 +275,7 @@ def exported(kept: Kept, name: str = "out.jsonl", contract: Contract = ORDERS) -
 
 
 def put_back(kept: Kept, path: Path, contract: Contract = ORDERS) -> ReplayReport:
-    return quarantine.replay(kept.lake, kept.source, contract, mended=path, run=new_run_id())
+    return quarantine.replay(kept.lake, kept.source, contract, file=path, run=new_run_id())
 
 
 def test_exported_rows_are_mended_and_put_back_once(kept: Kept) -> None:

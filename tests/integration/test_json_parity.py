@@ -1,4 +1,4 @@
-"""What the swift lane takes for plain is what Spark reads, value for value."""
+"""JSON that the Arrow lane reads as unambiguous has the same values as in Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def by_spark(spark: Any, contract: Contract, payloads: list[bytes]) -> list[dict
 
 def by_arrow(plain: UnambiguousJsonReader, payload: bytes) -> dict[str, Any] | None:
     try:
-        [row] = exact(plain.table([payload]))
+        [row] = exact(plain.read_payloads([payload]))
     except NeedsSpark:
         return None
     return row

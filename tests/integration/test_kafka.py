@@ -214,7 +214,7 @@ def test_a_topic_made_again_is_not_taken_for_the_old_one(orders: Project) -> Non
         orders.ingest()
     server.create(topic, partitions=2)
     server.send(topic, [order(n) for n in range(10, 20)])
-    with pytest.raises(LostData, match=f"{topic} was deleted and made again after 4 of its"):
+    with pytest.raises(LostData, match=f"{topic} was deleted and created again after 4 of its"):
         orders.ingest()
     assert orders.ingest(accept_loss=True) == (10, 0)
     assert orders.ingest() == (0, 0)

@@ -1,4 +1,4 @@
-"""Batches that go by the swift lane, those that do not, and that nobody can tell which did."""
+"""Kafka batches in the Arrow lane, batches that fall back to Spark, and their equal results."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def messages(count: int) -> list[Message]:
     ]
 
 
-def laid_out(project: Project) -> None:
+def sort_by_partition(project: Project) -> None:
     path = project.folder / "contracts" / "bronze" / "raw_orders.odcs.yaml"
     path.write_text(LAID_OUT.format(name="raw_orders"))
 
@@ -123,7 +123,7 @@ def test_both_lanes_land_the_same_rows_in_the_same_layout(
     orders.server.send(orders.topic, messages(500))
     counts = []
     for project in (orders, by_spark):
-        laid_out(project)
+        sort_by_partition(project)
         counts.append(landed(project))
     assert fast_batches == [True]
     assert counts[0] == counts[1]

@@ -136,7 +136,7 @@ def test_records_that_come_twice_at_their_offsets_stop_it_and_nothing_lands(
             return lines.unionAll(lines)
 
     orders.server.send(orders.topic, [order(n) for n in range(5)])
-    with pytest.raises(Permanent, match="gave 10 records for 5 positions") as told:
+    with pytest.raises(Permanent, match="returned 10 records for 5 positions") as told:
         ingester(orders, Twice).ingest_batch()
     assert "Nothing of the batch landed." in told.value.next_step
     assert orders.rows("id") == []
@@ -154,7 +154,7 @@ def test_offsets_without_a_record_are_counted(orders: Project) -> None:
         end(30)
     taken = ingester(orders).ingest_batch()
     assert taken is not None
-    assert (taken.rows, taken.result.gaps) == (3, 5)  # what was aborted, and the marks of both ends
+    assert (taken.rows, taken.landed.gaps) == (3, 5)  # what was aborted, and the marks of both ends
     assert orders.rows("id", "_position") == [(10, 4), (11, 5), (12, 6)]
 
 
@@ -167,7 +167,7 @@ def test_a_topic_made_again_or_gone_stops_a_stream_that_runs(orders: Project) ->
         stream.ingest_batch()
     orders.server.create(orders.topic, partitions=2)
     orders.server.send(orders.topic, [order(n) for n in range(9)])
-    with pytest.raises(Permanent, match="was deleted and made again after 4 of its records"):
+    with pytest.raises(Permanent, match="was deleted and created again after 4 of its records"):
         stream.ingest_batch()
     assert orders.rows("id") == [(n,) for n in range(4)]
 
@@ -232,7 +232,7 @@ def halted(
 def test_a_broker_that_dies_while_a_batch_is_read_and_comes_back_costs_no_batch(
     orders: Project, tmp_path: Path
 ) -> None:
-    assert feeds.POLL_MS >= 60_000  # a minute's patience, of which a few seconds are tried here
+    assert feeds.POLL_TIMEOUT_MS >= 60_000  # the test uses a few seconds
 
     def back() -> None:
         while not (tmp_path / "going").exists():
@@ -252,7 +252,7 @@ def test_a_broker_that_dies_while_a_batch_is_read_and_comes_back_costs_no_batch(
 def test_a_broker_that_dies_while_a_batch_is_read_and_stays_away_is_trouble(
     orders: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "POLL_MS", 3_000)
+    monkeypatch.setattr(feeds, "POLL_TIMEOUT_MS", 3_000)
     short = {"default_api_timeout_ms": "3000", "request_timeout_ms": "2000"}
     with halted(orders, tmp_path, orders.server.kill, **short) as stream:
         try:

@@ -122,11 +122,11 @@ def test_a_write_without_a_jvm_is_not_to_be_tried_again_in_this_process(
     """A stream tries again what may pass. Without Spark it would do so for ever."""
     lake.ensure(orders())
     draft = lake.draft("R")
-    with pytest.raises(EngineUnavailable, match="JVM has ended"):
+    with pytest.raises(EngineUnavailable, match="JVM ended"):
         draft.commit("silver.orders", lambda _: call_to_an_ended_jvm(), bookmark={}, operation="x")
     with (
-        pytest.raises(EngineUnavailable, match="JVM has ended"),
-        draft.writing("silver.orders"),
+        pytest.raises(EngineUnavailable, match="JVM ended"),
+        draft.open_writer("silver.orders"),
     ):
         call_to_an_ended_jvm()
     assert not EngineUnavailable.transient

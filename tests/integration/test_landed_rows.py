@@ -89,8 +89,8 @@ def test_a_lake_whose_summaries_hold_the_ledger_is_carried_over(
     """Landed by an older version; then by this one, whatever was delivered again."""
     real = ledger.make_bookmark
     with monkeypatch.context() as older:
-        older.setattr(ledger, "bookmark_of", lambda files, beside: real(files, beside=False))
-        older.setattr(ledger, "consumed", lambda files: None)
+        older.setattr(ledger, "make_bookmark", lambda files, beside: real(files, beside=False))
+        older.setattr(ledger, "make_consumed", lambda files: None)
         heads = []
         for number, name in enumerate(("a.jsonl", "b.jsonl"), start=1):
             put(landing, name, number)
@@ -111,8 +111,8 @@ def _without_rows(lake: Lake) -> None:
     with lake.catalog.engine.begin() as connection:  # type: ignore[attr-defined]
         for table in ("landed", "carried", "positions", "consumers"):
             connection.execute(text(f"DROP TABLE thermocline_{table}"))
-    assert lake.beside is not None
-    lake.beside._made = False
+    assert lake.consumption_store is not None
+    lake.consumption_store._is_created = False
 
 
 def test_a_row_that_is_gone_is_an_error_and_not_a_beginning(lake: Lake) -> None:
@@ -127,7 +127,7 @@ def test_a_row_that_is_gone_is_an_error_and_not_a_beginning(lake: Lake) -> None:
     number = draft.append(
         TARGET, (), bookmark=marks.to_bookmark("things", mark, beside=True), operation="ingest"
     )
-    draft.land_with(TARGET, number, marks.to_consumed("things", mark))
+    draft.record_consumption(TARGET, number, marks.to_consumed("things", mark))
     draft.publish()
     assert marks.read(lake, lake.state(TARGET), "things") == mark
     assert marks.read(lake, lake.state(TARGET), "other") is None

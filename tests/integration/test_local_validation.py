@@ -1,4 +1,4 @@
-"""A few records judged without Spark: each verdict is Spark's, to the last word."""
+"""Records validated without Spark: each result and reason equals Spark's."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def compare(
     few, certain, bad = LocalValidator(contract), 0, 0
     for line in lines:
         try:
-            [found] = comparable(normalize(few.judged([line], layout)))
+            [found] = comparable(normalize(few.validate_lines([line], layout)))
         except NeedsSpark:
             continue
         certain += 1

@@ -17,7 +17,7 @@ from tests.integration.worker_project import content, land, make, many, row
 from thermocline.api import Lakehouse
 from thermocline.config import load_settings
 from thermocline.lake import bookmark as bookmarks
-from thermocline.transform.model_versions import RANGES_KEY, Range
+from thermocline.transform.model_versions import RANGES_KEY, PartitionRange
 
 TABLE = "silver.clean"
 DAYS = [f"2026-01-{day:02}" for day in range(1, 11)]
@@ -48,10 +48,10 @@ class Project:
 
     def stale(self) -> list[str]:
         states = self.house.partitions(TABLE).partitions
-        return [each.name for each in states if str(each.standing) != "fresh"]
+        return [each.name for each in states if str(each.status) != "fresh"]
 
     def run(self) -> list[tuple[str, str]]:
-        return [(step.way, step.detail) for step in self.house.run(select=[TABLE]).steps]
+        return [(step.refresh_mode, step.detail) for step in self.house.run(select=[TABLE]).steps]
 
     def expected(self) -> list[tuple[Any, ...]]:
         """What a full refresh of the model as it is now gives."""
@@ -83,7 +83,7 @@ def test_days_of_another_model_are_computed_again(project_: Project) -> None:
     project_.house.backfill(TABLE, DAYS[2], DAYS[4])
     project_.edit(1)
     (step,) = project_.house.plan([TABLE]).steps
-    assert (str(step.way), step.why) == (
+    assert (str(step.refresh_mode), step.why) == (
         "touched", (f"{DAYS[2]}–{DAYS[4]} was computed by another version of the model",)
     )  # fmt: skip
     assert project_.stale() == DAYS[2:5]
@@ -230,12 +230,16 @@ def test_a_run_that_was_planned_before_a_backfill_was_published(project_: Projec
 
 
 def test_ranges_hold_and_cover_what_they_say() -> None:
-    assert Range(1, 3).holds((2,)) and not Range(1, 3).holds((4,))
-    assert Range(None, 3).holds((-9,)) and not Range(None, 3).holds((None,))
-    assert Range().holds((None,))
-    assert Range().covers(Range(1, 3)) and Range(1, 3).covers(Range(2, 3))
-    assert not Range(1, 3).covers(Range(2, 4)) and not Range(1, 3).covers(Range(None, 3))
-    assert not Range(1, None).covers(Range())
+    assert PartitionRange(1, 3).contains((2,)) and not PartitionRange(1, 3).contains((4,))
+    assert PartitionRange(None, 3).contains((-9,)) and not PartitionRange(None, 3).contains((None,))
+    assert PartitionRange().contains((None,))
+    assert PartitionRange().covers(PartitionRange(1, 3)) and PartitionRange(1, 3).covers(
+        PartitionRange(2, 3)
+    )
+    assert not PartitionRange(1, 3).covers(PartitionRange(2, 4)) and not PartitionRange(
+        1, 3
+    ).covers(PartitionRange(None, 3))
+    assert not PartitionRange(1, None).covers(PartitionRange())
 
 
 def _silent() -> Any:

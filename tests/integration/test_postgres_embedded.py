@@ -23,8 +23,8 @@ from tests.servers.postgres import PASSWORD
 from thermocline.errors import Permanent
 from thermocline.ingest import marks
 from thermocline.ingest.feed import LostData, OtherStream
-from thermocline.ingest.postgres.log_position import Place
-from thermocline.ingest.postgres.replication_slot import Keeper, NewHistory
+from thermocline.ingest.postgres.log_position import LogPosition
+from thermocline.ingest.postgres.replication_slot import LogReplaced, SlotManager
 from thermocline.ingest.stream import open_ingester, poll_sources
 
 
@@ -179,23 +179,23 @@ def test_a_log_that_went_back_or_is_another_server_s_is_refused_for_good(shop: P
     source = lakehouse.sources["orders"]
     mark = marks.read(lakehouse.lake, lakehouse.lake.state(RAW), "orders")
     assert mark is not None
-    keeper = Keeper(lakehouse.lake, source, "thermocline_orders")
+    manager = SlotManager(lakehouse.lake, source, "thermocline_orders")
     for changed, says in (
         ({"commit": mark.position["commit"] + (1 << 40)}, "back before what landed"),
         ({"system": "1"}, "another server's"),
-        ({"commit": mark.position["commit"] - 1}, "was moved on or made anew"),
+        ({"commit": mark.position["commit"] - 1}, "was moved on or recreated"),
     ):
         with pytest.raises(LostData) as raised:
-            keeper.verify(Place.of({**mark.position, **changed}))
+            manager.verify(LogPosition.from_bookmark({**mark.position, **changed}))
         assert says in raised.value.cause
         assert "Data may be missing" in raised.value.next_step
-        assert isinstance(raised.value, NewHistory) is ("moved on" not in says)
+        assert isinstance(raised.value, LogReplaced) is ("moved on" not in says)
 
 
 def test_a_second_reader_of_the_slot_stops_and_the_first_goes_on(
     shop: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("thermocline.ingest.postgres.replication_slot.PATIENCE", 0.5)
+    monkeypatch.setattr("thermocline.ingest.postgres.replication_slot.RELEASE_TIMEOUT_SECONDS", 0.5)
     lakehouse = shop.open()
     source, contract = lakehouse.sources["orders"], lakehouse.contracts[RAW]
     with closing(open_ingester(lakehouse.lake, source, contract)) as first:

@@ -173,18 +173,18 @@ def play(
         for step in steps if before else ():
             yield from ways(step, before[step.table], found[step.table])
     refreshed = house.run(full_refresh=True, **options)
-    assert {step.way for step in refreshed.steps} == {"full"}
+    assert {step.refresh_mode for step in refreshed.steps} == {"full"}
     for table, model in named.items():
         assert content(house, table) == found[table], f"{model.sql}\nafter {history}"
 
 
 def ways(step: StepResult, before: Rows, after: Rows) -> Iterator[str]:
     """How a step was computed, in words to be counted."""
-    yield step.way
+    yield step.refresh_mode
     old, new = ({_day(row[0]) for row in rows} for rows in (before, after))
     if step.detail == "nothing touched":
         yield step.detail
-    elif step.way == "touched":
+    elif step.refresh_mode == "touched":
         if int(step.detail.split()[0]) < len(old):
             yield "some of the days"
         if old - new:

@@ -187,8 +187,8 @@ def test_a_unit_goes_back_to_any_of_them(
             assert set(points(lake, QUARANTINE)) == set(points(lake))
     assert points(lake)
     # However many restore points came and went, what is carried on is about those that are left.
-    assert lake.beside is not None
-    anchors = lake.beside.anchors(lake.state(TARGET).uuid)
+    assert lake.consumption_store is not None
+    anchors = lake.consumption_store.anchors(lake.state(TARGET).uuid)
     assert len({*anchors.values()}) == len(anchors) <= len(lake.state(TARGET).snapshots) + 1
 
 

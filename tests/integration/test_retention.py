@@ -196,7 +196,7 @@ def test_a_stream_goes_on_from_its_mark_whatever_expires(lake: Lake) -> None:
             said = marks.merge(before, marks.to_bookmark(source, mark, beside=True))
             given = pa.table({"id": pa.array([number], pa.int64())})
             snapshot = draft.append(TARGET, given, bookmark=said, operation="ingest")
-            draft.land_with(TARGET, snapshot, marks.to_consumed(source, mark))
+            draft.record_consumption(TARGET, snapshot, marks.to_consumed(source, mark))
             draft.publish()
         assert marks.read(lake, state(lake), "one") == one
         assert marks.read(lake, state(lake), "other") == other
@@ -247,7 +247,7 @@ def test_branches_hold_what_they_left_from_and_dead_runs_go(
     between = state(lake).between(base, head(lake))
     assert between is not None and len(between) == 3
 
-    monkeypatch.setattr(Lake, "keep", RetentionPolicy(count=1, age_ms=1, dead_ms=1))
+    monkeypatch.setattr(Lake, "retention_policy", RetentionPolicy(count=1, age_ms=1, dead_ms=1))
     put(landing, "5.jsonl", 5)
     assert take(lake, landing)
     assert set(state(lake).refs) == {"main", RUN_PREFIX + run}, "it is at work"
@@ -349,8 +349,8 @@ def test_consumers_from_before_there_were_rows_are_known(lake: Lake, landing: Pa
     with lake.catalog.engine.begin() as connection:  # type: ignore[attr-defined]
         connection.execute(text("DELETE FROM thermocline_consumers"))
         connection.execute(text("DELETE FROM thermocline_carried WHERE table_uuid = '*'"))
-    assert lake.beside is not None
-    lake.beside.knows_consumers = False
+    assert lake.consumption_store is not None
+    lake.consumption_store.has_registered_consumers = False
     for number in range(1, 4):
         put(landing, f"{number}.jsonl", number)
         assert take(lake, landing)
@@ -380,6 +380,6 @@ def test_a_table_and_its_quarantine_go_back_together_after_expiry(
     assert len(state(lake).snapshots) == 4
     unit = load_unit(lake, TARGET)
     for snapshot in state(lake).ancestry(head(lake)):
-        at = unit.at(snapshot.id)
+        at = unit.snapshots_at(snapshot.id)
         assert ids(lake, at[quarantine], quarantine) == beside[snapshot.id]
     assert len(lake.state(quarantine).snapshots) < 5

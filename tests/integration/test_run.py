@@ -193,7 +193,7 @@ def test_what_duckdb_cannot_compute_goes_to_spark_and_is_told(
 
     monkeypatch.setenv("THERMOCLINE_TRANSFORM__ENGINE", "auto")
     again = fresh(house)
-    how = {step.table: step.how for step in again.plan().steps}
+    how = {step.table: step.summary for step in again.plan().steps}
     assert how["gold.daily"] == "partitions, all rows, on spark (pmod may differ on DuckDB)"
     assert how["silver.orders"].startswith("merge, all rows, on duckdb (")
     engines = {step.table: step.engine for step in again.run().steps}
@@ -212,7 +212,7 @@ def test_what_is_much_to_read_is_for_spark_or_workers(
     def engines(most: str) -> dict[str, str]:
         monkeypatch.setenv("THERMOCLINE_TRANSFORM__DUCKDB_BYTES", most)
         steps = fresh(house).plan().steps
-        return {step.table: step.choice.executor for step in steps}
+        return {step.table: step.choice.executor_key for step in steps}
 
     state = house.lake.state("bronze.raw")
     size = state.snapshot(state.head() or 0).count("total-files-size")
@@ -236,7 +236,10 @@ def test_only_touched_partitions_are_written_again(house: Lakehouse) -> None:
     house.run()
     land(house, ("3", "2026-01-20", "7.00", 50, "u"), ("5", "2026-01-06", "9.99", 51, "d"))
     step = {s.table: s for s in house.plan().steps}
-    assert (step["silver.orders"].way, step["gold.daily"].way) == ("events", "touched")
+    assert (step["silver.orders"].refresh_mode, step["gold.daily"].refresh_mode) == (
+        "events",
+        "touched",
+    )
     report = house.run()
     done = {s.table: s for s in report.steps}
     # 2026-01-04 lost its order, 2026-01-20 got it, 2026-01-06 lost one: three of ten days

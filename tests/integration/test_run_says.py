@@ -37,19 +37,19 @@ def house(project: Path) -> Iterator[Lakehouse]:
 def stale(house: Lakehouse, table: str) -> set[str]:
     found = house.partitions(table)
     assert not found.note
-    return {p.name for p in found.partitions if str(p.standing) in {"stale", "missing"}}
+    return {p.name for p in found.partitions if str(p.status) in {"stale", "missing"}}
 
 
 def held(house: Lakehouse, table: str) -> dict[str, set[str]]:
     """The files of each partition."""
-    from thermocline.lake.overwrite import standing_partitions, values_of
-    from thermocline.transform.workers.work_unit import label
+    from thermocline.lake.overwrite import live_partitions, partition_values
+    from thermocline.transform.workers.work_unit import format_partition
 
     iceberg, head = house.lake.iceberg(table), house.lake.state(table).head()
     assert head is not None
     return {
-        label(values_of(iceberg, record)): {file.file_path for file in files}
-        for record, files in standing_partitions(iceberg, head).items()
+        format_partition(partition_values(iceberg, record)): {file.file_path for file in files}
+        for record, files in live_partitions(iceberg, head).items()
     }
 
 

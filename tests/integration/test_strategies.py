@@ -18,7 +18,7 @@ from thermocline.engine.spark_types import to_ddl
 from thermocline.errors import CheckFailed, ContractError
 from thermocline.lake import bookmark as bookmarks
 from thermocline.transform import tombstones
-from thermocline.transform.duck.session import Unable
+from thermocline.transform.duck.session import UnsupportedByDuckDB
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -42,7 +42,7 @@ def orders(write: WriteMode, **more: Any) -> Contract:
 def put(writer: Writer, contract: Contract, select: str, **how: Any) -> None:
     """Write what a query gives, in a run of its own, and publish it."""
     lake = writer.lake
-    companion = tombstones.contract_for(contract)
+    companion = tombstones.derive_companion(contract)
     wanted = [contract] if companion is None else [companion, contract]
     for each in wanted:
         lake.ensure(each)
@@ -232,7 +232,7 @@ def test_ties_are_decided_by_content_also_where_there_are_maps(lake: Lake) -> No
             ("0f8fad5b-d9cb-469f-a165-70867728950e", 2)
         ]
     told = f"select {key} id, map(['k'], [timestamptz'2026-01-01']) labels, 1 as version"
-    with pytest.raises(Unable, match="labels holds a map"):
+    with pytest.raises(UnsupportedByDuckDB, match="labels holds a map"):
         put(Writer(lake, "duckdb"), contract, told)
 
 

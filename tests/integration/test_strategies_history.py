@@ -194,7 +194,7 @@ def write(writer: Writer, wanted: Contract, batch: Sequence[Event]) -> None:
     lake, columns = writer.lake, zip(*(event.as_input() for event in batch), strict=True)
     rows = pa.table(list(map(pa.array, columns, INPUT.types)), schema=INPUT)
     draft = lake.draft(f"t{next(NAMES)}")
-    companion = tombstones.contract_for(wanted)
+    companion = tombstones.derive_companion(wanted)
     assert companion is not None
     draft.begin(companion.table, wanted.table)
     writer.write(rows, wanted, draft, bookmark={"batch": len(batch)})
@@ -203,7 +203,7 @@ def write(writer: Writer, wanted: Contract, batch: Sequence[Event]) -> None:
 
 def create(lake: Lake, wanted: Contract) -> Contract:
     """Make the table and its companion."""
-    companion = tombstones.contract_for(wanted)
+    companion = tombstones.derive_companion(wanted)
     assert companion is not None
     lake.ensure(companion)
     lake.ensure(wanted)

@@ -134,9 +134,9 @@ def test_a_broker_that_goes_away_is_waited_for(
     landed: list[int] = []
     orders.server.send(orders.topic, [order(0)])
     for beat in poll_sources(house.lake, [stream], every=0.1, stop=stop):
-        if beat.trouble is not None:
-            assert "does not answer" in beat.trouble.cause
-            assert orders.server.servers in beat.trouble.cause
+        if beat.failure is not None:
+            assert "does not answer" in beat.failure.cause
+            assert orders.server.servers in beat.failure.cause
             pauses.append(beat.pause)
         elif beat.batch is not None:
             landed.append(beat.batch.rows)

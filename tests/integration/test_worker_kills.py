@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.integration.worker_project import content, land, make, many
+from tests.leases import find_leaseholder
 
 from thermocline.api import Lakehouse
 
@@ -37,24 +37,11 @@ def workers_of(coordinator: int) -> list[int]:
     return []
 
 
-def leaseholder(house: Lakehouse) -> int | None:
-    """The process that commits for all, if one does just now."""
-    database = Path(house.settings.catalog.uri.removeprefix("sqlite:///"))
-    with closing(sqlite3.connect(database, timeout=5)) as connection:
-        try:
-            rows = connection.execute(
-                "select owner from thermocline_commit_leases where owner <> '' and expires > 0"
-            ).fetchall()
-        except sqlite3.OperationalError:  # nobody has handed anything over yet
-            return None
-    return int(rows[0][0].split(":")[1]) if rows else None
-
-
 def waited_for(house: Lakehouse, process: subprocess.Popen[bytes]) -> int | None:
     """The next worker that commits, if one does soon; on a busy machine that takes seconds."""
     until = time.monotonic() + 6
     while time.monotonic() < until and process.poll() is None:
-        if (holder := leaseholder(house)) in workers_of(process.pid):
+        if (holder := find_leaseholder(house.settings)) in workers_of(process.pid):
             return holder
         time.sleep(0.002)
     return None

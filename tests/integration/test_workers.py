@@ -17,7 +17,7 @@ from tests.integration.worker_project import content, land, make, many, row
 
 from thermocline.api import Lakehouse
 from thermocline.errors import BadInput, CheckFailed, ThermoclineError
-from thermocline.transform.workers.work_unit import Piece
+from thermocline.transform.workers.work_unit import WorkUnit
 
 TABLES = ("silver.clean", "gold.daily", "gold.kinds")
 
@@ -62,7 +62,7 @@ def test_a_late_row_makes_only_its_day_stale(house: Lakehouse) -> None:
     house.run(workers="partition")
     assert not house.run().steps
     land(house, [row(9999, 4, "late", "3.25", 5)])
-    found = {p.name: p.standing for p in house.partitions("silver.clean").partitions}
+    found = {p.name: p.status for p in house.partitions("silver.clean").partitions}
     assert [name for name, how in found.items() if how != "fresh"] == ["2026-01-05"]
     report = house.run(workers="partition")
     steps = {step.table: step for step in report.steps}
@@ -89,14 +89,14 @@ def test_the_plan_says_who_works_and_remembers_what_was_too_much(
     house: Lakehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = {step.table: step for step in house.plan(workers="partition").steps}
-    assert steps["silver.clean"].choice.crew == "partition"
-    assert steps["gold.kinds"].choice.crew == "model"
-    assert "duckdb workers by partition" in steps["silver.clean"].how
+    assert steps["silver.clean"].choice.worker_mode == "partition"
+    assert steps["gold.kinds"].choice.worker_mode == "model"
+    assert "duckdb workers by partition" in steps["silver.clean"].summary
     monkeypatch.setenv("THERMOCLINE_TRANSFORM__DUCKDB_BYTES", "1kB")
     from thermocline.api import open as opened
 
     large = {step.table: step.choice for step in opened(house.settings.project).plan().steps}
-    assert large["silver.clean"].executor == "duckdb partition"
+    assert large["silver.clean"].executor_key == "duckdb partition"
     assert large["gold.kinds"].engine == "spark"
     monkeypatch.setenv("THERMOCLINE_ENGINE__SPARK__MASTER", "spark://elsewhere:7077")
     large = {step.table: step.choice for step in opened(house.settings.project).plan().steps}
@@ -218,7 +218,7 @@ def test_a_load_and_a_backfill_of_one_table_at_once(house: Lakehouse) -> None:
     land(house, [row(503, 9, "late")])
     house.run(workers="dag")
     made.finish()  # nothing in common: nothing is computed again
-    assert len(made.executor.outcomes) == 1
+    assert len(made.executor.reports["silver.clean"].outcomes) == 1
     made.close()
     assert len(content(house, "silver.clean")) == 203
 
@@ -309,8 +309,8 @@ def test_one_partition_for_an_orchestrator(house: Lakehouse) -> None:
     [
         (("backfill", "gold.kinds"), "cannot be computed partition by partition"),
         (("backfill", "gold.nothing"), "no model"),
-        (("backfill", "silver.clean", "--from", "yesterday"), "is no date"),
-        (("work", "--piece", "{}"), "not a piece of work"),
+        (("backfill", "silver.clean", "--from", "yesterday"), "is not a date"),
+        (("work", "--piece", "{}"), "not a work unit"),
         (("work", "--piece", "{"), "line of JSON"),
         (("work", "silver.clean"), "go together"),
         (("partitions", "gold.nothing"), "no model"),
@@ -328,10 +328,10 @@ def test_wrong_input_is_told_and_changes_nothing(
 
 def test_a_piece_that_is_no_piece(house: Lakehouse) -> None:
     piece = house.hand_out("silver.clean", batch=10)[0]
-    assert Piece.from_dict(json.loads(json.dumps(piece.as_dict()))) == piece
+    assert WorkUnit.from_dict(json.loads(json.dumps(piece.as_dict()))) == piece
     for wrong in ({"table": "a'; drop table t--"}, {"branch": "../x"}, {"version": 2}):
         with pytest.raises(BadInput):
-            Piece.from_dict({**piece.as_dict(), **wrong})
+            WorkUnit.from_dict({**piece.as_dict(), **wrong})
 
 
 def test_a_piece_that_is_too_large_is_done_alone(
@@ -349,13 +349,13 @@ def test_a_piece_that_is_too_large_is_done_alone(
     )
     model.write_text(model.read_text() + large)
     crews: list[tuple[int, int]] = []
-    begun = pool._Crew.__init__
+    begun = pool._ProcessGroup.__init__
 
     def watched(self: object, settings: object, memory: int, threads: int) -> None:
         crews.append((memory, threads))
         begun(self, settings, memory, threads)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(pool._Crew, "__init__", watched)
+    monkeypatch.setattr(pool._ProcessGroup, "__init__", watched)
     report = opened(house.settings.project).backfill("silver.clean", batch=1)
     assert crews == [(10**9, 1), (2 * 10**9, 2)]
     assert (report.partitions, report.computed, report.on_spark) == (10, 10, 0)
@@ -368,19 +368,19 @@ def test_what_no_worker_has_room_for_is_sparks_and_the_plan_remembers_it(
     """Every worker dies of its first piece, as one does that the system ends for its memory."""
     from thermocline.transform.workers import pool
 
-    monkeypatch.setattr(pool, "MOST_DEATHS", 1)
+    monkeypatch.setattr(pool, "MAX_DEATHS", 1)
     monkeypatch.setenv("THERMOCLINE_CRASH_AT", "worker.begun")
     report = house.run(["silver.clean"], workers="partition")
-    assert [(step.way, step.engine) for step in report.steps] == [("full", "duckdb")]
+    assert [(step.refresh_mode, step.engine) for step in report.steps] == [("full", "duckdb")]
     assert len(content(house, "silver.clean")) == 200
     land(house, [row(7, 1, "late")])
     (step,) = house.plan(["silver.clean"]).steps
     assert step.choice.engine == "spark"
-    assert "too much for DuckDB before" in step.choice.why
+    assert "exceeded DuckDB's memory before" in step.choice.why
     (asked,) = house.plan(["silver.clean"], workers="partition").steps
-    assert asked.choice.executor == "duckdb partition"
-    filled = house.backfill("silver.clean", "2026-01-02", "2026-01-04", batch=1)
-    assert (filled.computed, filled.on_spark) == (3, 3)
+    assert asked.choice.executor_key == "duckdb partition"
+    iter_filled = house.backfill("silver.clean", "2026-01-02", "2026-01-04", batch=1)
+    assert (iter_filled.computed, iter_filled.on_spark) == (3, 3)
     assert len(content(house, "silver.clean")) == 201
 
 
@@ -408,14 +408,14 @@ def test_joins_that_compare_all_rows_are_left_to_spark(
     opened = session.Session(house.lake)
     head = house.lake.state("bronze.raw").head()
     assert head is not None
-    rows = opened.table("bronze.raw", head)
+    rows = opened.scan("bronze.raw", head)
     joined = f"SELECT * FROM ({rows}) AS a LEFT JOIN ({rows}) AS b ON a.id = b.id AND "
-    monkeypatch.setattr(session, "MOST_PAIRS", 220 * 220 - 1)
-    opened.require_speed(joined + "a.at < coalesce(b.at, TIMESTAMPTZ '9999-01-01')")
-    with pytest.raises(session.Unable, match="pairs of rows"):
-        opened.require_speed(joined + "(b.at IS NULL OR a.at < b.at)")
-    monkeypatch.setattr(session, "MOST_PAIRS", 220 * 220)
-    opened.require_speed(joined + "(b.at IS NULL OR a.at < b.at)")
+    monkeypatch.setattr(session, "MAX_PAIRS", 220 * 220 - 1)
+    opened.require_fast_joins(joined + "a.at < coalesce(b.at, TIMESTAMPTZ '9999-01-01')")
+    with pytest.raises(session.UnsupportedByDuckDB, match="pairs of rows"):
+        opened.require_fast_joins(joined + "(b.at IS NULL OR a.at < b.at)")
+    monkeypatch.setattr(session, "MAX_PAIRS", 220 * 220)
+    opened.require_fast_joins(joined + "(b.at IS NULL OR a.at < b.at)")
     opened.close()
 
 

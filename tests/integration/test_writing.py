@@ -38,7 +38,7 @@ def on_disk(lake: Lake) -> list[Path]:
 def written(lake: Lake, *pieces: pa.Table) -> dict[str, list[list[list[int]]]]:
     """By partition, its files, and of each file the ids in its row groups."""
     draft = lake.draft("RUN")
-    with draft.writing(TABLE) as files:
+    with draft.open_writer(TABLE) as files:
         for each in pieces:
             files.add(each)
     snapshot = draft.add(TABLE, files, bookmark={"n": 1}, operation="ingest")
@@ -105,7 +105,7 @@ def test_what_fails_leaves_no_file(
     monkeypatch.setattr(data_file_writer, "BUFFER_BYTES", 1)
     lake.ensure(CONTRACT)
     expected = Permanent if isinstance(failure, OSError) else type(failure)
-    with pytest.raises(expected), lake.draft("RUN").writing(TABLE) as files:
+    with pytest.raises(expected), lake.draft("RUN").open_writer(TABLE) as files:
         files.add(piece(1, 2))
         assert len(on_disk(lake)) == 2
         raise failure
@@ -116,7 +116,7 @@ def test_files_that_no_longer_fit_the_table_are_removed(lake: Lake) -> None:
     lake.ensure(CONTRACT)
     draft = lake.draft("RUN")
     draft.begin(TABLE)
-    with draft.writing(TABLE) as files:
+    with draft.open_writer(TABLE) as files:
         files.add(piece(1, 2))
     with lake.iceberg(TABLE).update_schema() as update:
         update.add_column("more", StringType())

@@ -88,7 +88,7 @@ PLUGIN = (
 
 @dataclass(frozen=True)
 class Connect:
-    """A running worker. `log` is where it says what it does."""
+    """A running worker with its log file."""
 
     uri: str
     pid: int
@@ -109,7 +109,7 @@ class Connect:
         urllib.request.urlopen(request, timeout=30).close()
 
     def failures(self, connector: str) -> list[str]:
-        """Why tasks of a connector have failed; nothing while the worker doesn't know it yet."""
+        """Return the errors of a connector's failed tasks; empty without a status."""
         try:
             status = self.get(f"/connectors/{connector}/status")
         except urllib.error.HTTPError as error:
@@ -119,13 +119,13 @@ class Connect:
         return [task["trace"] for task in status["tasks"] if task["state"] == "FAILED"]
 
     def delete(self, connector: str) -> None:
-        """Remove a connector; its slot is then free."""
+        """Remove a connector, which releases its slot."""
         request = urllib.request.Request(f"{self.uri}/connectors/{connector}", method="DELETE")
         urllib.request.urlopen(request, timeout=30).close()
 
 
 QUICK = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
-"""A JVM that starts soon and stays small, for tests; who measures a connector wants another."""
+"""Options of a small JVM that starts quickly, for tests but not for benchmarks."""
 
 
 @contextlib.contextmanager
@@ -135,7 +135,7 @@ def serve(
     plugin: Sequence[Path] | None = None,
     flags: Sequence[str] = QUICK,
 ) -> Iterator[Connect]:
-    """A worker on a broker, with a connector's jars. It must be stopped before the broker is."""
+    """Run a worker on a broker, with a connector's jars. Stop it before the broker."""
     plugins = folder / "plugins" / "connector"
     plugins.mkdir(parents=True)
     for jar in jars.resolve(PLUGIN) if plugin is None else plugin:

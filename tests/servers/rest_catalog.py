@@ -65,20 +65,20 @@ FROM_SPARK = ("hadoop-client-api-*.jar", "hadoop-client-runtime-*.jar", "jcl-ove
 
 @dataclass(frozen=True)
 class RestCatalog:
-    """A running catalog. `warehouse` is the folder it gives to tables."""
+    """A running catalog. `warehouse` is the folder of its tables."""
 
     uri: str
     warehouse: Path
     pid: int
 
     def get(self, path: str) -> dict[str, Any]:
-        """The JSON that the catalog answers, for instance to `v1/config`."""
+        """Return the catalog's JSON response, for example to `v1/config`."""
         with urllib.request.urlopen(f"{self.uri}/{path}", timeout=10) as response:
             answer: dict[str, Any] = json.load(response)
             return answer
 
     def clear(self) -> None:
-        """Forgets all tables and namespaces. The files stay; nobody reads them any more."""
+        """Drop all tables and namespaces. The files stay, unused."""
         for namespace in self.get("v1/namespaces")["namespaces"]:
             place = "v1/namespaces/" + urllib.parse.quote(".".join(namespace))
             for table in self.get(f"{place}/tables")["identifiers"]:
@@ -86,7 +86,7 @@ class RestCatalog:
             self._delete(place)
 
     def post(self, path: str, body: dict[str, Any]) -> int:
-        """Sends JSON; returns the HTTP status."""
+        """Send JSON and return the HTTP status."""
         request = urllib.request.Request(
             f"{self.uri}/{path}",
             data=json.dumps(body).encode(),
@@ -105,7 +105,7 @@ class RestCatalog:
 
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[RestCatalog]:
-    """A catalog whose state and tables are in `folder`; one started there again goes on with it."""
+    """Run a catalog with its state and tables in `folder`; a restart there reuses them."""
     warehouse = folder / "warehouse"
     warehouse.mkdir(exist_ok=True)
     port = free_port()

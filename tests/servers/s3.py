@@ -26,7 +26,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class S3:
-    """A running server and the way in. `folder` holds a folder for each bucket."""
+    """A running server with its credentials. `folder` has a folder for each bucket."""
 
     endpoint: str
     folder: Path
@@ -37,15 +37,15 @@ class S3:
     secret_key: str = SECRET_KEY
 
     def as_user(self, access_key: str, secret_key: str) -> S3:
-        """The same server, asked with other credentials."""
+        """Return the same server with other credentials."""
         return replace(self, access_key=access_key, secret_key=secret_key)
 
     def put(self, key: str, body: bytes, **headers: str) -> int:
-        """Writes an object of the bucket; returns the HTTP status."""
+        """Write an object of the bucket and return the HTTP status."""
         return self._request("PUT", key, body, headers)[0]
 
     def get(self, key: str) -> bytes:
-        """The content of an object of the bucket."""
+        """Return the content of an object of the bucket."""
         status, body = self._request("GET", key)
         if status != 200:
             raise FileNotFoundError(f"{key}: {status}")
@@ -59,7 +59,7 @@ class S3:
     def _request(
         self, method: str, key: str, body: bytes = b"", headers: Mapping[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """One request, signed by version 4 of the AWS scheme."""
+        """Send one request with an AWS version 4 signature."""
         path = urllib.parse.quote(f"/{self.bucket}/{key}" if key else f"/{self.bucket}")
         # Without a type urllib calls it a form, and the server then reads the body as one.
         typed = {"Content-Type": "application/octet-stream", **(headers or {})}
@@ -101,7 +101,7 @@ class S3:
 
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[S3]:
-    """A server that keeps its objects in `folder`, with one empty bucket."""
+    """Run a server with its objects in `folder` and one empty bucket."""
     objects = folder / "objects"
     objects.mkdir(exist_ok=True)
     port = free_port()

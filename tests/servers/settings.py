@@ -1,4 +1,4 @@
-"""What an environment says to put a lake on one of the servers.
+"""Environment variables that put a lake on one of the servers.
 
 Each function gives a place of its own to the lake, so that tests on one server don't meet.
 """
@@ -15,7 +15,7 @@ from tests.servers.spark_cluster import SparkCluster
 
 
 def postgres_lake_settings(server: Postgres, folder: Path) -> dict[str, str]:
-    """A lake with its catalog in a new database and its files in `folder`."""
+    """Return a lake with its catalog in a new database and its files in `folder`."""
     return {
         "THERMOCLINE_LAKE__WAREHOUSE": str(folder / "warehouse"),
         "THERMOCLINE_LAKE__CATALOG__TYPE": "postgres",
@@ -26,7 +26,7 @@ def postgres_lake_settings(server: Postgres, folder: Path) -> dict[str, str]:
 
 
 def rest_lake_settings(server: RestCatalog) -> dict[str, str]:
-    """A lake on the REST catalog, which is emptied for it: one lake there at a time."""
+    """Return a lake on the REST catalog, which is emptied first: one lake at a time."""
     server.clear()
     return {
         "THERMOCLINE_LAKE__WAREHOUSE": str(server.warehouse),
@@ -36,7 +36,7 @@ def rest_lake_settings(server: RestCatalog) -> dict[str, str]:
 
 
 def s3_lake_settings(server: S3, folder: Path) -> dict[str, str]:
-    """A lake with its files under a new prefix of the bucket, its SQLite catalog in `folder`."""
+    """Return a lake with its files under a new prefix of the bucket and a SQLite catalog."""
     return {
         "THERMOCLINE_LAKE__WAREHOUSE": f"s3://{server.bucket}/{uuid.uuid4().hex}",
         "THERMOCLINE_LAKE__CATALOG__TYPE": "sqlite",
@@ -46,14 +46,14 @@ def s3_lake_settings(server: S3, folder: Path) -> dict[str, str]:
 
 
 def team_lake_settings(postgres: Postgres, s3: S3, folder: Path) -> dict[str, str]:
-    """A lake with its catalog in a new database and its files on S3."""
+    """Return a lake with its catalog in a new database and its files on S3."""
     catalog = postgres_lake_settings(postgres, folder)
     del catalog["THERMOCLINE_LAKE__WAREHOUSE"]
     return {**s3_lake_settings(s3, folder), **catalog}
 
 
 def s3_access_settings(server: S3) -> dict[str, str]:
-    """The way into the bucket alone, for a landing folder on S3."""
+    """Return only the access to the bucket, for a landing folder on S3."""
     return {
         "THERMOCLINE_LAKE__S3__ENDPOINT": server.endpoint,
         "THERMOCLINE_LAKE__S3__REGION": server.region,
@@ -64,5 +64,5 @@ def s3_access_settings(server: S3) -> dict[str, str]:
 
 
 def cluster_settings(cluster: SparkCluster) -> dict[str, str]:
-    """Spark on the cluster. For another process than pytest's, which has its session already."""
+    """Return Spark on the cluster, for a process other than pytest's, which has a session."""
     return {"THERMOCLINE_ENGINE__SPARK__MASTER": cluster.master}

@@ -23,14 +23,14 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class SparkCluster:
-    """A running cluster. `master` is what an application is given as its master."""
+    """A running cluster. `master` is the URL for applications."""
 
     master: str
     status_page: str
     pids: tuple[int, ...]
 
     def status(self) -> dict[str, Any]:
-        """What the master knows: workers, applications, those that are done."""
+        """Return the master's state: workers, active and completed applications."""
         with urllib.request.urlopen(self.status_page, timeout=10) as response:
             answer: dict[str, Any] = json.load(response)
             return answer
@@ -38,7 +38,7 @@ class SparkCluster:
 
 @contextlib.contextmanager
 def serve(folder: Path) -> Iterator[SparkCluster]:
-    """A master and two workers, each with one core and 1 GB for executors."""
+    """Run a master and two workers, each with one core and 1 GB for executors."""
     home = importlib.util.find_spec("pyspark")
     assert home and home.submodule_search_locations
     spark_class = Path(home.submodule_search_locations[0]) / "bin" / "spark-class"

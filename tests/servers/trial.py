@@ -1,4 +1,4 @@
-"""What a torture trial is told of a broker and a database that it may crash."""
+"""Configuration of a torture trial with a broker and a database that it may crash."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 
 SECRET = "TORTURE_DB_PASSWORD"
-"""The environment variable that holds the database's password."""
+"""Environment variable with the database's password."""
 
 
 def name_servers(project: Path, broker: Kafka, database: Postgres) -> None:
-    """Sources, from which the trial learns of the servers; their own data is not there."""
+    """Write sources that point the trial to the servers; they have no data of their own."""
     topic = {"kind": "kafka", "servers": broker.servers, "topic": "none"}
     table = {
         "kind": "postgres", "host": "127.0.0.1", "port": database.port, "database": "postgres",
@@ -27,7 +27,7 @@ def name_servers(project: Path, broker: Kafka, database: Postgres) -> None:
 
 
 def crashes(broker: Kafka, database: Postgres) -> tuple[Callable[[], None], Callable[[], None]]:
-    """What crashes the broker, and what crashes the database; either comes back."""
+    """Return commands that crash and restart the broker and the database."""
 
     def crash_broker() -> None:
         broker.kill()

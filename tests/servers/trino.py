@@ -1,4 +1,4 @@
-"""A real Trino over a lake's own catalog: one coordinator that also works, on 127.0.0.1.
+"""A real Trino on a lake's own catalog: one coordinator that is also a worker, on 127.0.0.1.
 
 It needs a newer Java than Spark does. Where there is none, `missing()` says so, and tests that ask
 for Trino are skipped with that reason. The server is half a gigabyte: it is fetched and unpacked
@@ -30,7 +30,7 @@ from thermocline.errors import EngineUnavailable
 
 VERSION = "476"  # the newest that public repositories have with all its parts
 OLDEST_JAVA = 24
-# It is ready in 20 seconds; the first start on a loaded machine took three times as long.
+# Ready in 20 seconds; the first start on a loaded machine took three times as long.
 PATIENCE = 240.0
 JVM = (
     "-Xmx2g",
@@ -54,13 +54,13 @@ class Trino:
 
 
 def missing() -> str | None:
-    """Why Trino cannot run here, or None when it can."""
+    """Return why Trino cannot run here, or None if it can."""
     return None if _java() else f"Trino {VERSION} needs Java {OLDEST_JAVA} or newer; none was found"
 
 
 @contextlib.contextmanager
 def serve(folder: Path, settings: Settings) -> Iterator[Trino]:
-    """A Trino whose state is in `folder`, on the SQLite catalog and files of `settings`' lake."""
+    """Run a Trino with its state in `folder`, on the SQLite catalog and files of a lake."""
     found = _java()
     assert found is not None, missing()
     home, port = _installed(), free_port()
@@ -87,7 +87,7 @@ def serve(folder: Path, settings: Settings) -> Iterator[Trino]:
 
 
 def _java() -> java.Java | None:
-    """The first Java that is new enough. Each is looked at alone, as Spark's choice is older."""
+    """Return the first Java that is new enough. Spark's Java is older, so each is checked."""
     for pattern in java.JAVA_FOLDERS:
         for home in sorted(Path("/").glob(pattern.lstrip("/"))):
             with contextlib.suppress(EngineUnavailable):
@@ -136,7 +136,7 @@ def _configure(folder: Path, settings: Settings, port: int) -> None:
 
 
 def _installed() -> Path:
-    """The unpacked server, with the Iceberg connector and SQLite's driver as its only plugin."""
+    """Return the unpacked server, with the Iceberg connector and SQLite's driver as only plugin."""
     home = jars.cache_folder().parent / f"trino-{VERSION}"
     if home.is_dir():
         return home
@@ -161,7 +161,7 @@ def _installed() -> Path:
 
 
 def _fetched(folder: Path) -> tuple[Path, Path]:
-    """The archives of server and connector. `jars` fetches jars alone; these come the same way."""
+    """Fetch the archives of server and connector, in the same way as `jars` fetches jars."""
     wanted = (("trino-server-core", "tar.gz"), ("trino-iceberg", "zip"))
     dependencies = "".join(
         f'<dependency org="io.trino" name="{name}" rev="{VERSION}" conf="default->default"'

@@ -1,4 +1,4 @@
-"""A small REST API on 127.0.0.1: records with a cursor, several ways to page, several ways to fail.
+"""A small REST API on 127.0.0.1 with a cursor, several kinds of paging and of failures.
 
 /items?since=&page=&per_page=     page numbers, until an empty page
 /offset?offset=&limit=            offset and limit, with a total
@@ -27,7 +27,7 @@ Answer = tuple[int, dict[str, str], bytes]
 
 @dataclass
 class WebApi:
-    """A running API. `records` is what it holds; `requests` what it was asked, in order."""
+    """A running API with its `records` and the `requests` that it received, in order."""
 
     port: int = 0
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -43,7 +43,7 @@ class WebApi:
         return f"http://127.0.0.1:{self.port}/"
 
     def paths(self) -> list[str]:
-        """The paths and queries that were asked for."""
+        """Return the requested paths and queries."""
         return [path for path, _ in self.requests]
 
     def fail_next(self, status: int, **headers: str) -> None:
@@ -52,7 +52,7 @@ class WebApi:
         self.failures.append((status, named, b'{"error": "try later"}'))
 
     def answer(self, path: str, query: dict[str, str]) -> Answer:
-        """What the API says to a request."""
+        """Return the API's response to a request."""
         if path == "/go":
             return 302, {"Location": query["to"]}, b""
         if path == "/token":
@@ -84,7 +84,7 @@ class WebApi:
 
 @contextlib.contextmanager
 def serve() -> Iterator[WebApi]:
-    """An API without records, on a free port."""
+    """Run an API without records, on a free port."""
     api = WebApi()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -136,5 +136,5 @@ def serve() -> Iterator[WebApi]:
 
 
 def basic(user: str, password: str) -> str:
-    """The header of HTTP basic authentication."""
+    """Return the header of HTTP basic authentication."""
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()

@@ -12,7 +12,7 @@ from thermocline.api.ingestion import IngestReport, IngestTarget
 from thermocline.api.lakehouse import Lakehouse, open
 from thermocline.api.query import Result
 from thermocline.api.table import HistoryEntry, Table, TableInfo, TableSnapshot
-from thermocline.check.gate import Report as CheckReport
+from thermocline.check.gate import CheckReport
 from thermocline.transform.run_plan import Plan
 from thermocline.transform.runner import RunReport
 

@@ -16,7 +16,7 @@ from thermocline.lake.companions import load_unit, owner_of
 from thermocline.lake.metadata import MetadataFileMissing
 from thermocline.lake.missing_files import (
     MissingFile,
-    TableFiles,
+    MissingFileFinder,
     find_missing_files,
     may_be_missing_file,
 )
@@ -77,13 +77,15 @@ def suggest_recovery(lake: Lake, missing: MissingFile) -> str:
 def newest_complete_snapshot(lake: Lake, table: str) -> int | None:
     """Return the newest snapshot of main at which a table and its companions lack no file."""
     unit = load_unit(lake, table)
-    files = {each.table: TableFiles(lake, each.table) for each in (unit.table, *unit.companions)}
+    files = {
+        each.table: MissingFileFinder(lake, each.table) for each in (unit.table, *unit.companions)
+    }
     for snapshot in unit.table.ancestry(unit.table.head()):
         try:
-            places = unit.at(snapshot.id)
+            places = unit.snapshots_at(snapshot.id)
         except BadInput:
             return None  # the companions' snapshots of that time have expired
-        if not any(files[each].missing(at) for each, at in places.items()):
+        if not any(files[each].find(at) for each, at in places.items()):
             return snapshot.id
     return None
 

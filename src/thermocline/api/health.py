@@ -151,7 +151,7 @@ def _check_companions(lakehouse: Lakehouse) -> Iterator[Finding]:
         if head is None:
             continue
         try:
-            moves = load_unit(lake, table).moves(head)
+            moves = load_unit(lake, table).plan_moves(head)
         except BadInput:
             continue  # the snapshots that would show it have expired
         for companion, (at, beside) in moves.items():
@@ -170,7 +170,7 @@ def fix(lakehouse: Lakehouse) -> list[Finding]:
     for table, state in lake.states().items():
         back, ahead = backward_ms(state.raw), ahead_ms(state.raw)
         if back or ahead > TOLERANCE:
-            lake.mend_times(table)
+            lake.repair_commit_times(table)
             done.append(Finding("ok", "repaired", f"{table}: commit times are in order"))
     return done
 

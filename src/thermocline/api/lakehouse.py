@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from thermocline.api.health import Finding
     from thermocline.api.leftovers import CleanReport
     from thermocline.api.query import Result
-    from thermocline.check.gate import Report
+    from thermocline.check.gate import CheckReport
     from thermocline.config import Settings
     from thermocline.ingest.source import BatchLimits, Source
     from thermocline.ingest.stream import PollResult
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from thermocline.transform.runner import RunReport
     from thermocline.transform.workers.backfill import Backfill, BackfillReport
     from thermocline.transform.workers.partition_map import PartitionMap
-    from thermocline.transform.workers.work_unit import Done, Piece
+    from thermocline.transform.workers.work_unit import WorkResult, WorkUnit
 
 
 def open(path: str | os.PathLike[str] = ".", profile: str | None = None) -> Lakehouse:
@@ -175,7 +175,7 @@ class Lakehouse:
         *,
         batch: int | None = None,
         env: str | None = None,
-    ) -> list[Piece]:
+    ) -> list[WorkUnit]:
         """Start a backfill and return its pieces, for workers elsewhere (`thermo work`).
 
         When all pieces are done, `backfill` with the same arguments publishes them.
@@ -186,35 +186,35 @@ class Lakehouse:
             return prepared.hand_out(batch)
 
     @reports_missing_files
-    def work(self, piece: Piece) -> Done:
+    def work(self, unit: WorkUnit) -> WorkResult:
         """Compute one piece of a backfill, in this process."""
-        from thermocline.transform.workers.opened import worker
+        from thermocline.transform.workers.partition_worker import open_worker
 
         workers = self.settings.workers
         memory = workers.bytes * workers.processes
-        with worker(self.settings, memory, workers.processes) as process:
-            return process.do(piece)
+        with open_worker(self.settings, memory, workers.processes) as worker:
+            return worker.compute(unit)
 
     @reports_missing_files
     def partitions(self, table: str) -> PartitionMap:
         """Return a table's partitions: fresh, stale, or part of an unfinished backfill."""
-        from thermocline.transform.workers.partition_map import partition_map
+        from thermocline.transform.workers.partition_map import map_partitions
 
-        return partition_map(self.lake, self.models, self._require_model(table))
+        return map_partitions(self.lake, self.models, self._require_model(table))
 
     def _prepare_backfill(
         self, table: str, first: str | None, last: str | None, env: str | None, progress: Progress
     ) -> Backfill:
         from thermocline.transform.spark.executor import SparkExecutor
-        from thermocline.transform.workers.backfill import Backfill, ranged
+        from thermocline.transform.workers.backfill import Backfill, parse_range
 
         model = self._require_model(table)
         return Backfill(
             self.lake,
             model,
-            ranged(model, first, last),
+            parse_range(model, first, last),
             into=env_branch(env) if env else MAIN,
-            spare=lambda: SparkExecutor(self.lake),
+            fallback=lambda: SparkExecutor(self.lake),
             progress=progress,
         )
 
@@ -291,18 +291,18 @@ class Lakehouse:
                 )
 
     @reports_missing_files
-    def check(self, select: Sequence[str] = (), *, at: Moment | None = None) -> list[Report]:
+    def check(self, select: Sequence[str] = (), *, at: Moment | None = None) -> list[CheckReport]:
         """Check tables against the rules of their contracts."""
-        from thermocline.check.table_checks import check_tables, involved
+        from thermocline.check.table_checks import check_tables, find_tables_read
         from thermocline.lake.time_travel import resolve_snapshot
 
         chosen = [self.contracts[name] for name in self._select_tables(select)]
         snapshots = {
             table: resolve_snapshot(state, at)
-            for table, state in self.lake.states(involved(chosen)).items()
+            for table, state in self.lake.states(find_tables_read(chosen)).items()
             if state.head() is not None and (at is None or at in state.refs)
         }
-        return check_tables(self.lake, chosen, snapshots, carried=False)
+        return check_tables(self.lake, chosen, snapshots, carry_forward=False)
 
     @reports_missing_files
     def diff(self, env: str) -> list[ChangeSet]:
@@ -350,7 +350,7 @@ class Lakehouse:
                 )
             unit = load_unit(self.lake, table)
             changes += unit.rollback(parent)
-            done |= unit.moves(parent)
+            done |= unit.plan_moves(parent)
         if not changes:
             raise NotFound(f"No table has a commit of run {run}.", "See `thermo history TABLE`.")
         self.lake.commit(changes)
@@ -373,7 +373,7 @@ class Lakehouse:
         from thermocline.ingest import quarantine
 
         found, contract = self._find_quarantine(source)
-        return quarantine.replay(self.lake, found, contract, mended=file, ids=ids, run=new_run_id())
+        return quarantine.replay(self.lake, found, contract, file=file, ids=ids, run=new_run_id())
 
     def export_quarantine(
         self, source: str, ids: Sequence[str] | None = None
@@ -454,9 +454,9 @@ class Lakehouse:
         direct = [name for name in select if name in self.contracts]
         rest = [name for name in select if name not in self.contracts]
         if rest:
-            from thermocline.transform import graph
+            from thermocline.transform import model_graph
 
-            direct += sorted(graph.select(self.models, rest))
+            direct += sorted(model_graph.select(self.models, rest))
         missing = [name for name in direct if name not in there]
         if missing:
             raise NotFound(

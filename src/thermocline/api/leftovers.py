@@ -85,15 +85,15 @@ def clean(
 
 
 def _classify(lake: Lake, run: UnpublishedRun) -> LeftoverStatus:
-    from thermocline.transform.workers.backfill import noted
+    from thermocline.transform.workers.backfill import find_request
 
     if run.working:
         return LeftoverStatus.WORKING
-    if run.touched.timestamp() * 1000 < now_ms() - lake.keep.dead_ms:
+    if run.touched.timestamp() * 1000 < now_ms() - lake.retention_policy.dead_ms:
         return LeftoverStatus.DEAD
     for state in lake.states(run.tables).values():
         head = state.head(run.branch)
-        if head is not None and noted(state, run.run, head) is not None:
+        if head is not None and find_request(state, run.run, head) is not None:
             return LeftoverStatus.RESUMABLE
     return LeftoverStatus.UNKNOWN if run.working is None else LeftoverStatus.DEAD
 

@@ -197,10 +197,10 @@ def _parse(sql: str) -> exp.Query:
 
 
 def _find_table_references(query: exp.Query) -> dict[str, list[exp.Table]]:
-    from thermocline.transform.models import table_references
+    from thermocline.transform.models import find_table_references
 
     found: dict[str, list[exp.Table]] = {}
-    for reference in table_references(query):
+    for reference in find_table_references(query):
         if not reference.db or reference.catalog:
             raise NotFound(
                 f"There is no table {reference.sql('duckdb')}.",

@@ -150,10 +150,13 @@ class Table(ArrowConvertible):
         """Point main, and the companions, back to an older snapshot of the table's own history."""
         unit = load_unit(self._lake, self.name)
         target = resolve_snapshot(unit.table, to)
-        beside, points = self._lake.beside, restore_points.restore_points_of(unit.table).values()
-        known = {*points, *(beside.carried(unit.table.uuid) if beside else ())}
+        rows, points = (
+            self._lake.consumption_store,
+            restore_points.restore_points_of(unit.table).values(),
+        )
+        known = {*points, *(rows.bound_snapshots(unit.table.uuid) if rows else ())}
         self._lake.commit(unit.rollback(target, known))
-        return RollbackReport(unit.moves(target))
+        return RollbackReport(unit.plan_moves(target))
 
     def tag(self, name: str, at: Moment | None = None) -> int:
         """Tag a snapshot, which keeps it from expiring; return its id."""

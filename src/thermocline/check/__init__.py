@@ -1,6 +1,6 @@
 """Whether a table keeps its contract: rules compiled to one query, and the gate before publish.
 
-`rules` says what is checked, `compile` makes the query, `outcome` judges its answer, `rows` finds
-the rows that broke a rule, `gate` joins them. Only `statement`, `predicate`, `literal` and
-`custom` import sqlglot, and nothing here does until a table is really checked.
+`rules` lists the rules, `compiler` builds the query, `rule_result` evaluates its row,
+`violating_rows` finds the rows that break a rule, and `gate` combines them. Only `sql_builder`,
+`predicate`, `typed_literals` and `custom_sql` import sqlglot, and only when a table is checked.
 """

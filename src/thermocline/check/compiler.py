@@ -1,4 +1,4 @@
-"""A contract's rules as one query over one table, and the verdicts from its one row."""
+"""Compile a contract's rules to one query over one table, and evaluate its one row."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from thermocline.check.rule_result import Outcome, judge
-from thermocline.check.rules import rules
+from thermocline.check.rule_result import RuleOutcome, evaluate_rule
+from thermocline.check.rules import list_rules
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import Problem, build_contract_error, display_path
 from thermocline.errors import BadInput
@@ -20,8 +20,8 @@ DIALECTS = ("duckdb", "spark")
 
 
 @dataclass(frozen=True)
-class Compiled:
-    """A query and how to read its row: the value under `aliases[i]` belongs to `rules[i]`."""
+class CompiledChecks:
+    """A query and the meaning of its row: the value under `aliases[i]` belongs to `rules[i]`."""
 
     contract: Contract
     relation: str
@@ -34,7 +34,7 @@ class Compiled:
     aliases: tuple[str, ...]
 
 
-def compile(
+def compile_checks(
     contract: Contract,
     relation: str,
     references: Mapping[str, str],
@@ -42,29 +42,32 @@ def compile(
     now: datetime,
     columns: Columns | None = None,
     only: Sequence[Rule] | None = None,
-) -> Compiled:
-    """The one aggregate query that measures every rule of the contract, implied ones included.
+) -> CompiledChecks:
+    """Compile the one aggregate query that measures every rule, implied rules included.
 
-    `relation` names what holds the table at one snapshot, `references` does so for the other
-    tables ("layer.name") that rules read. `columns` are those of all these tables, by which custom
-    rules are translated; without them the table's are its contract's.
+    `relation` names a relation with the table's rows at one snapshot; `references` names such
+    relations for the other tables ("layer.name") that rules read. `columns` are the columns of all
+    these tables, for the translation of custom rules; by default the table has those of its
+    contract.
 
-    All rules that cannot be compiled are reported together in a ContractError. Nothing a contract
-    says can become SQL other than a value or a name. With `only`, these rules are measured and no
-    others.
+    All rules that cannot be compiled are reported together in a ContractError. A contract's text
+    becomes SQL only as a value or a name. With `only`, only these rules are measured.
     """
     from thermocline.check import sql_builder
 
     if dialect not in DIALECTS:
         raise BadInput(f"no check is written for {dialect}", f"Use {' or '.join(DIALECTS)}.")
-    checked = rules(contract) if only is None else tuple(only)
+    checked = list_rules(contract) if only is None else tuple(only)
     aliases = tuple(f"_r{number}" for number in range(len(checked)))
-    others = {name: sql_builder.table(held, dialect) for name, held in references.items()}
+    others = {
+        name: sql_builder.parse_relation(relation_name, dialect)
+        for name, relation_name in references.items()
+    }
     known = columns or {contract.table: {c.name: str(c.type) for c in contract.table_columns}}
-    query, refused = sql_builder.measure(
+    query, refused = sql_builder.build_measure_query(
         contract,
         dict(zip(aliases, checked, strict=True)),
-        sql_builder.table(relation, dialect),
+        sql_builder.parse_relation(relation, dialect),
         others,
         dialect,
         known,
@@ -72,28 +75,30 @@ def compile(
     if refused:
         raise build_contract_error(
             [
-                problem(contract, rule, str(refused[alias]))
+                build_problem(contract, rule, str(refused[alias]))
                 for alias, rule in zip(aliases, checked, strict=True)
                 if alias in refused
             ]
         )
-    sql = sql_builder.write(query, dialect)
-    return Compiled(contract, relation, references, dialect, known, now, sql, checked, aliases)
+    sql = sql_builder.to_sql(query, dialect)
+    return CompiledChecks(
+        contract, relation, references, dialect, known, now, sql, checked, aliases
+    )
 
 
-def evaluate(compiled: Compiled, row: Mapping[str, Any]) -> list[Outcome]:
-    """The verdict on each rule, from the row that the compiled query returned."""
+def evaluate(compiled: CompiledChecks, row: Mapping[str, Any]) -> list[RuleOutcome]:
+    """Evaluate each rule by the row that the compiled query returned."""
     from thermocline.check.sql_builder import ROWS
 
     count = int(row[ROWS])
     return [
-        judge(compiled.contract, rule, row[alias], count, compiled.now)
+        evaluate_rule(compiled.contract, rule, row[alias], count, compiled.now)
         for rule, alias in zip(compiled.rules, compiled.aliases, strict=True)
     ]
 
 
-def references(contract: Contract) -> tuple[str, ...]:
-    """The other tables that the contract's rules read, as "layer.name", each once."""
+def find_references(contract: Contract) -> tuple[str, ...]:
+    """Return the other tables that the contract's rules read, as "layer.name", each once."""
     named = {
         str(rule.argument("table"))
         for rule in contract.rules
@@ -107,13 +112,13 @@ def references(contract: Contract) -> tuple[str, ...]:
             if rule.kind != "sql":
                 continue
             try:
-                named.update(custom_sql.tables(contract, custom_sql.parse(contract, rule)))
+                named.update(custom_sql.find_tables(contract, custom_sql.parse(contract, rule)))
             except RuleError as error:
-                raise build_contract_error([problem(contract, rule, str(error))]) from error
+                raise build_contract_error([build_problem(contract, rule, str(error))]) from error
     return tuple(sorted(named - {contract.table}))
 
 
-def problem(contract: Contract, rule: Rule, what: str) -> Problem:
-    """What is wrong with a rule, with the line of the contract that a person has to mend."""
+def build_problem(contract: Contract, rule: Rule, message: str) -> Problem:
+    """Build the problem of a rule, with the line of the contract to fix."""
     path = display_path(contract.path) if contract.path else contract.table
-    return Problem(path, rule.line, rule.title, what)
+    return Problem(path, rule.line, rule.title, message)

@@ -1,10 +1,10 @@
-"""An author's own SQL rule: read, held to one SELECT, and bound to the tables it may read.
+"""Custom SQL rules: parse them, restrict them to one SELECT, and bind them to allowed tables.
 
 The text is written in DuckDB's dialect. `{object}` is the table that is checked, `{property}` the
 rule's column; both become identifiers of the parsed query, never pieces of text. Other tables are
-named as in a model ("silver.customers") and are read at the snapshot the caller chose. What
-could reach outside of the lake (table functions, paths, unknown functions, statements that are
-no SELECT) is refused.
+named as in a model ("silver.customers") and are read at the snapshot that the caller pins.
+Anything that could reach outside of the lake (table functions, paths, unknown functions,
+statements other than SELECT) is refused.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _PLACEHOLDER = re.compile(
 )
 _OBJECT = "_thermocline_object_"
 _PROPERTY = "_thermocline_property_"
-_WRITTEN = {
+_STAND_INS = {
     "object": _OBJECT,
     "table": _OBJECT,
     "property": _PROPERTY,
     "column": _PROPERTY,
 }
-_LONGEST = 20_000
+_MAX_LENGTH = 20_000
 
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.DML, "changes data"),
@@ -46,19 +46,19 @@ _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Placeholder, "has a parameter"),
     (exp.Parameter, "has a parameter"),
     (exp.SessionParameter, "reads a setting"),
-    (exp.TableSample, "looks at a sample"),
+    (exp.TableSample, "reads a sample"),
     (exp.Columns, "chooses columns by a pattern"),
 )
 
 
 def parse(contract: Contract, rule: Rule) -> exp.Select:
-    """The rule's query, still with stand-ins for the tables; RuleError when it is refused."""
+    """Parse the rule's query, with stand-ins for names; raise RuleError if it is refused."""
     text = rule.argument("query")
     if not isinstance(text, str) or not text.strip():
         raise RuleError("has no query")
-    if len(text) > _LONGEST or "\0" in text:
-        raise RuleError(f"the query is longer than {_LONGEST:,} characters or has a NUL in it")
-    written = _PLACEHOLDER.sub(lambda found: f'"{_WRITTEN[found["what"]]}"', text)
+    if len(text) > _MAX_LENGTH or "\0" in text:
+        raise RuleError(f"the query is longer than {_MAX_LENGTH:,} characters or has a NUL in it")
+    written = _PLACEHOLDER.sub(lambda found: f'"{_STAND_INS[found["what"]]}"', text)
     try:
         statements = sqlglot.parse(written, read="duckdb")
     except (SqlglotError, RecursionError) as error:
@@ -68,14 +68,14 @@ def parse(contract: Contract, rule: Rule) -> exp.Select:
     query = statements[0]
     if len(query.selects) != 1 or query.is_star:
         raise RuleError("the query must select one value")
-    _hold(query)
+    _require_allowed(query)
     _set_property(contract, rule, query)
     return query
 
 
-def tables(contract: Contract, query: exp.Select) -> list[str]:
-    """The other tables that the query reads, as "layer.name"."""
-    names = {_name(table) for table in _sources(query)}
+def find_tables(contract: Contract, query: exp.Select) -> list[str]:
+    """Return the other tables that the query reads, as "layer.name"."""
+    names = {_full_name(table) for table in _find_sources(query)}
     return sorted(names - {_OBJECT, contract.table})
 
 
@@ -85,20 +85,20 @@ def bind(
     relation: exp.Table,
     references: Mapping[str, exp.Table],
 ) -> exp.Select:
-    """A copy of the query that reads the given relations."""
+    """Return a copy of the query that reads the given relations."""
     bound = query.copy()
-    sources = _sources(bound)
+    sources = _find_sources(bound)
     try:
         alias_tables(bound, [table for table in sources if table.db])
     except BadInput as error:
         raise RuleError(error.cause) from error
     for table in sources:
-        name = _name(table)
-        held = relation if name in (_OBJECT, contract.table) else references.get(name)
-        if held is None:
+        name = _full_name(table)
+        source = relation if name in (_OBJECT, contract.table) else references.get(name)
+        if source is None:
             raise RuleError(f"the query reads {quote(name)}, which is not a table of the lake")
         alias = exp.to_identifier(table.alias_or_name, quoted=True)
-        replacement = exp.alias_(held.copy(), alias, table=True)
+        replacement = exp.alias_(source.copy(), alias, table=True)
         replacement.set("joins", table.args.get("joins"))
         table.replace(replacement)
     return bound
@@ -111,52 +111,59 @@ def translate(
     references: Mapping[str, exp.Table],
     columns: Columns,
 ) -> exp.Query:
-    """Return the query for Spark, with the meaning that DuckDB gives it.
+    """Return the query for Spark, with DuckDB's semantics.
 
-    It is translated as served queries are; RuleError where that cannot be done faithfully.
-    `columns` are those of all tables that it reads.
+    It is translated like served queries; raise RuleError if no faithful translation exists.
+    `columns` are the columns of all tables that it reads.
     """
     from thermocline.sql.guard import guard
     from thermocline.sql.translate import translate_tree
 
     named = query.copy()
     layer, own = contract.table.split(".", 1)
-    for table in _sources(named):
-        if _name(table) == _OBJECT:
+    for table in _find_sources(named):
+        if _full_name(table) == _OBJECT:
             stored = exp.table_(own, db=layer, quoted=True, alias=table.alias_or_name)
             stored.set("joins", table.args.get("joins"))
             table.replace(stored)
-    held = {**references, contract.table: relation}
+    relations = {**references, contract.table: relation}
     try:
         guarded = guard(named.sql("duckdb", identify=True, comments=False))
-        if unknown := sorted(set(guarded.tables).difference(held)):
+        if unknown := sorted(set(guarded.tables).difference(relations)):
             raise RuleError(
                 f"the query reads {quote(unknown[0])}, which is not a table of the lake"
             )
-        tree = translate_tree(guarded, "spark", held, columns)
+        tree = translate_tree(guarded, "spark", relations, columns)
     except BadInput as error:
-        raise RuleError(f"the query has no equal on Spark: {error.cause}") from error
+        raise RuleError(f"the query has no equivalent on Spark: {error.cause}") from error
     for identifier in tree.find_all(exp.Identifier):
         identifier.set("quoted", True)
     return tree
 
 
-def of_object(query: exp.Select) -> exp.Select:
-    """Have a query read the table that is checked."""
+def read_checked_table(query: exp.Select) -> exp.Select:
+    """Let a query read the checked table."""
     return query.from_(exp.table_(_OBJECT, quoted=True))
 
 
-def counted_rows(query: exp.Select) -> exp.Expr | None:
-    """The condition of `select count(*) from {object} where …`, over columns of the table.
+def find_row_condition(query: exp.Select) -> exp.Expr | None:
+    """Return the condition of `select count(*) from {object} where …`; None for other queries.
 
-    Such a rule counts rows of the table that is looked at anyway, and they can be shown.
+    Such a rule counts rows of the checked table, in the same pass as other rules, and these rows
+    can be shown.
     """
     where = query.args.get("where")
     parts = {name for name, part in query.args.items() if part} - {"expressions", "where", "from_"}
-    sources = _sources(query)
+    sources = _find_sources(query)
     counts = query.selects[0].unalias()
     whole = isinstance(counts, exp.Count) and isinstance(counts.this, exp.Star)
-    if parts or where is None or not whole or len(sources) != 1 or _name(sources[0]) != _OBJECT:
+    if (
+        parts
+        or where is None
+        or not whole
+        or len(sources) != 1
+        or _full_name(sources[0]) != _OBJECT
+    ):
         return None
     if where.find(exp.Query, exp.AggFunc, exp.Window) or sources[0].args.get("joins"):
         return None
@@ -169,7 +176,7 @@ def counted_rows(query: exp.Select) -> exp.Expr | None:
     return condition
 
 
-def _hold(query: exp.Select) -> None:
+def _require_allowed(query: exp.Select) -> None:
     for node in query.walk():
         for refused, why in _REFUSED:
             if isinstance(node, refused):
@@ -182,7 +189,7 @@ def _hold(query: exp.Select) -> None:
             raise RuleError(f"the query reads {quote(node.sql('duckdb'))}, which is not a table")
     for literal in query.find_all(exp.Literal):
         if literal.is_string and (_OBJECT in literal.name or _PROPERTY in literal.name):
-            raise RuleError("{object} and {property} are names, they have no place in a text")
+            raise RuleError("{object} and {property} are names, they must not be inside a text")
 
 
 def _set_property(contract: Contract, rule: Rule, query: exp.Select) -> None:
@@ -191,7 +198,7 @@ def _set_property(contract: Contract, rule: Rule, query: exp.Select) -> None:
     if not stray:
         return
     if len(used) != len(stray):
-        raise RuleError("{property} stands where no column can")
+        raise RuleError("{property} is used where no column is allowed")
     if len(rule.columns) != 1:
         raise RuleError("the query says {property}, but the rule does not belong to one column")
     value, _ = column(contract, rule.columns[0])
@@ -203,8 +210,8 @@ def _set_property(contract: Contract, rule: Rule, query: exp.Select) -> None:
         each.replace(named)
 
 
-def _sources(query: exp.Select) -> list[exp.Table]:
-    """The tables that the query reads, without the names its WITH gives."""
+def _find_sources(query: exp.Select) -> list[exp.Table]:
+    """Return the tables that the query reads, without its CTEs."""
     own = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
     return [
         table
@@ -213,5 +220,5 @@ def _sources(query: exp.Select) -> list[exp.Table]:
     ]
 
 
-def _name(table: exp.Table) -> str:
+def _full_name(table: exp.Table) -> str:
     return ".".join(part.name for part in table.parts)

@@ -1,4 +1,4 @@
-"""The gate before publish: check a table as it stands on a branch, say what broke."""
+"""The gate before publish: check a table on a branch, and report the broken rules."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from thermocline.check.compiler import Compiled, compile, evaluate, problem
-from thermocline.check.rule_result import Outcome, plain
-from thermocline.check.rules import rules
+from thermocline.check.compiler import CompiledChecks, build_problem, compile_checks, evaluate
+from thermocline.check.rule_result import RuleOutcome, to_json_value
+from thermocline.check.rules import list_rules
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import build_contract_error
-from thermocline.errors import CheckFailed
+from thermocline.errors import CheckFailed, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,42 +20,42 @@ if TYPE_CHECKING:
     from thermocline.check.measures import Measures
     from thermocline.engine.query_types import Columns
 
-_SHOWN_VALUE = 60
+_MAX_VALUE_LENGTH = 60
 _MASK = "***"
 
 
 class Engine(Protocol):
-    """Where a check runs: anything that answers SQL of its dialect with Arrow."""
+    """An engine that checks run on: it answers SQL of its dialect with Arrow tables."""
 
     @property
     def dialect(self) -> str:
-        """The SQL that it speaks: duckdb or spark."""
+        """Its SQL dialect: duckdb or spark."""
         ...
 
     def query(self, sql: str, /) -> pa.Table:
-        """The answer to one statement."""
+        """Execute one statement."""
         ...
 
 
 @dataclass(frozen=True)
-class Report:
-    """The verdicts on one table."""
+class CheckReport:
+    """The outcomes of all rules of one table."""
 
     table: str
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[RuleOutcome, ...]
     rows: int = 0
-    """How many rows the table has."""
+    """The table's number of rows."""
     measured: tuple[Any, ...] = ()
-    """What was measured for each of the contract's rules, in their order."""
+    """The measured value of each rule, in order."""
 
     @property
-    def failures(self) -> tuple[Outcome, ...]:
-        """Broken rules that keep the table from being published."""
+    def failures(self) -> tuple[RuleOutcome, ...]:
+        """The broken rules that prevent publishing."""
         return tuple(o for o in self.outcomes if not o.holds and o.severity == "error")
 
     @property
-    def warnings(self) -> tuple[Outcome, ...]:
-        """Broken rules that are only told."""
+    def warnings(self) -> tuple[RuleOutcome, ...]:
+        """The broken rules that are only reported."""
         return tuple(o for o in self.outcomes if not o.holds and o.severity != "error")
 
     @property
@@ -64,7 +64,7 @@ class Report:
         return not self.failures
 
     def as_dict(self) -> dict[str, Any]:
-        """The report for a program."""
+        """Return the JSON form."""
         return {
             "table": self.table,
             "passed": self.passed,
@@ -75,7 +75,7 @@ class Report:
         }
 
     def raise_if_failed(self, branch: str | None = None) -> None:
-        """Raise CheckFailed when a rule with severity error is broken."""
+        """Raise CheckFailed if a rule with severity error is broken."""
         raise_if_failed((self,), branch)
 
 
@@ -87,101 +87,103 @@ def check(
     now: datetime | None = None,
     columns: Columns | None = None,
     known: Measures | None = None,
-) -> Report:
-    """Check one table in one query, and look for breaking rows only where a rule is broken.
+) -> CheckReport:
+    """Check one table in one query, and read violating rows only for broken rules.
 
-    What is `known` of the table is not measured again. `relation`, `references` and `columns` are
-    as in `compile`. Values of columns classified as personal data are masked in the samples: a
-    report travels further than the table does.
+    The `known` measures are not measured again. `relation`, `references` and `columns` are as in
+    `compile_checks`. Samples mask the values of columns that are classified as personal data: a
+    report reaches more people than the table.
     """
     from thermocline.check.sql_builder import ROWS
 
-    if not rules(contract):
-        return Report(contract.table, ())
+    if not list_rules(contract):
+        return CheckReport(contract.table, ())
     moment = datetime.now(UTC) if now is None else now
-    compiled = compile(contract, relation, references or {}, engine.dialect, moment, columns)
-    rows, measured = _all_measures(compiled, engine, known)
+    compiled = compile_checks(contract, relation, references or {}, engine.dialect, moment, columns)
+    rows, measured = _collect_measures(compiled, engine, known)
     outcomes = (
-        outcome if outcome.holds else replace(outcome, sample=_sample(compiled, engine, outcome))
+        outcome
+        if outcome.holds
+        else replace(outcome, sample=_sample_rows(compiled, engine, outcome))
         for outcome in evaluate(
             compiled, {ROWS: rows, **dict(zip(compiled.aliases, measured, strict=True))}
         )
     )
-    return Report(contract.table, tuple(outcomes), rows, tuple(measured))
+    return CheckReport(contract.table, tuple(outcomes), rows, tuple(measured))
 
 
-def raise_if_failed(reports: Sequence[Report], branch: str | None = None) -> None:
-    """Raise one CheckFailed that tells every broken rule of all tables, with breaking rows.
+def raise_if_failed(reports: Sequence[CheckReport], branch: str | None = None) -> None:
+    """Raise one CheckFailed with every broken rule of all tables, and samples of violating rows.
 
-    `branch` is the one that is kept for looking at; without it the table was checked in place.
+    `branch` is the branch that is kept for inspection; without it the table was checked in place.
     """
     failed = [report for report in reports if not report.passed]
     if not failed:
         return
-    lines = [line for report in failed for line in _told(report)]
-    at = f" --at {branch}" if branch else ""
+    lines = [line for report in failed for line in _describe_failures(report)]
+    option = f" --at {branch}" if branch else ""
     raise CheckFailed(
         "\n".join(lines),
-        f'Look at it: thermo query "select * from {failed[0].table}"{at}',
+        f'Inspect it: thermo query "select * from {failed[0].table}"{option}',
         branch=branch,
         reports=[report.as_dict() for report in failed],
     )
 
 
-def _all_measures(
-    compiled: Compiled, engine: Engine, known: Measures | None
+def _collect_measures(
+    compiled: CompiledChecks, engine: Engine, known: Measures | None
 ) -> tuple[int, list[Any]]:
-    """The table's rows and a value for each rule, of which some may be known."""
+    """Return the table's row count and a value for each rule; measure only what is unknown."""
     from thermocline.check.sql_builder import ROWS
 
     if known is None or len(known.values) != len(compiled.rules):
-        row = _measured(compiled, engine)
+        row = _measure(compiled, engine)
         return int(row[ROWS]), [row[alias] for alias in compiled.aliases]
     pairs = list(zip(compiled.rules, known.values, strict=True))
     left = [rule for rule, value in pairs if value is None]
     if not left:
         return known.rows, list(known.values)
-    rest = compile(
+    rest = compile_checks(
         compiled.contract, compiled.relation, compiled.references, compiled.dialect, compiled.now,
         compiled.columns, left,
     )  # fmt: skip
-    row = _measured(rest, engine)
+    row = _measure(rest, engine)
     if int(row[ROWS]) != known.rows:
-        # What is known is of other rows than the engine reads: nothing of it counts.
-        return _all_measures(compiled, engine, None)
+        # The known measures are of other rows than the engine reads, so they are void.
+        return _collect_measures(compiled, engine, None)
     found = iter([row[alias] for alias in rest.aliases])
     return known.rows, [next(found) if value is None else value for _, value in pairs]
 
 
-def _measured(compiled: Compiled, engine: Engine) -> dict[str, Any]:
+def _measure(compiled: CompiledChecks, engine: Engine) -> dict[str, Any]:
     try:
         found: list[dict[str, Any]] = engine.query(compiled.sql).to_pylist()
     except Exception as error:
-        _blame(compiled, engine, error)
+        _raise_for_custom_rule(compiled, engine, error)
         raise
     return found[0]
 
 
-def _blame(compiled: Compiled, engine: Engine, error: Exception) -> None:
-    """When a custom rule is what the engine cannot run, say which one; else say nothing."""
+def _raise_for_custom_rule(compiled: CompiledChecks, engine: Engine, error: Exception) -> None:
+    """Raise ContractError for the custom rule that the engine cannot run, if there is one."""
     for rule in compiled.contract.rules:
         if rule.kind != "sql":
             continue
         try:
-            engine.query(_alone(compiled, rule))
+            engine.query(_compile_single(compiled, rule))
         except Exception as again:  # noqa: BLE001  an engine's own errors have no common class
-            what = (str(again).splitlines() or [type(again).__name__])[0]
+            reason = first_line(again)
             raise build_contract_error(
-                [problem(compiled.contract, rule, f"the query fails: {what}")]
+                [build_problem(compiled.contract, rule, f"the query fails: {reason}")]
             ) from error
 
 
-def _alone(compiled: Compiled, rule: Rule) -> str:
-    """The statement that measures nothing but one rule."""
+def _compile_single(compiled: CompiledChecks, rule: Rule) -> str:
+    """Compile the statement that measures only one rule."""
     contract = compiled.contract
     columns = tuple(replace(column, required=False) for column in contract.columns)
     bare = replace(contract, columns=columns, key=(), freshness=None, rules=(rule,))
-    return compile(
+    return compile_checks(
         bare,
         compiled.relation,
         compiled.references,
@@ -191,39 +193,43 @@ def _alone(compiled: Compiled, rule: Rule) -> str:
     ).sql
 
 
-def _sample(compiled: Compiled, engine: Engine, outcome: Outcome) -> tuple[dict[str, Any], ...]:
-    from thermocline.check.violating_rows import sample_query
+def _sample_rows(
+    compiled: CompiledChecks, engine: Engine, outcome: RuleOutcome
+) -> tuple[dict[str, Any], ...]:
+    from thermocline.check.violating_rows import compile_sample_query
 
-    query = sample_query(compiled, outcome.rule)
+    query = compile_sample_query(compiled, outcome.rule)
     if query is None or outcome.breaking_rows == 0:
         return ()
     rows: list[dict[str, Any]] = engine.query(query).to_pylist()
     return tuple(
-        {name: _masked(compiled.contract, name, value) for name, value in row.items()}
-        for row in rows
+        {name: _mask(compiled.contract, name, value) for name, value in row.items()} for row in rows
     )
 
 
-def _masked(contract: Contract, name: str, value: Any) -> Any:
+def _mask(contract: Contract, name: str, value: Any) -> Any:
     column = contract.column(name) or contract.column(name.split(".")[0])
     personal = column is not None and (column.classification or "").lower().startswith("pii")
     return _MASK if personal and value is not None else value
 
 
-def _told(report: Report) -> list[str]:
+def _describe_failures(report: CheckReport) -> list[str]:
     count = len(report.failures)
     lines = [f"{report.table} breaks {count} rule{'' if count == 1 else 's'}; not published"]
     for outcome in report.failures:
         lines.append(f"  {outcome.rule.title}: {outcome.message}")
-        lines += [f"    {_line(row)}" for row in outcome.sample]
+        lines += [f"    {_format_row(row)}" for row in outcome.sample]
     return lines
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    return "  ".join(f"{name}={_value(value)}" for name, value in row.items())
+def _format_row(row: Mapping[str, Any]) -> str:
+    return "  ".join(f"{name}={_format_value(value)}" for name, value in row.items())
 
 
-def _value(value: Any) -> str:
-    """One value on one line: strings quoted, so that nothing in them can forge a line."""
-    text = "null" if value is None else repr(value) if isinstance(value, str) else str(plain(value))
-    return text if len(text) <= _SHOWN_VALUE else text[: _SHOWN_VALUE - 1] + "…"
+def _format_value(value: Any) -> str:
+    """Format a value on one line; strings are quoted, so that they cannot forge a line."""
+    if value is None:
+        text = "null"
+    else:
+        text = repr(value) if isinstance(value, str) else str(to_json_value(value))
+    return text if len(text) <= _MAX_VALUE_LENGTH else text[: _MAX_VALUE_LENGTH - 1] + "…"

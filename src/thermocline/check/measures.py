@@ -1,11 +1,11 @@
-"""Measures of a table that add up over its rows, carried from one snapshot to the next.
+"""Additive measures of a table, carried forward from one snapshot to the next.
 
-How many rows break a rule about single rows is a sum over the rows. So the measure of a snapshot is
-that of an earlier one, less that of the rows that are gone, plus that of those that came; and these
-are found by the files that differ. What was measured of a snapshot never changes, so it is kept in
-a file of the project, by the table's uuid; without that file the table is measured as a whole.
+The number of rows that violate a row-level rule is a sum over the rows. So the measure of a
+snapshot is that of an earlier one, minus that of the removed rows, plus that of the added rows; the
+files that differ contain these. Measures of a snapshot never change, so they are stored in a file
+of the project, by the table's uuid; without that file the whole table is measured.
 
-Which rules add up is an allow-list. Duplicates, references, ages and custom queries do not.
+An allow-list names the additive rules. Duplicates, references, ages and custom queries are not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from thermocline.check.rules import rules
+from thermocline.check.rules import list_rules
 from thermocline.config import private_files
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.types import Decimal, Primitive
@@ -32,63 +32,66 @@ if TYPE_CHECKING:
     from thermocline.lake.filediff import FileDiff
     from thermocline.lake.metadata import TableState
 
-_ADDING = frozenset({"missing", "accepted", "range", "length", "pattern", "row_count"})
-_PLAIN = frozenset(
+_ADDITIVE = frozenset({"missing", "accepted", "range", "length", "pattern", "row_count"})
+_COMPARABLE_TYPES = frozenset(
     {"boolean", "int", "long", "float", "double", "date", "timestamp", "timestamptz", "string"}
 )
-"""Types that rows out of single files have as the engine has them."""
-_MOST_ROWS = 2_000_000
-"""So many changed rows are held in memory; of more the whole table is measured."""
-_SHARE = 0.5
-"""A change of more than this share of the table's bytes is no less work than the table."""
+"""Types whose values in data files equal the engine's values."""
+_MAX_ROWS = 2_000_000
+"""Most changed rows to hold in memory; with more, the whole table is measured."""
+_MAX_SHARE = 0.5
+"""A change of a larger share of the table's bytes costs as much as the whole table."""
 
 
 @dataclass(frozen=True)
 class Measures:
-    """What was measured of a snapshot: its rows, and a value for each rule that adds up."""
+    """The measures of a snapshot: its number of rows, and a value for each additive rule."""
 
     snapshot: int
     rows: int
     values: tuple[int | None, ...]
-    """One for each of the contract's rules, in their order; None where it does not add up."""
+    """One value for each of the contract's rules, in order; None if it is not additive."""
     meaning: str
-    """What the values were measured by: rules, columns, and the version that measured."""
+    """A hash of what the values mean: rules, columns, and versions."""
 
 
-def adds_up(contract: Contract, rule: Rule) -> bool:
-    """Whether a rule's measure of a table is the sum of its measures of the table's parts."""
-    if rule.kind not in _ADDING:
+def is_additive(contract: Contract, rule: Rule) -> bool:
+    """Return whether a rule's measure of a table is the sum of its measures of the parts."""
+    if rule.kind not in _ADDITIVE:
         return False
     kinds = [column.type for name in rule.columns if (column := contract.column(name))]
     return len(kinds) == len(rule.columns) and all(
-        isinstance(kind, Decimal) or (isinstance(kind, Primitive) and kind.name in _PLAIN)
+        isinstance(kind, Decimal)
+        or (isinstance(kind, Primitive) and kind.name in _COMPARABLE_TYPES)
         for kind in kinds
     )
 
 
-def meaning(contract: Contract, schema: int | None) -> str:
-    """What a contract's rules measure in tables of a schema, in a few characters."""
+def compute_meaning(contract: Contract, schema: int | None) -> str:
+    """Hash the meaning of a contract's measures for tables of a schema."""
     columns = [(column.name, str(column.type)) for column in contract.table_columns]
-    asked = [(rule.kind, rule.columns, rule.arguments) for rule in rules(contract)]
-    text = repr((version("thermocline"), version("duckdb"), schema, columns, asked))
+    parts = [(rule.kind, rule.columns, rule.arguments) for rule in list_rules(contract)]
+    text = repr((version("thermocline"), version("duckdb"), schema, columns, parts))
     return sha256(text.encode()).hexdigest()[:24]
 
 
-def carried(lake: Lake, contract: Contract, state: TableState, snapshot: int) -> Measures | None:
-    """The measures of a snapshot, from those that were kept of another one and the rows between.
+def carry_forward(
+    lake: Lake, contract: Contract, state: TableState, snapshot: int
+) -> Measures | None:
+    """Derive a snapshot's measures from stored ones of another snapshot and the changed rows.
 
-    None where nothing was kept that still counts, or where measuring the table is less work.
+    None if no stored measures are valid, or if measuring the table is less work.
     """
-    kept = _read(_path(lake, state))
-    means = meaning(contract, state.snapshot(snapshot).schema_id)
+    kept = _load(_path(lake, state))
+    means = compute_meaning(contract, state.snapshot(snapshot).schema_id)
     if kept is None or kept.meaning != means or kept.snapshot not in state.snapshots:
         return None
     if kept.snapshot == snapshot:
         return kept
-    return _moved(lake, contract, state, kept, snapshot)
+    return _update_measures(lake, contract, state, kept, snapshot)
 
 
-def keep(
+def store(
     lake: Lake,
     contract: Contract,
     state: TableState,
@@ -96,12 +99,12 @@ def keep(
     rows: int,
     values: Sequence[int | None],
 ) -> None:
-    """Keep what was measured of a snapshot, in the place of what was kept before."""
+    """Store the measures of a snapshot; they replace the stored ones."""
     if all(value is None for value in values):
         return
-    means = meaning(contract, state.snapshot(snapshot).schema_id)
+    means = compute_meaning(contract, state.snapshot(snapshot).schema_id)
     path = _path(lake, state)
-    with suppress(OSError):  # in a project that cannot be written to all is measured each time
+    with suppress(OSError):  # a read-only project measures everything every time
         private_files.ensure_folder(lake.settings.project)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         private_files.write_json(path, asdict(Measures(snapshot, rows, tuple(values), means)))
@@ -111,7 +114,7 @@ def _path(lake: Lake, state: TableState) -> Path:
     return lake.settings.project / private_files.FOLDER / "measures" / f"{state.uuid}.json"
 
 
-def _read(path: Path) -> Measures | None:
+def _load(path: Path) -> Measures | None:
     try:
         found = json.loads(path.read_text())
         values = tuple(found.pop("values"))
@@ -122,10 +125,10 @@ def _read(path: Path) -> Measures | None:
         return None
 
 
-def _moved(
+def _update_measures(
     lake: Lake, contract: Contract, state: TableState, kept: Measures, snapshot: int
 ) -> Measures | None:
-    """Measures at another snapshot, by the rows that differ."""
+    """Update stored measures to another snapshot, by the rows that differ."""
     from thermocline.lake import filediff, read_schema
     from thermocline.lake.changes import MAX_GROUP_ROWS
     from thermocline.lake.data_file_reader import DataFileReader
@@ -142,14 +145,14 @@ def _moved(
         rows, sums = kept.rows, list(kept.values)
         for group in diff.groups(MAX_GROUP_ROWS):
             for sign, part in zip((-1, 1), reader.difference(group), strict=True):
-                count, values = _measured(lake, contract, part)
+                count, values = _measure_rows(lake, contract, part)
                 rows += sign * count
                 sums = [
                     None if old is None or new is None else old + sign * new
                     for old, new in zip(sums, values, strict=True)
                 ]
     except (Permanent, OSError):
-        return None  # files that cannot be compared; the engine may read them all the same
+        return None  # the files cannot be compared; the engine may still read them
     if rows < 0 or any(value is not None and not 0 <= value <= rows for value in sums):
         return None
     return Measures(snapshot, rows, tuple(sums), kept.meaning)
@@ -157,21 +160,23 @@ def _moved(
 
 def _is_small(diff: FileDiff, table_bytes: int) -> bool:
     rows = sum(change.rows for change in diff.files)
-    return rows <= _MOST_ROWS and diff.bytes <= _SHARE * table_bytes
+    return rows <= _MAX_ROWS and diff.bytes <= _MAX_SHARE * table_bytes
 
 
-def _measured(lake: Lake, contract: Contract, rows: pa.Table) -> tuple[int, list[int | None]]:
-    """What the rules that add up measure of some rows."""
+def _measure_rows(lake: Lake, contract: Contract, rows: pa.Table) -> tuple[int, list[int | None]]:
+    """Measure the additive rules of some rows."""
     from datetime import UTC, datetime
 
-    from thermocline.check.compiler import compile
+    from thermocline.check.compiler import compile_checks
     from thermocline.check.sql_builder import ROWS
     from thermocline.engine.view_rewrite import private_view_name as name_of
 
-    every = rules(contract)
-    adding = [rule for rule in every if adds_up(contract, rule)]
+    every = list_rules(contract)
+    additive = [rule for rule in every if is_additive(contract, rule)]
     name, connection = name_of("measured"), lake.duck.connection
-    compiled = compile(contract, name, {}, lake.duck.dialect, datetime.now(UTC), only=adding)
+    compiled = compile_checks(
+        contract, name, {}, lake.duck.dialect, datetime.now(UTC), only=additive
+    )
     connection.register(name, rows)
     try:
         (row,) = lake.duck.query(compiled.sql).to_pylist()

@@ -1,9 +1,9 @@
 """Regular expressions that mean the same on every engine.
 
-DuckDB matches with RE2, Spark with java.util.regex. They share a core and differ at its edges:
-whether `$` may stop before a final newline, what `.` leaves out, what counts as a space or a
-word boundary. A pattern is read here once, refused where the engines have no common meaning, and
-written for each engine so that its edges agree. Matches are partial unless the pattern anchors.
+DuckDB matches with RE2, Spark with java.util.regex. They share a core and differ in details:
+whether `$` may match before a final newline, what `.` excludes, what is a space or a word boundary.
+A pattern is parsed once, refused where the engines have no common meaning, and written for each
+engine so that the details agree. Matches are partial unless the pattern is anchored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _CODE = re.compile(r"x(?:[0-9A-Fa-f]{2}|\{([0-9A-Fa-f]{1,6})\})")
 _CATEGORY = re.compile(r"[pP](?:[CLMNPSZ]|\{[CLMNPSZ][a-z]?\})")
 _REPEATS = 1000  # RE2 counts no further
 
-# Java needs to be told that only \n ends a line and that (?i) knows more letters than ASCII.
+# Java flags: only \n ends a line, and (?i) includes letters beyond ASCII.
 _SPARK_PREFIX = "(?du)"
 
 
 class PatternError(ValueError):
-    """A pattern that is broken, or that the engines would not read alike."""
+    """A pattern that is invalid, or that the engines interpret differently."""
 
 
 @dataclass(frozen=True)
@@ -35,21 +35,21 @@ class Pattern:
     spark: str
 
 
-def portable(pattern: str) -> Pattern:
-    """The pattern as each engine must be given it; PatternError says what cannot be carried."""
-    reader = _Reader(pattern)
-    reader.read()
-    return Pattern("".join(reader.duckdb), _SPARK_PREFIX + "".join(reader.spark))
+def translate_pattern(pattern: str) -> Pattern:
+    """Translate a pattern for each engine; raise PatternError for what has no common meaning."""
+    parser = _PatternParser(pattern)
+    parser.parse()
+    return Pattern("".join(parser.duckdb), _SPARK_PREFIX + "".join(parser.spark))
 
 
-class _Reader:
+class _PatternParser:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
         self.duckdb: list[str] = []
         self.spark: list[str] = []
 
-    def read(self) -> None:
+    def parse(self) -> None:
         depth = 0
         repeatable = False
         while self.at < len(self.text):
@@ -83,26 +83,26 @@ class _Reader:
             raise PatternError("a ( is not closed")
 
     def _both(self, taken: str, duckdb: str | None = None, spark: str | None = None) -> None:
-        """Consume `taken`; write it, or what stands for it."""
+        """Consume `taken`; write it, or its replacement for each engine."""
         written = taken if duckdb is None else duckdb
         self.duckdb.append(written)
         self.spark.append(written if spark is None else spark)
         self.at += len(taken)
 
     def _group(self) -> int:
-        """Read an opening parenthesis; 1 when it opens a group, 0 when it only sets flags."""
+        """Read an opening parenthesis; return 1 if it opens a group, 0 if it only sets flags."""
         found = _GROUP.match(self.text, self.at)
         taken = found.group() if found else "("
         if found and found[1]:
-            # A name means nothing to a match, and the engines spell it differently.
+            # A name does not affect the match, and the engines spell it differently.
             self._both(taken, "(")
         elif found and found[3] and not found[2] and found[3] == ")":
-            raise PatternError(f"(?) at character {self.at + 1} says nothing")
+            raise PatternError(f"(?) at character {self.at + 1} is empty")
         elif self.text.startswith("(?", self.at) and taken == "(":
             shown = self.text[self.at : self.at + 4]
             raise PatternError(
                 f"{shown} at character {self.at + 1}: only groups and the flags i and s "
-                "are read alike by every engine"
+                "mean the same on every engine"
             )
         else:
             self._both(taken)
@@ -122,24 +122,24 @@ class _Reader:
         self._both(found.group())
 
     def _escape(self) -> bool:
-        """Read one escape outside a class; whether it can be repeated."""
+        """Read one escape outside a class; return whether it can be repeated."""
         after = self.text[self.at + 1 : self.at + 2]
-        spoken = {
+        translated = {
             "s": (f"[{_SPACE}]", None, True),
             "S": (f"[^{_SPACE}]", None, True),
             "b": (r"\b", _BOUNDARY, False),
             "A": (r"\A", None, False),
             "z": (r"\z", None, False),
         }.get(after)
-        if spoken:
-            duckdb, spark, repeatable = spoken
+        if translated:
+            duckdb, spark, repeatable = translated
             self._both("\\" + after, duckdb, spark)
             return repeatable
         self._both("\\" + self._escaped())
         return True
 
     def _escaped(self) -> str:
-        """What follows a backslash and means the same inside and outside of a class."""
+        """Read an escape that means the same inside and outside of a class."""
         after = self.text[self.at + 1 : self.at + 2]
         if not after:
             raise PatternError("the pattern ends with a single backslash")
@@ -150,7 +150,7 @@ class _Reader:
             if found and not (known is _CODE and found[1] and int(found[1], 16) > 0x10FFFF):
                 return found.group()
         raise PatternError(
-            f"\\{after} at character {self.at + 1} is not read alike by every engine"
+            f"\\{after} at character {self.at + 1} does not mean the same on every engine"
         )
 
     def _class(self) -> None:
@@ -170,7 +170,7 @@ class _Reader:
                     f"{char} at character {self.at + 1} inside a class; write \\{char}"
                 )
             if self.text.startswith("&&", self.at):
-                raise PatternError("&& inside a class is not read alike by every engine")
+                raise PatternError("&& inside a class does not mean the same on every engine")
             self._member(char)
             members += 1
 
@@ -190,7 +190,7 @@ class _Reader:
             raise PatternError(f"{low}-{high} inside a class runs backwards")
 
     def _single(self, char: str) -> str | None:
-        """Consume one character or escape of a class; the character, if it is just one."""
+        """Consume one character or escape of a class; return the character if it is only one."""
         if char != "\\":
             self._both(char)
             return char

@@ -1,7 +1,7 @@
-"""When one row breaks a rule, as an SQL condition.
+"""Build the SQL condition under which a row violates a rule.
 
-A null breaks only `missing`: a value that is not there is neither wrong nor right. NaN lies
-outside every range, and 0.0 and -0.0 are one number.
+A null violates only `missing`: a missing value is neither wrong nor right. NaN is outside of every
+range, and 0.0 equals -0.0.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from typing import Any
 
 from sqlglot import exp
 
-from thermocline.check.pattern import PatternError, portable
-from thermocline.check.typed_literals import NotOfType, breaks_bound, floating, literal
+from thermocline.check.pattern import PatternError, translate_pattern
+from thermocline.check.typed_literals import (
+    WrongType,
+    build_bound_violation,
+    build_literal,
+    is_floating,
+)
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import did_you_mean, quote
 from thermocline.contract.types import Primitive, Struct, Type
@@ -22,11 +27,11 @@ _TEXT = (Primitive("string"), Primitive("uuid"))
 
 
 class RuleError(ValueError):
-    """A rule that cannot be compiled; the text says why, without naming the rule."""
+    """A rule cannot be compiled; the text gives the reason, without the rule's name."""
 
 
-def breaks(contract: Contract, rule: Rule, dialect: str) -> exp.Expr:
-    """The condition under which a row breaks a row-level rule, never null."""
+def build_violation(contract: Contract, rule: Rule, dialect: str) -> exp.Expr:
+    """Build the condition under which a row violates a row-level rule; it is never null."""
     if not rule.columns:
         raise RuleError("names no column")
     compilers = {
@@ -40,13 +45,13 @@ def breaks(contract: Contract, rule: Rule, dialect: str) -> exp.Expr:
         conditions = [
             compilers[rule.kind](*column(contract, name), rule, dialect) for name in rule.columns
         ]
-    except (NotOfType, PatternError) as error:
+    except (WrongType, PatternError) as error:
         raise RuleError(str(error)) from error
     return exp.or_(*conditions)
 
 
 def column(contract: Contract, name: str) -> tuple[exp.Expr, Type]:
-    """A column of the table, or a field of a struct by its dotted path, with its type."""
+    """Return a column, or a struct field by its dotted path, with its type."""
     found = contract.column(name)
     if found:
         return exp.column(found.name, quoted=True), found.type
@@ -68,8 +73,8 @@ def column(contract: Contract, name: str) -> tuple[exp.Expr, Type]:
     return expression, type_
 
 
-def present(contract: Contract, names: Iterable[str]) -> exp.Expr:
-    """The condition that none of the columns is null."""
+def build_presence(contract: Contract, names: Iterable[str]) -> exp.Expr:
+    """Build the condition that none of the columns is null."""
     return exp.and_(*(column(contract, name)[0].is_(exp.null()).not_() for name in names))
 
 
@@ -78,8 +83,8 @@ def _missing(value: exp.Expr, type_: Type, rule: Rule, _: str) -> exp.Expr:
     stand_ins = []
     for stand_in in rule.argument("values") or ():
         try:
-            stand_ins.append(None if stand_in is None else literal(stand_in, type_))
-        except NotOfType:  # '' or 'N/A' for a number: no such row can be
+            stand_ins.append(None if stand_in is None else build_literal(stand_in, type_))
+        except WrongType:  # '' or 'N/A' for a number: no such row can exist
             continue
     if not any(stand_ins):
         return absent
@@ -90,7 +95,7 @@ def _accepted(value: exp.Expr, type_: Type, rule: Rule, _: str) -> exp.Expr:
     values = rule.argument("values")
     if not isinstance(values, list | tuple) or not values:
         raise RuleError("accepts no value at all")
-    literals = [literal(each, type_) for each in values if each is not None]
+    literals = [build_literal(each, type_) for each in values if each is not None]
     there = value.copy().is_(exp.null()).not_()
     if not any(literals):
         return there
@@ -98,23 +103,27 @@ def _accepted(value: exp.Expr, type_: Type, rule: Rule, _: str) -> exp.Expr:
 
 
 def _among(value: exp.Expr, type_: Type, literals: list[exp.Expr | None]) -> exp.Expr:
-    held = [each for each in literals if each is not None]
-    if floating(type_) and any(each.this.name in ("0.0", "-0.0") for each in held):
-        # Spark looks up long lists by the bits of a number: there the zeros differ.
-        held += [zero for zero in (literal("0", type_), literal("-0.0", type_)) if zero]
-    return exp.In(this=value.copy(), expressions=held)
+    present = [each for each in literals if each is not None]
+    if is_floating(type_) and any(each.this.name in ("0.0", "-0.0") for each in present):
+        # Spark looks up long lists by a number's bits, which differ between the zeros.
+        present += [
+            zero for zero in (build_literal("0", type_), build_literal("-0.0", type_)) if zero
+        ]
+    return exp.In(this=value.copy(), expressions=present)
 
 
 def _range(value: exp.Expr, type_: Type, rule: Rule, _: str) -> exp.Expr:
-    given: list[tuple[str, Any]] = [
+    bounds: list[tuple[str, Any]] = [
         (operator, rule.argument(name))
         for name, operator in _BOUNDS
         if rule.argument(name) is not None
     ]
-    if not given:
+    if not bounds:
         raise RuleError("has neither min nor max")
-    outside = [breaks_bound(value.copy(), operator, bound, type_) for operator, bound in given]
-    if floating(type_):
+    outside = [
+        build_bound_violation(value.copy(), operator, bound, type_) for operator, bound in bounds
+    ]
+    if is_floating(type_):
         outside.append(exp.IsNan(this=value.copy()))
     return exp.and_(value.copy().is_(exp.null()).not_(), exp.or_(*outside))
 
@@ -132,7 +141,7 @@ def _pattern(value: exp.Expr, type_: Type, rule: Rule, dialect: str) -> exp.Expr
     if type_ not in _TEXT:
         raise RuleError(f"a {type_} column has no text to match")
     text = value.copy() if type_ == _TEXT[0] else exp.cast(value.copy(), "VARCHAR")
-    written = portable(pattern)
+    written = translate_pattern(pattern)
     regex = exp.Literal.string(written.spark if dialect == "spark" else written.duckdb)
     matches = exp.RegexpLike(this=text, expression=regex)
     return exp.and_(value.copy().is_(exp.null()).not_(), exp.not_(matches))

@@ -1,4 +1,4 @@
-"""What is checked: the rules an author wrote, and those that the rest of the contract implies."""
+"""The rules of a contract: those that the author wrote, and those that the contract implies."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from thermocline.contract.definition import Contract, Rule
 
 
-def rules(contract: Contract) -> tuple[Rule, ...]:
-    """All rules of a contract, implied ones first.
+def list_rules(contract: Contract) -> tuple[Rule, ...]:
+    """Return all rules of a contract, implied rules first.
 
-    A required or key column may not be missing, a key may not repeat, and the newest row is no
-    older than the promised freshness (a warning: old data is no reason to withhold newer data).
-    A rule that the author wrote for the same columns takes the place of the implied one.
+    A required or key column must not be missing, a key must not repeat, and the newest row must not
+    be older than the promised freshness (a warning: late data is no reason to withhold newer data).
+    A rule that the author wrote for the same columns replaces the implied one.
     """
     return (
         *_missing(contract),
@@ -24,9 +24,9 @@ def rules(contract: Contract) -> tuple[Rule, ...]:
 
 
 def row_rules(contract: Contract) -> tuple[Rule, ...]:
-    """The rules that a single row can break, as ingestion applies them.
+    """Return the rules that ingestion applies to single rows.
 
-    A rule that tolerates some breaking rows, or only warns, says nothing about one row.
+    A rule that tolerates violating rows, or only warns, does not apply to a single row.
     """
     implied = _missing(contract, system=False)
     return tuple(
@@ -37,13 +37,13 @@ def row_rules(contract: Contract) -> tuple[Rule, ...]:
 
 
 def max_age(contract: Contract, rule: Rule) -> timedelta | None:
-    """The age that a freshness rule allows the newest row."""
+    """Return the age that a freshness rule allows the newest row."""
     within: timedelta | None = rule.argument("within", contract.freshness)
     return within
 
 
 def freshness_column(contract: Contract, rule: Rule) -> str | None:
-    """The column whose newest value says how fresh the table is."""
+    """Return the column whose newest value determines the table's freshness."""
     return rule.columns[0] if rule.columns else contract.freshness_column
 
 
@@ -81,8 +81,8 @@ def _tolerates_none(rule: Rule) -> bool:
     none: set[tuple[str, Any]] = {("mustBe", 0), ("mustBeLessOrEqualTo", 0)}
     if rule.unit == "rows":
         none.add(("mustBeLessThan", 1))
-    return any((operator, bound) in none for operator, bound in rule.bounds if _plain(bound))
+    return any((operator, bound) in none for operator, bound in rule.bounds if _is_number(bound))
 
 
-def _plain(bound: Any) -> bool:
+def _is_number(bound: Any) -> bool:
     return isinstance(bound, int | float)

@@ -1,4 +1,4 @@
-"""The SQL of a check, built once as expressions and written in the dialect of an engine."""
+"""Build the SQL of checks as expressions, and render it in the dialect of an engine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
 
 from thermocline.check import custom_sql
-from thermocline.check.predicate import RuleError, breaks, column, present
+from thermocline.check.predicate import RuleError, build_presence, build_violation, column
 from thermocline.check.rules import freshness_column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import quote
@@ -23,8 +23,8 @@ _HERE = "_here"
 _SAMPLE = 5
 
 
-def table(name: str, dialect: str) -> exp.Table:
-    """The relation of that name, each part quoted."""
+def parse_relation(name: str, dialect: str) -> exp.Table:
+    """Parse the name of a relation, and quote each part."""
     try:
         found = exp.to_table(name, dialect=dialect)
         parts = found.parts
@@ -37,30 +37,30 @@ def table(name: str, dialect: str) -> exp.Table:
     return found
 
 
-def write(expression: exp.Expr, dialect: str) -> str:
-    """The expression as SQL text; RuleError when the engine has no words for it."""
+def to_sql(expression: exp.Expr, dialect: str) -> str:
+    """Render an expression as SQL; raise RuleError if the dialect does not support it."""
     if dialect == "duckdb":
         expression = expression.copy()
         duck_sql.work_around_bugs(expression)
     try:
-        how: dict[str, Any] = {"comments": False, "unsupported_level": ErrorLevel.RAISE}
+        options: dict[str, Any] = {"comments": False, "unsupported_level": ErrorLevel.RAISE}
         if dialect == "spark":
-            text = spark_sql.to_sql(expression, **how)
+            text = spark_sql.to_sql(expression, **options)
         else:
-            text = expression.sql(dialect=dialect, **how)
+            text = expression.sql(dialect=dialect, **options)
     except SqlglotError as error:
         raise RuleError(f"cannot be written for {dialect}: {error}") from error
     if dialect != "spark" or "${" not in text:
         return text
-    # Spark replaces ${name} in the text of a statement before it parses it, so that a value could
-    # read a setting. In a string the dollar is written by its code; a name cannot be escaped.
+    # Spark replaces ${name} in a statement's text before it parses it, so a value could read a
+    # setting. In a string the dollar is written by its code; a name cannot be escaped.
     for name in expression.find_all(exp.Identifier):
         if "${" in name.name:
             raise RuleError(f"Spark cannot read the name {quote(name.name)}")
     return text.replace("${", "\\u0024{")
 
 
-def measure(
+def build_measure_query(
     contract: Contract,
     measured: Mapping[str, Rule],
     relation: exp.Table,
@@ -68,19 +68,19 @@ def measure(
     dialect: str,
     columns: Columns,
 ) -> tuple[exp.Select, dict[str, RuleError]]:
-    """One statement that measures every rule under its alias, and the rules that it cannot.
+    """Build one statement that measures every rule under its alias; also return refused rules.
 
-    What needs one look at each row is aggregated together; what has to group or join is a scalar
-    subquery beside it. The aggregates come from a subquery of their own, so that a custom rule
-    sees no column but those of the tables it names.
+    Row-level rules are aggregated in one pass; rules that group or join become scalar subqueries.
+    The aggregates are in a subquery of their own, so that a custom rule sees only the columns of
+    the tables that it names.
     """
     aggregates: list[exp.Expr] = [exp.alias_(exp.Count(this=exp.Star()), ROWS, quoted=True)]
     outputs: list[exp.Expr] = [exp.column(ROWS, quoted=True)]
     refused: dict[str, RuleError] = {}
     for alias, rule in measured.items():
         try:
-            metric = _metric(contract, rule, relation, references, dialect, columns)
-            write(metric, dialect)
+            metric = _build_metric(contract, rule, relation, references, dialect, columns)
+            to_sql(metric, dialect)
         except RuleError as error:
             refused[alias] = error
             continue
@@ -93,7 +93,7 @@ def measure(
     return exp.select(*outputs).from_(seen), refused
 
 
-def sample(
+def build_sample_query(
     contract: Contract,
     rule: Rule,
     relation: exp.Table,
@@ -101,15 +101,15 @@ def sample(
     dialect: str,
     columns: Columns,
 ) -> exp.Query | None:
-    """A few of the rows that break the rule, or None for a rule that is not about rows."""
+    """Build the query for a few violating rows; None for a rule that is not about rows."""
     if rule.kind == "duplicates":
-        return _repeated(contract, rule, relation)
+        return _sample_repeats(contract, rule, relation)
     if rule.kind == "sql":
-        condition = custom_sql.counted_rows(custom_sql.parse(contract, rule))
+        condition = custom_sql.find_row_condition(custom_sql.parse(contract, rule))
     elif rule.kind == "reference":
-        condition = _orphan(contract, rule, relation, references)
+        condition = _build_orphan_condition(contract, rule, relation, references)
     elif rule.is_row_level:
-        condition = breaks(contract, rule, dialect)
+        condition = build_violation(contract, rule, dialect)
     else:
         return None
     if condition is None:
@@ -125,38 +125,44 @@ def sample(
     ]
     if not shown_columns:
         return None
-    order = _order(contract, key or offending)
+    order = _build_order(contract, key or offending)
     if rule.kind == "sql" and dialect == "spark":
-        stored = custom_sql.of_object(exp.select(*shown_columns)).where(condition).limit(_SAMPLE)
+        stored = (
+            custom_sql.read_checked_table(exp.select(*shown_columns))
+            .where(condition)
+            .limit(_SAMPLE)
+        )
         stored = stored.order_by(*order) if order else stored
         try:
             return custom_sql.translate(contract, stored, relation, references, columns)
         except RuleError:
-            return None  # the verdict stands without rows to show
-    query = exp.select(*shown_columns).from_(_here(relation)).where(condition).limit(_SAMPLE)
+            return None  # the outcome is valid without a sample
+    query = (
+        exp.select(*shown_columns).from_(_alias_checked(relation)).where(condition).limit(_SAMPLE)
+    )
     return query.order_by(*order) if order else query
 
 
-def reasons(contract: Contract, rules: Mapping[str, Rule], dialect: str) -> exp.Expr:
-    """An array of the given reasons, each there when the row breaks its rule."""
+def build_reasons(contract: Contract, rules: Mapping[str, Rule], dialect: str) -> exp.Expr:
+    """Build an array of the reasons whose rules the row violates."""
     text = exp.DataType.build("VARCHAR[]", dialect="duckdb")
     none = exp.cast(exp.Array(expressions=[]), text)
-    broken = {reason: breaks(contract, rule, dialect) for reason, rule in rules.items()}
+    broken = {reason: build_violation(contract, rule, dialect) for reason, rule in rules.items()}
     if not broken:
         return none
-    said = [exp.Case().when(when, exp.Literal.string(why)) for why, when in broken.items()]
-    # Most rows break nothing: they are told so before any array is built.
-    found = exp.ArrayCompact(this=exp.Array(expressions=said))
+    reasons = [exp.Case().when(when, exp.Literal.string(why)) for why, when in broken.items()]
+    # Most rows violate no rule: they get the empty result before any array is built.
+    found = exp.ArrayCompact(this=exp.Array(expressions=reasons))
     return exp.Case().when(exp.or_(*broken.values()), found).else_(none)
 
 
-def broken(contract: Contract, rules: Iterable[Rule], dialect: str) -> exp.Expr:
-    """Whether a row breaks any of the rules; never null."""
-    found = [breaks(contract, rule, dialect) for rule in rules]
+def build_any_violation(contract: Contract, rules: Iterable[Rule], dialect: str) -> exp.Expr:
+    """Build the condition that a row violates any of the rules; it is never null."""
+    found = [build_violation(contract, rule, dialect) for rule in rules]
     return exp.func("COALESCE", exp.or_(*found), exp.false()) if found else exp.false()
 
 
-def _metric(
+def _build_metric(
     contract: Contract,
     rule: Rule,
     relation: exp.Table,
@@ -164,7 +170,7 @@ def _metric(
     dialect: str,
     columns: Columns,
 ) -> exp.Expr:
-    """What is compared with the rule's bounds: an aggregate of the relation, or a subquery."""
+    """Build the value to compare with the rule's bounds: an aggregate, or a subquery."""
     if rule.kind == "row_count":
         return exp.Count(this=exp.Star())
     if rule.kind == "missing" and len(rule.columns) == 1 and not rule.argument("values"):
@@ -172,34 +178,37 @@ def _metric(
         value, _ = column(contract, rule.columns[0])
         return exp.Sub(this=exp.Count(this=exp.Star()), expression=exp.Count(this=value))
     if rule.is_row_level:
-        return _count(breaks(contract, rule, dialect))
+        return _build_count(build_violation(contract, rule, dialect))
     if rule.kind == "freshness":
-        return _newest(contract, rule)
+        return _build_newest(contract, rule)
     if rule.kind == "duplicates":
-        return _repeats(contract, rule, relation)
+        return _count_repeats(contract, rule, relation)
     if rule.kind == "reference":
-        orphan = _orphan(contract, rule, relation, references)
+        orphan = _build_orphan_condition(contract, rule, relation, references)
         return (
-            exp.select(exp.Count(this=exp.Star())).from_(_here(relation)).where(orphan).subquery()
+            exp.select(exp.Count(this=exp.Star()))
+            .from_(_alias_checked(relation))
+            .where(orphan)
+            .subquery()
         )
     if rule.kind == "sql":
         query = custom_sql.parse(contract, rule)
         if dialect == "spark":
             return custom_sql.translate(contract, query, relation, references, columns).subquery()
-        condition = custom_sql.counted_rows(query)
+        condition = custom_sql.find_row_condition(query)
         if condition is not None:
-            return _count(condition)
+            return _build_count(condition)
         return custom_sql.bind(contract, query, relation, references).subquery()
     raise RuleError(f"there is no rule of kind {quote(rule.kind)}")
 
 
-def _count(condition: exp.Expr) -> exp.Expr:
+def _build_count(condition: exp.Expr) -> exp.Expr:
     # Not count_if: for an empty table DuckDB answers it with null.
     return exp.Count(this=exp.Case().when(condition, exp.Literal.number(1)))
 
 
-def _newest(contract: Contract, rule: Rule) -> exp.Expr:
-    """The newest moment in microseconds since 1970: every engine returns that alike."""
+def _build_newest(contract: Contract, rule: Rule) -> exp.Expr:
+    """Build the newest moment in microseconds since 1970, which all engines return equally."""
     name = freshness_column(contract, rule)
     if name is None:
         raise RuleError("names no column")
@@ -210,8 +219,8 @@ def _newest(contract: Contract, rule: Rule) -> exp.Expr:
     return exp.UnixMicros(this=exp.cast(exp.Max(this=value), moment))
 
 
-def _repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Subquery:
-    """How many rows share the columns with another row; a row that lacks one of them shares none.
+def _count_repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Subquery:
+    """Count the rows that share the columns with another row; rows with a null share none.
 
     Grouped rather than count(distinct …): DuckDB takes the same time for both, Spark would copy
     every row once for each distinct count in a statement.
@@ -223,20 +232,20 @@ def _repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Subquer
     groups = (
         exp.select(exp.alias_(count, "n"))
         .from_(relation.copy())
-        .where(present(contract, rule.columns))
+        .where(build_presence(contract, rule.columns))
         .group_by(*columns)
-        .having(_more_than_one(count))
+        .having(_exceeds_one(count))
         .subquery("g")
     )
     total = exp.Coalesce(this=exp.Sum(this=exp.column("n")), expressions=[exp.Literal.number(0)])
     return exp.select(exp.cast(total, "BIGINT")).from_(groups).subquery()
 
 
-def _more_than_one(count: exp.Expr) -> exp.Expr:
+def _exceeds_one(count: exp.Expr) -> exp.Expr:
     return exp.GT(this=count.copy(), expression=exp.Literal.number(1))
 
 
-def _repeated(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Select:
+def _sample_repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Select:
     columns = [column(contract, name)[0] for name in rule.columns]
     count = exp.Count(this=exp.Star())
     named = [
@@ -246,24 +255,24 @@ def _repeated(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Select
     return (
         exp.select(*named, exp.alias_(count, ROWS, quoted=True))
         .from_(relation.copy())
-        .where(present(contract, rule.columns))
+        .where(build_presence(contract, rule.columns))
         .group_by(*columns)
-        .having(_more_than_one(count))
+        .having(_exceeds_one(count))
         .order_by(
             exp.Ordered(this=count.copy(), desc=True, nulls_first=False),
-            *_order(contract, rule.columns),
+            *_build_order(contract, rule.columns),
         )
         .limit(_SAMPLE)
     )
 
 
-def _orphan(
+def _build_orphan_condition(
     contract: Contract,
     rule: Rule,
     relation: exp.Table,
     references: Mapping[str, exp.Table],
 ) -> exp.Expr:
-    """The condition that a row names something the other table does not have."""
+    """Build the condition that a row refers to a row that the other table does not have."""
     name = rule.argument("table")
     others = rule.argument("columns") or rule.columns
     if not rule.columns or not name or len(others) != len(rule.columns):
@@ -275,27 +284,27 @@ def _orphan(
     pairs = [
         exp.EQ(
             this=exp.column(other, table="_there", quoted=True),
-            expression=_outer(column(contract, own)[0]),
+            expression=_qualify_checked(column(contract, own)[0]),
         )
         for own, other in zip(rule.columns, others, strict=True)
     ]
     found = exp.select(exp.Literal.number(1)).from_(there).where(exp.and_(*pairs))
-    return exp.and_(present(contract, rule.columns), exp.Exists(this=found).not_())
+    return exp.and_(build_presence(contract, rule.columns), exp.Exists(this=found).not_())
 
 
-def _here(relation: exp.Table) -> exp.Expr:
+def _alias_checked(relation: exp.Table) -> exp.Expr:
     return exp.alias_(relation.copy(), _HERE, table=True)
 
 
-def _outer(value: exp.Expr) -> exp.Expr:
-    """The column as one of the checked relation, where another table may have it too."""
+def _qualify_checked(value: exp.Expr) -> exp.Expr:
+    """Qualify a column by the checked relation, because another table may have it too."""
     for each in value.find_all(exp.Column):
         each.set("table", exp.to_identifier(_HERE))
     return value
 
 
-def _order(contract: Contract, names: Iterable[str]) -> list[exp.Ordered]:
-    """The order of a sample, the same on every engine. Not every engine can sort nested values."""
+def _build_order(contract: Contract, names: Iterable[str]) -> list[exp.Ordered]:
+    """Return an engine-independent order of a sample, without nested values."""
     columns = (column(contract, name) for name in names)
     return [
         exp.Ordered(this=value, nulls_first=True)

@@ -1,4 +1,4 @@
-"""Check tables of the lake as they stand at given snapshots."""
+"""Check tables of the lake at given snapshots."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from thermocline.check.compiler import compile, references
-from thermocline.check.gate import Engine, Report, check
-from thermocline.check.rules import rules
+from thermocline.check.compiler import compile_checks, find_references
+from thermocline.check.gate import CheckReport, Engine, check
+from thermocline.check.rules import list_rules
 from thermocline.errors import ContractError, NotFound
 from thermocline.lake.catalog import no_such_table_error
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from thermocline.lake.metadata import TableState
 
 DUCKDB_BYTES = 8 << 30
-"""Up to this size one pass in this process is faster than handing the table to Spark."""
+"""Up to this size, one pass in this process is faster than Spark."""
 
 
-def involved(contracts: Iterable[Contract]) -> set[str]:
-    """The tables of some contracts and those that their rules refer to."""
-    return {name for each in contracts for name in (each.table, *references(each))}
+def find_tables_read(contracts: Iterable[Contract]) -> set[str]:
+    """Return the tables of some contracts, and the tables that their rules read."""
+    return {name for each in contracts for name in (each.table, *find_references(each))}
 
 
 def check_tables(
@@ -36,13 +36,13 @@ def check_tables(
     snapshots: Mapping[str, int],
     now: datetime | None = None,
     *,
-    carried: bool = True,
-) -> list[Report]:
-    """The reports on some tables. `snapshots` fixes them and the tables that they refer to.
+    carry_forward: bool = True,
+) -> list[CheckReport]:
+    """Check some tables. `snapshots` pins them and the tables that they refer to.
 
-    What adds up over rows is carried on from an earlier snapshot, unless all is to be read.
+    With `carry_forward`, additive measures are derived from those of an earlier snapshot.
     """
-    return [_check(lake, contract, snapshots, now, carried) for contract in contracts]
+    return [_check(lake, contract, snapshots, now, carry_forward) for contract in contracts]
 
 
 def _check(
@@ -50,17 +50,17 @@ def _check(
     contract: Contract,
     snapshots: Mapping[str, int],
     now: datetime | None,
-    carried: bool,
-) -> Report:
+    carry_forward: bool,
+) -> CheckReport:
     from thermocline.check import measures
     from thermocline.engine.view_rewrite import private_view_name
     from thermocline.lake.schema import columns_at
 
-    wanted = [contract.table, *references(contract)]
-    states = lake.states(wanted)
-    for missing in (table for table in wanted if table not in states):
+    tables = [contract.table, *find_references(contract)]
+    states = lake.states(tables)
+    for missing in (table for table in tables if table not in states):
         raise no_such_table_error(missing)
-    pinned = {table: _pinned(state, snapshots) for table, state in states.items()}
+    pinned = {table: _find_snapshot(state, snapshots) for table, state in states.items()}
     size = sum(
         states[table].snapshot(snapshot).count("total-files-size")
         for table, snapshot in pinned.items()
@@ -69,19 +69,19 @@ def _check(
     views = {table: private_view_name(table.replace(".", "__")) for table in pinned}
     columns = {table: columns_at(states[table], snapshot) for table, snapshot in pinned.items()}
     spark = size > DUCKDB_BYTES and _runs_on_spark(contract, views, moment, columns)
-    engine = _Opened(lake, states, pinned, views, in_process=not spark)
+    engine = _CheckEngine(lake, states, pinned, views, in_process=not spark)
     state, head = states[contract.table], pinned[contract.table]
-    known = measures.carried(lake, contract, state, head) if carried else None
+    known = measures.carry_forward(lake, contract, state, head) if carry_forward else None
     report = check(contract, engine, views[contract.table], views, moment, columns, known)
-    adding = [
-        int(value) if measures.adds_up(contract, rule) else None
-        for rule, value in zip(rules(contract), report.measured, strict=True)
+    additive = [
+        int(value) if measures.is_additive(contract, rule) else None
+        for rule, value in zip(list_rules(contract), report.measured, strict=True)
     ]
-    measures.keep(lake, contract, state, head, report.rows, adding)
+    measures.store(lake, contract, state, head, report.rows, additive)
     return report
 
 
-def _pinned(state: TableState, snapshots: Mapping[str, int]) -> int:
+def _find_snapshot(state: TableState, snapshots: Mapping[str, int]) -> int:
     snapshot = snapshots[state.table] if state.table in snapshots else state.head()
     if snapshot is None:
         raise NotFound(f"{state.table} has no snapshot to check.", "Write to it first.")
@@ -91,16 +91,16 @@ def _pinned(state: TableState, snapshots: Mapping[str, int]) -> int:
 def _runs_on_spark(
     contract: Contract, views: Mapping[str, str], now: datetime, columns: Columns
 ) -> bool:
-    """Whether every rule has a statement there that means the same; DuckDB takes the others."""
+    """Return whether Spark supports every rule with the same meaning; otherwise DuckDB is used."""
     try:
-        compile(contract, views[contract.table], views, "spark", now, columns)
+        compile_checks(contract, views[contract.table], views, "spark", now, columns)
     except ContractError:
         return False
     return True
 
 
-class _Opened:
-    """The engine that suits the size of what is read; its views are made when it is first asked."""
+class _CheckEngine:
+    """The engine that suits the size of the tables; it creates its views on the first query."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class _Opened:
 
     @property
     def dialect(self) -> str:
-        """The SQL that it speaks."""
+        """Its SQL dialect."""
         return self._engine.dialect
 
     @property
@@ -124,12 +124,12 @@ class _Opened:
         return self._lake.duck if self._in_process else self._lake.spark.translated
 
     def query(self, sql: str, /) -> pa.Table:
-        """The answer to one statement."""
-        self._views_made  # noqa: B018  made at the first question
+        """Execute one statement."""
+        self._create_views  # noqa: B018  created on the first query
         return self._engine.query(sql)
 
     @cached_property
-    def _views_made(self) -> bool:
+    def _create_views(self) -> bool:
         for table, view in self._views.items():
             if self._in_process:
                 location = self._states[table].metadata_location

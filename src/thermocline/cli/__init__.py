@@ -1,1 +1,1 @@
-"""The command `thermo`: a thin face of the Python API. Nothing can be done only from here."""
+"""The command `thermo`: a thin layer over the Python API, with no features of its own."""

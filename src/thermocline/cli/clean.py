@@ -1,4 +1,4 @@
-"""Leftovers of runs that failed or died."""
+"""The `clean` command: drop the leftovers of failed and killed runs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 _WHY = {
     "dead": "it failed or was killed",
-    "working": "it is at work",
-    "resumable": "a backfill that can go on; name it to drop it",
-    "unknown": "it began elsewhere and may be at work; --force drops it",
+    "working": "it is running",
+    "resumable": "a backfill that can resume; name it to drop it",
+    "unknown": "it started on another machine and may be running; --force drops it",
 }
 
 
 @click.command(cls=Command)
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-@click.option("--plan", "only_plan", is_flag=True, help="Say what would be dropped; drop nothing.")
-@click.option("--force", is_flag=True, help="Drop also runs that began on another machine.")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what would be dropped; drop nothing.")
+@click.option("--force", is_flag=True, help="Also drop runs that started on another machine.")
 @pass_invocation
 def clean(invocation: Invocation, runs: tuple[str, ...], only_plan: bool, force: bool) -> None:
     """Drop the branches that failed or killed runs left in the tables, or only those of RUN.
 
-    Runs at work are kept, and so are backfills that can go on, unless they are named. Main and
-    environments stay as they are. Starts no engine.
+    Active runs are kept. So are backfills that can resume, unless they are named. Main and
+    environments are not changed. Starts no engine.
     """
     report = invocation.lakehouse().clean(runs, plan=only_plan, force=force)
     invocation.show(report, _render_report)
@@ -39,7 +39,7 @@ def clean(invocation: Invocation, runs: tuple[str, ...], only_plan: bool, force:
 
 def _render_report(report: CleanReport) -> RenderableType:
     if not report.runs:
-        return output.line("No run left a branch behind.")
+        return output.line("No run left a branch.")
     done = "would be dropped" if report.plan else "dropped"
     rows = [
         [
@@ -51,7 +51,7 @@ def _render_report(report: CleanReport) -> RenderableType:
         ]
         for each in report.runs
     ]
-    return output.table(["run", "began", "tables", "", "why"], rows)
+    return output.table(["run", "started", "tables", "", "why"], rows)
 
 
 def _list_tables(each: Leftover) -> str:

@@ -1,4 +1,4 @@
-"""dbt projects on the lake."""
+"""The `dbt` command: run dbt projects on the lake."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _VERBS = ("build", "run", "seed", "snapshot", "test")
 @click.command(cls=Command, context_settings={"ignore_unknown_options": True})
 @click.argument("verb", type=click.Choice(_VERBS))
 @click.option("--project-dir", metavar="DIR", default=".", show_default=True,
-              type=click.Path(path_type=Path), help="The dbt project's folder.")  # fmt: skip
+              type=click.Path(path_type=Path), help="Folder of the dbt project.")  # fmt: skip
 @click.option("--schema", metavar="NAME",
-              help="The layer that its tables go to; else the dbt project's name.")  # fmt: skip
-@click.option("--env", metavar="NAME", help="Work on this long-lived branch, not on main.")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DBT'S OWN ARGUMENTS]...")
+              help="Layer of its tables; by default the dbt project's name.")  # fmt: skip
+@click.option("--env", metavar="NAME", help="Work on this environment, not on main.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[DBT ARGUMENTS]...")
 @pass_invocation
 def dbt(
     invocation: Invocation,
@@ -51,7 +51,7 @@ def dbt(
 
 
 def render_report(report: DbtReport, env: str | None = None) -> RenderableType:
-    """What a dbt run did to the lake, for a person."""
+    """Render what a dbt run changed in the lake."""
     rows: list[output.Row] = [
         [
             each.table,
@@ -64,7 +64,7 @@ def render_report(report: DbtReport, env: str | None = None) -> RenderableType:
     tests = [test.status for test in report.tests]
     passed = f"{output.plural(len(tests), 'test')} · {tests.count('pass'):,} passed"
     return output.stack(
-        output.table(["table", "as", "changed", "made from"], rows) if rows else None,
+        output.table(["table", "as", "changed", "built from"], rows) if rows else None,
         output.line(passed) if tests else None,
         _render_published(report, env) if rows else None,
     )
@@ -73,7 +73,7 @@ def render_report(report: DbtReport, env: str | None = None) -> RenderableType:
 def _render_published(report: DbtReport, env: str | None) -> RenderableType:
     count = len(report.published.tables) if report.published else 0
     if not count:
-        return output.line("every table holds these rows already; nothing was published")
+        return output.line("every table already has these rows; nothing was published")
     if env is not None:
         return output.line(f"built {output.plural(count, 'table')} in {env}")
     undo = f"(undo: thermo rollback --run {report.run})"

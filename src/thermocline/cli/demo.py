@@ -1,4 +1,4 @@
-"""The example lakehouse, built and shown in one command."""
+"""The `demo` command: build the example lakehouse and show it."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ REVENUE_DAYS = 7
 @click.argument("folder", type=click.Path(path_type=Path), default=Path("demo"))
 @pass_invocation
 def demo(invocation: Invocation, folder: Path) -> None:
-    """Build the shop in FOLDER (demo/ unless named), from raw files to published gold.
+    """Build the example shop in FOLDER (default: demo/), from raw files to published gold.
 
-    Running it again does only what changed.
+    A second run processes only what changed.
     """
     import thermocline
 
@@ -74,7 +74,7 @@ def _render_report(report: DemoReport, folder: Path) -> RenderableType:
 
 
 def _first_commands(folder: Path) -> list[tuple[str, str]]:
-    """The first commands to type: `thermo` has to be found before it can be called."""
+    """Return the first commands to type; activate the virtual environment if needed."""
     commands = [f"cd {shlex.quote(str(folder))}"]
     activate = Path(sys.prefix) / "bin" / "activate"
     if shutil.which("thermo") is None and activate.is_file():

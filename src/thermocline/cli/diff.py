@@ -1,4 +1,4 @@
-"""What changed: between two versions of a table, or between an environment and main."""
+"""The `diff` command: compare two versions of a table, or an environment with main."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="How many rows of each kind to print for a person; JSON holds all.",
+    help="How many rows of each kind to print; JSON has all of them.",
 )
 @pass_invocation
 def diff(
@@ -43,7 +43,7 @@ def diff(
 ) -> None:
     """Compare two versions of TABLE row by row, or an environment with main.
 
-    BEFORE and AFTER are times, snapshots, tags or branches; AFTER is now unless given.
+    BEFORE and AFTER are times, snapshots, tags or branches; AFTER defaults to now.
     """
     lakehouse = invocation.lakehouse()
     if env is not None and table is None:
@@ -52,8 +52,8 @@ def diff(
         found = [lakehouse.table(table).diff(before, after)]
     else:
         raise BadInput(
-            "A comparison needs a table and a moment, or an environment.",
-            "Give `thermo diff TABLE BEFORE [AFTER]` or `thermo diff --env NAME`.",
+            "A comparison needs a table and a version, or an environment.",
+            "Run `thermo diff TABLE BEFORE [AFTER]` or `thermo diff --env NAME`.",
         )
     invocation.show(found, lambda changes: _render_changes(changes, limit))
 
@@ -61,7 +61,7 @@ def diff(
 def _render_changes(found: Sequence[ChangeSet], limit: int) -> RenderableType:
     changed = [changes for changes in found if not changes.is_empty]
     if not changed:
-        return output.line("No difference.")
+        return output.line("No differences.")
     return output.stack(
         *(part for changes in changed for part in _render_table_changes(changes, limit))
     )

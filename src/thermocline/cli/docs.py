@@ -1,7 +1,7 @@
-"""Generates the parts of docs/cli.md and docs/configuration.md that the code already knows.
+"""Generates the parts of docs/{cli,configuration,python}.md that the code already knows.
 
-`python -m thermocline.cli.docs docs/cli.md docs/configuration.md` rewrites what stands between
-`<!-- generated: NAME -->` and `<!-- end -->`; a test fails when a file is not up to date.
+`python -m thermocline.cli.docs docs/cli.md docs/configuration.md docs/python.md` rewrites what is
+between `<!-- generated: NAME -->` and `<!-- end -->`; a test fails when a file is not up to date.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from thermocline import errors
+from thermocline.cli.api_reference import render_api
 from thermocline.cli.failure import Bug, UsageError
 from thermocline.cli.main import COMMANDS, thermo
 from thermocline.config import SETTINGS, Secret
@@ -22,13 +23,18 @@ _BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- end -->)", re.DOT
 
 
 def fill_generated(text: str) -> str:
-    """The document with every generated part as the code has it now."""
-    makers = {"commands": commands, "codes": render_exit_codes, "settings": settings}
+    """Return the document with every generated part brought up to date."""
+    makers = {
+        "commands": commands,
+        "codes": render_exit_codes,
+        "settings": settings,
+        "api": render_api,
+    }
     return _BLOCK.sub(lambda part: f"{part[1]}{makers[part[2]]()}\n{part[3]}", text)
 
 
 def commands() -> str:
-    """The help of `thermo` and of every command, as a reader would see it."""
+    """Return the help of `thermo` and of every command, as the terminal shows it."""
     parts = [f"## thermo\n\n```text\n{_render_help(['thermo'], thermo)}\n```"]
     for section in COMMANDS.values():
         for path, command in iterate_commands(section):
@@ -37,7 +43,7 @@ def commands() -> str:
 
 
 def iterate_commands(names: Iterable[str]) -> Iterator[tuple[list[str], click.Command]]:
-    """Every command under its full name, and the commands inside it."""
+    """Yield every command and subcommand with its full name."""
     context = click.Context(thermo)
     for name in names:
         command = thermo.get_command(context, name)
@@ -56,27 +62,27 @@ def _render_help(path: list[str], command: click.Command) -> str:
     made = command.make_context(
         path[-1], [], parent=context, resilient_parsing=True, terminal_width=88, **settings
     )
-    # The global options are the same everywhere, and told once under `thermo` itself.
+    # The global options are the same for all commands; only `thermo` itself lists them.
     return command.get_help(made).partition("\n\nEverywhere:")[0].strip()
 
 
 def render_exit_codes() -> str:
-    """A table of every way a command can end."""
+    """Return a table of all exit codes."""
     known: dict[int, list[str]] = {}
     for kind in [*vars(errors).values(), UsageError, Bug]:
         if isinstance(kind, type) and issubclass(kind, errors.ThermoclineError):
             known.setdefault(kind.exit_code, []).append(f"`{kind.code}`")
     meanings = {
-        0: "It went well.",
+        0: "Success.",
         1: "Something is wrong (`thermo doctor`: a finding failed).",
-        2: "What was asked cannot be understood or found: an option, a setting, a name, a query.",
-        3: "A contract is wrong or asks for a change that is not allowed. Nothing was written.",
-        4: "A quality rule does not hold. Nothing was published.",
-        5: "Trying again may help: the catalog is away, or somebody committed first.",
-        6: "An engine cannot be started here.",
+        2: "Invalid input: an option, a setting, a name or a query is wrong, or does not exist.",
+        3: "A contract is invalid or requires a change that is not allowed. Nothing was written.",
+        4: "A quality rule failed. Nothing was published.",
+        5: "A retry may succeed: the catalog is unavailable, or another writer committed first.",
+        6: "An engine cannot be started on this machine.",
         70: "A bug in Thermocline.",
         129: "Ended by SIGHUP: the terminal was closed.",
-        130: "Interrupted by Ctrl-C. Nothing is lost, and the next call goes on.",
+        130: "Interrupted by Ctrl-C. Nothing is lost; the next call resumes.",
         143: "Ended by SIGTERM, as by Ctrl-C.",
     }
     assert set(known) <= set(meanings), "an exit code without a meaning"
@@ -88,7 +94,7 @@ def render_exit_codes() -> str:
 
 
 def settings() -> str:
-    """A table of every setting."""
+    """Return a table of all settings."""
     kinds = {
         str: "text",
         int: "number",

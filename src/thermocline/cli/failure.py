@@ -1,4 +1,4 @@
-"""What a person or a program is told when a command failed: the cause and the next step."""
+"""Report a failed command: the cause and the next step, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ BUG_EXIT_CODE = 70
 
 
 class UsageError(ThermoclineError):
-    """The command line itself cannot be understood."""
+    """The command line is invalid."""
 
     code = "usage"
     exit_code = 2
 
 
 class Bug(ThermoclineError):
-    """Something nobody foresaw."""
+    """An unexpected error: a defect of Thermocline."""
 
     code = "bug"
     exit_code = BUG_EXIT_CODE
 
 
 def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
-    """Print the error to stderr (as JSON to stdout when asked) and return its exit code."""
+    """Print the error to stderr, or as JSON to stdout, and return its exit code."""
     # A command may have failed before its project was opened and its secrets were hidden.
     hide(os.environ.get(s.variable, "") for s in SETTINGS if s.kind is Secret)
     known = explain(error)
@@ -48,13 +48,15 @@ def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
 
 
 def explain(error: BaseException) -> ThermoclineError:
-    """The error as one of ours: click's become misuse, what nobody foresaw becomes a bug."""
+    """Return the error as a ThermoclineError: click's become UsageError, unexpected ones Bug."""
     if isinstance(error, ThermoclineError):
         return error
     if isinstance(error, click.ClickException):
         context: Any = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "thermo"
-        return UsageError(error.format_message(), f"`{path} --help` shows how it is used.")
+        return UsageError(
+            error.format_message(), f"Run `{path} --help` to see its arguments and options."
+        )
     if (ended := explain_dead_jvm(error)) is not None:
         return ended
     if (disk := disk_error(error)) is not None:
@@ -62,12 +64,12 @@ def explain(error: BaseException) -> ThermoclineError:
     text = one_line(str(error))[:300]
     return Bug(
         f"This is a bug: {type(error).__name__}" + (f": {text}" if text else "."),
-        "Run it again with --debug and report what that prints.",
+        "Run the command again with --debug and report the output.",
         type=type(error).__name__,
     )
 
 
 def _format_error(error: ThermoclineError) -> str:
-    # A contract's problems are several lines; each is kept a line of its own, and no more.
+    # The problems of a contract have one line each; no line may contain another line break.
     cause = "\n".join(one_line(line) for line in error.cause.split("\n"))
     return f"{cause}\n  {one_line(error.next_step)}" if error.next_step else cause

@@ -1,4 +1,4 @@
-"""One call of `thermo`: the options every command takes, and what commands get from them."""
+"""One call of `thermo`: the global options, and what commands get from them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass
 class Invocation:
-    """What the global options ask for. Opens the project only when a command wants it."""
+    """Values of the global options. The project is opened only when a command needs it."""
 
     project: Path | None = None
     profile: str | None = None
@@ -32,7 +32,7 @@ class Invocation:
     debug: bool = False
 
     def lakehouse(self) -> Lakehouse:
-        """The project's lakehouse, with its secrets hidden from everything printed later."""
+        """Open the project's lakehouse; redact its secrets from all later output."""
         import thermocline
 
         self.start_log()
@@ -42,7 +42,7 @@ class Invocation:
         return opened
 
     def settings(self) -> Settings:
-        """The project's settings alone."""
+        """Return the project's settings without opening the lakehouse."""
         from thermocline.config import find_project, load_settings
 
         found = load_settings(find_project(self.project or Path.cwd()), self.profile)
@@ -50,7 +50,7 @@ class Invocation:
         return found
 
     def show(self, value: T, view: Callable[[T], RenderableType | None]) -> None:
-        """Print a result: as JSON for a program, or through its view for a person."""
+        """Print a result: as JSON with --json, otherwise as text through its view."""
         from thermocline.cli import output
 
         if self.json:
@@ -60,7 +60,7 @@ class Invocation:
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:
-        """Progress for a person on stderr; silent when a program asked for JSON."""
+        """Show progress on stderr; stay silent with --json."""
         if self.json:
             from thermocline.telemetry import SILENT
 
@@ -79,7 +79,7 @@ class Invocation:
             click.echo(f"warning: {warning}", err=True)
 
     def start_log(self) -> None:
-        """Log to where THERMOCLINE_LOG says, if it says."""
+        """Start logging to the target that THERMOCLINE_LOG names, if it is set."""
         import os
 
         target = os.environ.get("THERMOCLINE_LOG")
@@ -97,7 +97,7 @@ class Invocation:
 
 
 def _store_option(ctx: click.Context, option: click.Parameter, value: Any) -> None:
-    # Each option stands before and after the command; the one that was not written is silent.
+    # An option may come before or after the command; the position left out must not reset it.
     if ctx.get_parameter_source(option.name or "") is not click.core.ParameterSource.DEFAULT:
         setattr(ctx.ensure_object(Invocation), option.name or "", value)
 
@@ -109,34 +109,34 @@ GLOBAL_OPTIONS: tuple[click.Option, ...] = (
         type=click.Path(path_type=Path),
         expose_value=False,
         callback=_store_option,
-        help="The project's folder; else the nearest above this one.",
+        help="Folder of the project; by default the nearest one at or above the current folder.",
     ),
     click.Option(
         ["--profile"],
         metavar="NAME",
         expose_value=False,
         callback=_store_option,
-        help="Which [profile.NAME] of thermocline.toml to lay over it.",
+        help="Apply the section [profile.NAME] of thermocline.toml.",
     ),
     click.Option(
         ["--json"],
         is_flag=True,
         expose_value=False,
         callback=_store_option,
-        help="Answer in JSON, errors as well.",
+        help="Print results and errors as JSON.",
     ),
     click.Option(
         ["--debug"],
         is_flag=True,
         expose_value=False,
         callback=_store_option,
-        help="Show where an error came from.",
+        help="Show the stack trace of an error.",
     ),
 )
 
 
 class _CommandWithGlobalOptions(click.Command):
-    """Takes the global options as well, and lists them last in its help."""
+    """A command that also accepts the global options, and lists them last in its help."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -165,7 +165,7 @@ class Command(_CommandWithGlobalOptions):
 
 
 class Group(_CommandWithGlobalOptions, click.Group):
-    """A command of `thermo` that has commands of its own."""
+    """A command of `thermo` that has subcommands."""
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)

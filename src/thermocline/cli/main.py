@@ -1,7 +1,7 @@
-"""The entry point: finds the command, runs it, and turns what went wrong into two lines.
+"""The command line: find the command, run it, and report a failure in two lines.
 
-Nothing heavy is imported here. The list of commands is a plain table, and a command's module is
-loaded when it is called, so that `thermo --help` costs no more than Python and click.
+Nothing heavy is imported here. COMMANDS lists all commands; the module of a command is imported
+when the command runs, so that `thermo --help` imports only Python and click.
 """
 
 from __future__ import annotations
@@ -16,51 +16,51 @@ import click
 
 from thermocline.cli.invocation import GLOBAL_OPTIONS, Invocation
 
-# command → (the module of thermocline.cli that holds it, what it does)
+# command → (its module in thermocline.cli, its help line)
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Start": {
-        "init": ("project", "Make a new project in a folder."),
-        "demo": ("demo", "Build the example lakehouse and show what it holds."),
-        "doctor": ("project", "Look whether everything the project needs is in place."),
-        "config": ("project", "Show every setting in force and where it came from."),
-        "relocate": ("relocate", "Make a project whole that was copied or moved."),
-        "torture": ("torture", "Kill the pipeline again and again, and count the events."),
+        "init": ("project", "Create a new project in a folder."),
+        "demo": ("demo", "Build the example lakehouse and show its tables."),
+        "doctor": ("project", "Check that everything the project needs is in place."),
+        "config": ("project", "Show every effective setting and its origin."),
+        "relocate": ("relocate", "Repair a project that was copied or moved."),
+        "torture": ("torture", "Kill the pipeline repeatedly and verify that no event is lost."),
     },
     "Move data": {
-        "ingest": ("pipeline", "Take in what is new at the sources."),
-        "stream": ("stream", "Take in what comes at the sources, on and on."),
+        "ingest": ("pipeline", "Ingest new data from the sources."),
+        "stream": ("stream", "Ingest continuously from the sources."),
         "plan": ("pipeline", "Explain what a run would do, without doing it."),
-        "run": ("pipeline", "Bring stale tables up to date, check them, publish them."),
-        "backfill": ("workers", "Compute partitions of a model anew, many beside each other."),
-        "work": ("workers", "Do pieces of a backfill that were handed out."),
-        "check": ("pipeline", "Hold the tables against their contracts."),
+        "run": ("pipeline", "Update stale tables, check them and publish them."),
+        "backfill": ("workers", "Recompute partitions of a model in parallel."),
+        "work": ("workers", "Compute work units of a backfill on this machine."),
+        "check": ("pipeline", "Check tables against the rules of their contracts."),
         "dbt": ("dbt", "Run a dbt project on the lake, unchanged."),
-        "quarantine": ("quarantine", "Look at rows that were set aside, and replay mended ones."),
+        "quarantine": ("quarantine", "List, export and replay quarantined rows."),
     },
-    "Look": {
+    "Explore": {
         "tables": ("tables", "List the tables of the lake."),
         "show": ("tables", "Describe one table."),
         "partitions": ("workers", "Show which partitions of a model are fresh, stale or failed."),
-        "query": ("query", "Run a SQL query, now or as of an earlier moment."),
+        "query": ("query", "Run a SQL query on current or earlier data."),
     },
     "Serve": {
-        "serve": ("serve", "Answer queries over HTTP, hot ones from memory."),
-        "token": ("token", "Make, list and revoke the tokens of callers."),
+        "serve": ("serve", "Answer queries over HTTP, hot tables from memory."),
+        "token": ("token", "Create, list and revoke access tokens."),
     },
     "Versions": {
         "history": ("versions", "List the snapshots of a table."),
         "diff": ("diff", "Compare two versions of a table, or an environment with main."),
-        "tag": ("versions", "Give a snapshot a name that keeps it, or list the names."),
-        "branch": ("versions", "List, make or drop branches of tables."),
+        "tag": ("versions", "Tag a snapshot so that it is kept, or list the tags."),
+        "branch": ("versions", "List, create or drop branches of a table."),
         "publish": ("versions", "Publish an environment to main in one commit."),
-        "rollback": ("versions", "Take a table, or all tables of a run, back to what they were."),
-        "clean": ("clean", "Drop what failed and killed runs left in the tables."),
+        "rollback": ("versions", "Roll back a table, or all tables that a run published."),
+        "clean": ("clean", "Drop the branches that failed and killed runs left."),
     },
 }
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name and help line, and imports one only to run it."""
+    """A group that knows its commands by name, and imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for section in COMMANDS.values() for name in section]
@@ -111,21 +111,21 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Show the version and leave.",
+    help="Show the version and exit.",
 )
 @click.pass_context
 def thermo(ctx: click.Context) -> None:
-    """A lakehouse in Python: Iceberg tables, pipelines on Spark, DuckDB beside it."""
+    """A lakehouse in Python: Iceberg tables, pipelines on Spark and DuckDB."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one `thermo` command and return its exit code. Never raises, never shows a secret."""
+    """Run one `thermo` command and return its exit code. Never raises, never prints a secret."""
     argv = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a sign shows "?" for it; that is no reason to fail.
+            # A character that the terminal cannot show becomes "?", instead of an error.
             stream.reconfigure(errors="replace")
     invocation = Invocation()
     try:
@@ -137,19 +137,19 @@ def run(arguments: Sequence[str] | None = None) -> int:
         print("Interrupted.", file=sys.stderr)
         return 130
     except SystemExit:
-        # click leaves this way, and only this way, when it met a broken pipe before we did.
+        # click exits this way only if it met a broken pipe first.
         return 0
-    except Exception as error:  # noqa: BLE001  the outermost edge: nothing passes unexplained
+    except Exception as error:  # noqa: BLE001  the outermost handler
         from thermocline.cli.failure import report
 
-        # Options may not have been parsed when this happened, so the words decide as well.
+        # The error may precede the parsing of options, so the arguments count as well.
         as_json = invocation.json or "--json" in argv
         return report(error, as_json=as_json, debug=invocation.debug or "--debug" in argv)
     return result if isinstance(result, int) else 0
 
 
 def _ignore_closed_pipe() -> int:
-    """`thermo tables | head` is no failure; only nothing more may be written to that pipe."""
+    """Return 0 for `thermo tables | head`, and discard what would still go to that pipe."""
     import os
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

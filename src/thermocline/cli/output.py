@@ -1,6 +1,6 @@
-"""The one place that makes text for people and JSON for programs.
+"""Render results as text for people or as JSON for programs.
 
-rich is imported where it is needed, so that help and JSON don't pay for it.
+rich is imported on use, so that help and JSON don't pay for it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ STATUS_STYLE = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 def print_json(value: Any) -> None:
-    """Print a result as one JSON document. Decimals are texts, so that no digit is lost."""
+    """Print a result as one JSON document. Decimals become strings, so that no digit is lost."""
     print(redact(json.dumps(to_json_value(value), ensure_ascii=False, indent=2, allow_nan=False)))
 
 
 def to_json_value(value: Any) -> Any:
-    """The value as JSON knows it; anything that is not data becomes its text."""
+    """Return a value as JSON types; other types become strings."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -57,7 +57,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def print_text(content: RenderableType | None) -> None:
-    """Print for a person: coloured on a terminal, plain and never cut off in a pipe."""
+    """Print text: colored on a terminal, uncolored and never truncated in a pipe."""
     if content is None:
         return
     from rich.console import Console
@@ -71,14 +71,14 @@ def print_text(content: RenderableType | None) -> None:
 
 
 def stack(*parts: RenderableType | None) -> RenderableType:
-    """Several pieces, one under the other; what is None is left out."""
+    """Return the parts one below the other; None is left out."""
     from rich.console import Group
 
     return Group(*(part for part in parts if part is not None))
 
 
 def side_by_side(*parts: RenderableType) -> RenderableType:
-    """Several pieces, one next to the other."""
+    """Return the parts next to each other."""
     from rich.table import Table
 
     row = Table.grid(padding=(0, 2))
@@ -87,14 +87,14 @@ def side_by_side(*parts: RenderableType) -> RenderableType:
 
 
 def styled_text(text: str, style: str = "") -> Text:
-    """Text as it is, on one line, in a style such as "dim" or "red"."""
+    """Return unformatted text on one line, in a style such as "dim" or "red"."""
     from rich.text import Text
 
     return Text(one_line(text), style=style)
 
 
 def line(*parts: str | Text, style: str = "") -> Text:
-    """One line of text whose parts stand apart; empty parts are left out."""
+    """Return one line of text with its parts separated by spaces; empty parts are left out."""
     shown = [styled_text(part) if isinstance(part, str) else part for part in parts if str(part)]
     joined = styled_text("   ").join(shown)
     joined.stylize(style)
@@ -108,7 +108,7 @@ def table(
     right: Iterable[str] = (),
     boxed: bool = False,
 ) -> Table:
-    """A table of texts. Values are shown as they are: no markup, no line break, no cut."""
+    """Return a table of texts. Values have no markup, line breaks or truncation."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -132,7 +132,7 @@ def table(
 
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    """Rows of data as a boxed table, numbers to the right."""
+    """Return rows of data as a boxed table with numbers right-aligned."""
     right = [
         name
         for index, name in enumerate(columns)
@@ -144,7 +144,7 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
 
 
 def cell(value: Any) -> Text:
-    """One value of data for a person: exact, and null told apart from an empty text."""
+    """Return one value of data: exact, and null distinct from an empty text."""
     if value is None:
         return styled_text("null", "dim")
     if isinstance(value, datetime):
@@ -161,23 +161,23 @@ def _is_number(value: Any) -> bool:
 
 
 def number(value: int | None) -> str:
-    """1234567 → 1,234,567; nothing known → nothing."""
+    """Format 1234567 as 1,234,567, and None as an empty text."""
     return "" if value is None else f"{value:,}"
 
 
 def plural(count: int, noun: str) -> str:
-    """1 row, 2 rows, 1,200 rows."""
+    """Format a count with its noun: 1 row, 2 rows, 1,200 rows."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def counts(*, added: int = 0, changed: int = 0, removed: int = 0) -> str:
-    """Row changes in a few signs: +12 ~310 −4, or 0."""
+    """Format row changes: +12 ~310 −4, or 0."""
     parts = (("+", added), ("~", changed), ("−", removed))
     return " ".join(f"{sign}{count:,}" for sign, count in parts if count) or "0"
 
 
 def size(count: int | None) -> str:
-    """Bytes for a person: 980 B, 12.4 kB, 3.1 GB."""
+    """Format bytes: 980 B, 12.4 kB, 3.1 GB."""
     if count is None:
         return ""
     if count < 1000:
@@ -191,7 +191,7 @@ def size(count: int | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """0.04 s, 1.2 s, 3 min 20 s, 1 h 05 min."""
+    """Format seconds: 0.04 s, 1.2 s, 3 min 20 s, 1 h 05 min."""
     if seconds < 0.1:
         return f"{seconds:.2f} s"
     if seconds < 60:
@@ -203,7 +203,7 @@ def duration(seconds: float) -> str:
 
 
 def ago(when: datetime | None, now: datetime | None = None) -> str:
-    """How long ago: just now, 2 min ago, 3 h ago, 5 d ago, then the date."""
+    """Format an age: just now, 2 min ago, 3 h ago, 5 d ago; older than a week, the date."""
     if when is None:
         return ""
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
@@ -219,13 +219,13 @@ def ago(when: datetime | None, now: datetime | None = None) -> str:
 
 
 def short_id(snapshot: int | str | None) -> str:
-    """A snapshot id that can be told from its neighbours: 7412…0931."""
+    """Abbreviate a snapshot id: 7412…0931."""
     text = "" if snapshot is None else str(snapshot)
     return text if len(text) <= 9 else f"{text[:4]}…{text[-4:]}"
 
 
 def sparkline(values: Sequence[float | int | Decimal | None]) -> str:
-    """A row of bars, the lowest value lowest: ▁▃▅▇. A missing value is a gap."""
+    """Return a row of bars, such as ▁▃▅▇. A missing value is a gap."""
     known = [float(value) for value in values if value is not None]
     if not known:
         return ""

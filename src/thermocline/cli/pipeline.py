@@ -1,4 +1,4 @@
-"""Data on its way: take in, plan, run, check."""
+"""The commands of the pipeline: ingest, plan, run, check."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def _select_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
-        click.option("--env", metavar="NAME", help="Work on this long-lived branch, not on main."),
+        click.option("--env", metavar="NAME", help="Work on this environment, not on main."),
         click.option(
             "--workers",
             type=click.Choice(["dag", "model", "partition"]),
-            help="Compute on DuckDB: all in one process, a process a model, or many by partition.",
+            help="DuckDB processes: one for all models, one per model, or several per model.",
         ),
-        click.option("--full-refresh", is_flag=True, help="Compute everything again from nothing."),
+        click.option("--full-refresh", is_flag=True, help="Recompute all rows."),
         _select_option,
     ):
         command = option(command)
@@ -44,11 +44,11 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def accept_loss_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """An option of the commands that read from sources."""
+    """Add the option --accept-loss to a command that reads from sources."""
     return click.option(
         "--accept-loss",
         is_flag=True,
-        help="Go on where a source says that data may be missing.",
+        help="Continue when a source reports that data may be missing.",
     )(command)
 
 
@@ -57,10 +57,10 @@ def accept_loss_option(command: Callable[..., Any]) -> Callable[..., Any]:
 @accept_loss_option
 @pass_invocation
 def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) -> int:
-    """Take in what is new at SOURCES, or at every source, and stop. Each record lands once.
+    """Ingest new data from SOURCES, or from every source, and stop. Each record lands once.
 
-    Ctrl-C ends it after the batch in hand, with exit code 130. A batch that takes more than a
-    second is cut off, and taken again by the next call.
+    Ctrl-C stops it after the current batch, with exit code 130. A batch that takes longer than a
+    second is aborted; the next call ingests it again.
     """
     lakehouse = invocation.lakehouse()
     with stop_on_signal() as stop, invocation.progress() as progress:
@@ -70,11 +70,11 @@ def ingest(invocation: Invocation, sources: tuple[str, ...], accept_loss: bool) 
 
 
 def render_ingest(report: IngestReport) -> RenderableType:
-    """What an ingestion took in, a line a table, and the files that it refused."""
+    """Render what was ingested, one line per table, and the refused files."""
     took = [t for t in report.targets if t.files or t.rows or t.quarantined]
     refused = [(target.table, file) for target in report.targets for file in target.refused]
     if not took and not refused:
-        return output.line("Nothing new at the sources.")
+        return output.line("No new data at the sources.")
     rows = [
         [
             target.table,
@@ -105,7 +105,7 @@ def plan(
     env: str | None,
     workers: str | None,
 ) -> None:
-    """Explain what a run would do, step by step, without doing it. Starts no engine."""
+    """Explain each step of a run without executing it. Starts no engine."""
     planned = invocation.lakehouse().plan(
         select, full_refresh=full_refresh, env=env, workers=workers
     )
@@ -115,14 +115,16 @@ def plan(
 def _render_plan(planned: Plan) -> RenderableType:
     if not planned.steps:
         return output.line("Everything is up to date.")
-    rows: list[output.Row] = [[step.table, "; ".join(step.why), step.how] for step in planned.steps]
+    rows: list[output.Row] = [
+        [step.table, "; ".join(step.why), step.summary] for step in planned.steps
+    ]
     rows += [[name, output.styled_text("fresh", "dim"), ""] for name in planned.fresh]
     return output.table(["table", "why", "how"], rows)
 
 
 @click.command(cls=Command)
 @_run_options
-@click.option("--plan", "only_plan", is_flag=True, help="Explain the steps and run none of them.")
+@click.option("--plan", "only_plan", is_flag=True, help="Explain the steps without executing them.")
 @pass_invocation
 def run(
     invocation: Invocation,
@@ -132,7 +134,7 @@ def run(
     workers: str | None,
     only_plan: bool,
 ) -> None:
-    """Bring stale tables up to date on a branch, check them there, publish all of them at once."""
+    """Update stale tables on a branch, check them there, and publish all of them in one commit."""
     lakehouse = invocation.lakehouse()
     how: dict[str, Any] = {"full_refresh": full_refresh, "env": env, "workers": workers}
     if only_plan:
@@ -144,9 +146,9 @@ def run(
 
 
 def render_run(report: RunReport, env: str | None = None) -> RenderableType:
-    """What a run did: a line a table, then its checks and what it published."""
+    """Render a run: one line per table, its checks, and what it published."""
     if not report.steps:
-        return output.line("Everything is up to date; nothing was run.")
+        return output.line("Everything is up to date; nothing was computed.")
     steps = output.table(
         ["table", "how", "changed", "rows now", "took"],
         [
@@ -165,7 +167,7 @@ def render_run(report: RunReport, env: str | None = None) -> RenderableType:
     return output.stack(
         steps,
         render_checks(report.checks),
-        output.line(f"replayed onto a main that moved: {moved}") if moved else None,
+        output.line(f"recomputed because main had changed: {moved}") if moved else None,
         *(output.line(f"! {warning}", style="yellow") for warning in report.warnings),
         _render_published(report, env),
     )
@@ -185,14 +187,14 @@ def _render_published(report: RunReport, env: str | None) -> RenderableType:
 @_select_option
 @pass_invocation
 def check(invocation: Invocation, select: tuple[str, ...]) -> int:
-    """Hold the tables against the rules of their contracts; ends with 4 when one is broken."""
+    """Check tables against the rules of their contracts. The exit code is 4 if a rule fails."""
     reports = invocation.lakehouse().check(select)
     invocation.show(reports, render_checks)
     return 0 if all(report.passed for report in reports) else CheckFailed.exit_code
 
 
 def render_checks(reports: Sequence[CheckReport]) -> RenderableType:
-    """How many rules hold, and a line for each that does not."""
+    """Render how many rules passed, and one line for each that failed."""
     rows: list[output.Row] = []
     for report in reports:
         for outcome in report.outcomes:
@@ -203,7 +205,7 @@ def render_checks(reports: Sequence[CheckReport]) -> RenderableType:
                 )
                 rows.append([mark, report.table, outcome.rule.title, outcome.message])
     rules = sum(len(report.outcomes) for report in reports)
-    summary = output.line(f"{output.plural(rules, 'rule')} · {rules - len(rows):,} hold")
+    summary = output.line(f"{output.plural(rules, 'rule')} · {rules - len(rows):,} passed")
     if not rows:
         return summary
     return output.stack(output.table(["", "table", "rule", "found"], rows), summary)

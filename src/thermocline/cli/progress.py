@@ -1,4 +1,4 @@
-"""Progress for a person: a moving line on a terminal, one line a finished step elsewhere."""
+"""Show progress: a live line on a terminal, and one line per finished step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ConsoleProgress:
-    """Keeps one open step in view, and leaves a line behind for each that is done."""
+    """Shows the open step, and prints a line for each finished one."""
 
     def __init__(self, console: Console, live: Progress | None) -> None:
         self._console = console
@@ -43,24 +43,24 @@ class ConsoleProgress:
         self._close("✓", "green", detail)
 
     def fail(self) -> None:
-        """The open step, if there is one, ended badly."""
+        """Mark the open step, if any, as failed."""
         self._close("✗", "red", "")
 
     def _close(self, mark: str, style: str, detail: str) -> None:
         if self._name is None:
             return
         took = duration(time.monotonic() - self._began)
-        said = f"{self._name:<28} {one_line(redact(detail)):<40} {took:>9}"
+        text = f"{self._name:<28} {one_line(redact(detail)):<40} {took:>9}"
         if self._live is not None and self._task is not None:
             self._live.remove_task(self._task)
             self._live.refresh()
-        self._console.print(Text.assemble((mark, style), " ", said), soft_wrap=True)
+        self._console.print(Text.assemble((mark, style), " ", text), soft_wrap=True)
         self._task = self._name = None
 
 
 @contextmanager
 def show_progress() -> Iterator[ConsoleProgress]:
-    """Progress on stderr, so that stdout holds the result alone."""
+    """Show progress on stderr, so that stdout has only the result."""
     console = Console(file=sys.stderr, highlight=False, markup=False, emoji=False)
     live: Progress | None = None
     if console.is_terminal:

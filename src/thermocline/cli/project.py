@@ -1,4 +1,4 @@
-"""A project as a whole: make one, look whether it can work, show what it is set to."""
+"""The commands of a project: init, doctor, config."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("folder", type=click.Path(path_type=Path), default=Path())
-@click.option("--example", default="shop", show_default=True, help="Which example to begin from.")
+@click.option("--example", default="shop", show_default=True, help="Example to copy.")
 @pass_invocation
 def init(invocation: Invocation, folder: Path, example: str) -> None:
-    """Make a new project in FOLDER, the current one unless named."""
+    """Create a new project in FOLDER (default: the current folder)."""
     import thermocline
 
     made = thermocline.init(folder, example=example)
@@ -36,16 +36,16 @@ def _render_next_steps(folder: Path) -> RenderableType:
     generate = ["python generate.py"] if (folder / "generate.py").is_file() else []
     steps = [*enter, *generate, "thermo ingest", "thermo run", "thermo tables"]
     return output.stack(
-        output.line(f"A new project in {folder.absolute()}"),
+        output.line(f"Created a project in {folder.absolute()}"),
         output.line("Next:  " + " && ".join(steps), style="dim"),
     )
 
 
 @click.command(cls=Command)
-@click.option("--fix", is_flag=True, help="Mend what loses nothing: commit times out of order.")
+@click.option("--fix", is_flag=True, help="Repair commit times that are out of order.")
 @pass_invocation
 def doctor(invocation: Invocation, fix: bool) -> int:
-    """Look whether everything the project needs is in place; ends with 1 when something is not."""
+    """Check that everything the project needs is in place. The exit code is 1 if it is not."""
     lakehouse = invocation.lakehouse()
     with invocation.progress() as progress:
         findings = lakehouse.doctor(fix=fix, progress=progress)
@@ -67,7 +67,7 @@ def _render_findings(findings: Sequence[Finding]) -> RenderableType:
 @click.command(cls=Command)
 @pass_invocation
 def config(invocation: Invocation) -> None:
-    """Show every setting in force and where it came from. Secrets show as ***."""
+    """Show every effective setting and its origin. Secrets are shown as ***."""
     from thermocline.config import SETTINGS
 
     settings = invocation.settings()

@@ -1,4 +1,4 @@
-"""Rows that broke a rule on their way in: look at them, and put mended ones through."""
+"""The `quarantine` commands: list, export and replay rows that ingestion refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHOWN_RAW = 100
 @click.group(cls=Group, invoke_without_command=True)
 @click.pass_context
 def quarantine(ctx: click.Context) -> None:
-    """Rows that were set aside at ingestion. Lists all of them when no subcommand is named."""
+    """List, export and replay rows that ingestion refused. Without a subcommand: list all."""
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_rows, table=None, limit=LIST_LIMIT)
 
@@ -38,18 +38,18 @@ def quarantine(ctx: click.Context) -> None:
     type=click.IntRange(min=0),
     default=LIST_LIMIT,
     show_default=True,
-    help="How many rows to print for a person; JSON holds all.",
+    help="How many rows to print; JSON has all of them.",
 )
 @pass_invocation
 def list_rows(invocation: Invocation, table: str | None, limit: int) -> None:
-    """List the rows kept out of TABLE, or of every table."""
+    """List the quarantined rows of TABLE, or of every table."""
     rows = invocation.lakehouse().quarantine(table)
     invocation.show(rows, lambda found: _render_rows(found, limit))
 
 
 def _render_rows(rows: Sequence[QuarantinedRow], limit: int) -> RenderableType:
     if not rows:
-        return output.line("Nothing is in quarantine.")
+        return output.line("No rows are in quarantine.")
     shown = output.table(
         ["id", "table", "file", "position", "why", "row"],
         [
@@ -79,7 +79,7 @@ _id_option = click.option(
     "ids",
     multiple=True,
     metavar="ID",
-    help="Only the quarantined row whose id begins so (repeatable).",
+    help="Only the row whose id starts with ID (repeatable).",
 )
 
 
@@ -90,19 +90,19 @@ _id_option = click.option(
     "--format",
     "form",
     type=click.Choice(["jsonl", "csv"]),
-    help="How to write the rows; else as FILE's name ends, or jsonl.",
+    help="Format of the rows; by default the extension of FILE, or jsonl.",
 )
 @_id_option
 @pass_invocation
 def export(
     invocation: Invocation, source: str, file: Path | None, form: str | None, ids: tuple[str, ...]
 ) -> None:
-    """Write the quarantined rows of SOURCE, or of a table, to FILE or the screen, to be mended.
+    """Write the quarantined rows of SOURCE, or of a table, to FILE or to standard output.
 
-    `thermo quarantine replay SOURCE FILE` takes the mended file back.
+    Correct the rows, then ingest them with `thermo quarantine replay SOURCE FILE`.
     """
     if file is not None and file.exists():
-        raise BadInput(f"{file} is there already.", "Choose another name, or remove it first.")
+        raise BadInput(f"{file} already exists.", "Choose another name, or remove the file first.")
     rows, left = invocation.lakehouse().export_quarantine(source, ids or None)
     from thermocline.ingest.arrow.local_validation import to_json
     from thermocline.ingest.corrections import write
@@ -122,10 +122,10 @@ def export(
 
 
 def _render_export(source: str, file: Path, rows: int, left: int) -> RenderableType:
-    files = f"{output.plural(left, 'whole file')} left out: deliver what they should hold again"
+    files = f"{output.plural(left, 'whole file')} left out: deliver them again, corrected"
     return output.stack(
         output.line(f"{output.plural(rows, 'row')} written to {file}", files if left else ""),
-        output.line(f"Mend the fields, then:  thermo quarantine replay {source} {file}"),
+        output.line(f"Correct the fields, then:  thermo quarantine replay {source} {file}"),
     )
 
 
@@ -147,10 +147,10 @@ def replay(
     named: Path | None,
     ids: tuple[str, ...],
 ) -> None:
-    """Put quarantined rows of SOURCE, or of a table, through once more, each at most once.
+    """Ingest quarantined rows of SOURCE, or of a table, again. Each row lands at most once.
 
-    With FILE, mended rows as `thermo quarantine export` writes them; without, the kept rows are
-    tried again as they are.
+    With FILE, ingest corrected rows in the format of `thermo quarantine export`. Without it,
+    retry the quarantined rows unchanged.
     """
     report = invocation.lakehouse().replay(source, file=file or named, ids=ids or None)
     invocation.show(report, _render_replay)
@@ -159,6 +159,6 @@ def replay(
 def _render_replay(report: ReplayReport) -> RenderableType:
     return output.line(
         f"{output.plural(report.replayed, 'row')} landed in {report.target}",
-        f"{report.still_bad:,} still bad" if report.still_bad else "",
-        f"{report.already:,} had landed before" if report.already else "",
+        f"{report.still_bad:,} still refused" if report.still_bad else "",
+        f"{report.already:,} already landed" if report.already else "",
     )

@@ -1,4 +1,4 @@
-"""Questions in SQL, and the answer with where it came from."""
+"""The `query` command: run one SELECT and show its provenance."""
 
 from __future__ import annotations
 
@@ -22,30 +22,34 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("sql")
-@click.option("--at", metavar="WHEN", help="A time, snapshot, tag or branch to answer from.")
+@click.option("--at", metavar="WHEN", help="Time, snapshot, tag or branch to read.")
 @click.option(
     "--engine",
     type=click.Choice(["auto", "duckdb", "spark"]),
     default="auto",
     show_default=True,
-    help="Which engine answers.",
+    help="Engine that runs the query.",
 )
 @click.option(
     "--limit",
     type=click.IntRange(min=0),
     default=100,
     show_default=True,
-    help="How many rows to print for a person; JSON holds all.",
+    help="How many rows to print; JSON has all of them.",
 )
-@click.option("--no-server", is_flag=True, help="Answer here even when `thermo serve` runs.")
+@click.option(
+    "--no-server",
+    is_flag=True,
+    help="Run the query in this process even if `thermo serve` is running.",
+)
 @pass_invocation
 def query(
     invocation: Invocation, sql: str, at: str | None, engine: str, limit: int, no_server: bool
 ) -> None:
-    """Answer the question SQL, or the one on standard input when SQL is "-".
+    """Run the query SQL, or the query on standard input if SQL is "-".
 
-    When `thermo serve` runs in the project, it is asked, with the token in THERMOCLINE_TOKEN where
-    it needs one. What it does not answer is answered here.
+    If `thermo serve` runs in the project, it receives the query, with the token of
+    THERMOCLINE_TOKEN. If it cannot answer, the query runs in this process.
     """
     text = sys.stdin.read() if sql == "-" else sql
     result = None
@@ -57,13 +61,13 @@ def query(
 
 
 def _query_server(invocation: Invocation, sql: str) -> Result | None:
-    """The answer of the project's server. A server makes it faster, never less able."""
+    """Query the project's server; return None where the query must run in this process."""
     from thermocline import config
-    from thermocline.serve.http import standing
+    from thermocline.serve.http import server_record
 
     project = config.find_project(invocation.project or Path.cwd())
-    found = standing.find(project)
-    if found is None or found.lake != standing.lake(
+    found = server_record.find_record(project)
+    if found is None or found.lake != server_record.lake_identity(
         config.load_settings(project, invocation.profile)
     ):
         return None
@@ -89,7 +93,7 @@ def _render_result(result: Result, limit: int) -> RenderableType:
 
 
 def _format_provenance(provenance: Mapping[str, Any]) -> str:
-    """Which engine answered, from which snapshot of which table."""
+    """Format the engine and the snapshot of each table."""
     tables: Mapping[str, Any] = provenance.get("tables", {})
     read = [f"{name}@{output.short_id(entry['snapshot'])}" for name, entry in tables.items()]
     return "   ".join([str(provenance.get("engine", "")), *read])

@@ -1,4 +1,4 @@
-"""A project that was copied or moved, made whole where it is."""
+"""The `relocate` command: repair a project that was copied or moved."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.option("--plan", is_flag=True, help="Only show what would be done.")
+@click.option("--plan", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--from", "old", metavar="FOLDER",
-              help="The warehouse that the tables were in, where it cannot be seen.")  # fmt: skip
+              help="Former warehouse of the tables, if it cannot be found.")  # fmt: skip
 @click.option("--shared", is_flag=True,
-              help="Change a catalog that other projects may use, for all of them.")  # fmt: skip
+              help="Allow changing a catalog that other projects may use.")  # fmt: skip
 @pass_invocation
 def relocate(invocation: Invocation, plan: bool, old: str | None, shared: bool) -> None:
-    """Make a project whole that was copied or moved: its tables then lie in its own warehouse.
+    """Move all tables to the project's warehouse after the project was copied or moved.
 
-    What lies elsewhere is read and never changed. Files that are not here yet are copied; every
-    snapshot is compared with what it was; then all tables are switched in one commit.
+    The original files are read and never changed. Missing files are copied, every snapshot is
+    compared with the original, and all tables are switched in one commit.
     """
     lakehouse = invocation.lakehouse()
     with invocation.progress() as progress:
@@ -36,7 +36,7 @@ def relocate(invocation: Invocation, plan: bool, old: str | None, shared: bool) 
 
 def _render_relocation(done: Relocation) -> RenderableType:
     if not done.tables:
-        return output.line(f"All tables lie in {done.warehouse}; there is nothing to relocate.")
+        return output.line(f"All tables are in {done.warehouse}; there is nothing to relocate.")
     number = output.number
     rows = [
         [
@@ -50,9 +50,9 @@ def _render_relocation(done: Relocation) -> RenderableType:
         for each in done.tables
     ]
     names = ["table", "snapshots", "files", "copied", "rewritten", "rows"]
-    verb = "are in" if done.done else "would be brought to"
+    verb = "are in" if done.done else "would be moved to"
     return output.stack(
         output.table(names, rows, right=names[1:]),
         output.line(f"{output.plural(len(done.tables), 'table')} {verb} {done.warehouse}."),
-        output.line("Where they were, nothing was changed." if done.done else "", style="dim"),
+        output.line("The original files were not changed." if done.done else "", style="dim"),
     )

@@ -1,4 +1,4 @@
-"""A server over the project's lake: started here, and ended by Ctrl-C."""
+"""The `serve` command: run a query server until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from thermocline.errors import Transient
 if TYPE_CHECKING:
     from thermocline.config import Settings
     from thermocline.serve.assembly import AssembledServer
-    from thermocline.serve.http.standing import Standing
+    from thermocline.serve.http.server_record import ServerRecord
 
 READY_SECONDS = 60.0
 
 
 @click.command(cls=Command)
-@click.option("--host", metavar="ADDRESS", help="Where to listen; else serve.host.")
+@click.option("--host", metavar="ADDRESS", help="Address to listen on; by default serve.host.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="PORT",
-              help="On which port, 0 for any free one; else serve.port.")  # fmt: skip
+              help="Port, 0 for any free one; by default serve.port.")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(1), metavar="N",
-              help="How many hot nodes; else serve.nodes.")  # fmt: skip
+              help="Number of hot nodes; by default serve.nodes.")  # fmt: skip
 @pass_invocation
 def serve(invocation: Invocation, host: str | None, port: int | None, nodes: int | None) -> None:
-    """Answer queries over HTTP, hot ones from memory, until Ctrl-C.
+    """Answer queries over HTTP, hot tables from memory, until Ctrl-C.
 
-    On this machine anybody may ask; to be reached from others it needs tokens (thermo token) or
-    JWTs. Trino's clients are served at the same address.
+    By default local clients need no token. Remote clients need a token (thermo token) or a JWT.
+    Trino clients connect to the same address.
     """
     from thermocline.lake import catalog
     from thermocline.serve.assembly import assemble
@@ -42,27 +42,27 @@ def serve(invocation: Invocation, host: str | None, port: int | None, nodes: int
     settings = _override_settings(invocation.settings(), host=host, port=port, nodes=nodes)
     _start_log(invocation, settings)
     if settings.catalog.type == "sqlite":
-        with suppress(Transient):  # one that is away for a moment is waited for
+        with suppress(Transient):  # the server waits for a catalog that is briefly unavailable
             catalog.open_reader(settings).tables()
     assembled = assemble(settings)
 
-    async def began(standing: Standing) -> None:
+    async def report_start(server_record: ServerRecord) -> None:
         if not invocation.json:
-            output.print_text(output.line(*_describe_endpoint(standing, settings, assembled)))
+            output.print_text(output.line(*_describe_endpoint(server_record, settings, assembled)))
         await _wait_until_ready(assembled)
-        invocation.show(_describe_server(standing, settings, assembled), _render_server)
+        invocation.show(_describe_server(server_record, settings, assembled), _render_server)
 
-    server.serve(assembled.app, settings, began)
+    server.serve(assembled.app, settings, report_start)
 
 
-def _override_settings(settings: Settings, **given: Any) -> Settings:
-    """The settings with what the command line says instead."""
-    said = {name: value for name, value in given.items() if value is not None}
-    return replace(settings, serve=replace(settings.serve, **said))
+def _override_settings(settings: Settings, **options: Any) -> Settings:
+    """Return the settings with the options of the command line applied."""
+    changed = {name: value for name, value in options.items() if value is not None}
+    return replace(settings, serve=replace(settings.serve, **changed))
 
 
 def _start_log(invocation: Invocation, settings: Settings) -> None:
-    """To where THERMOCLINE_LOG says, else to a file of the project."""
+    """Log to the target that THERMOCLINE_LOG names, or else to a file of the project."""
     from thermocline.config import private_files
     from thermocline.telemetry import configure_log
 
@@ -82,20 +82,20 @@ async def _wait_until_ready(assembled: AssembledServer) -> None:
 
 
 def _describe_endpoint(
-    standing: Standing, settings: Settings, assembled: AssembledServer
+    server_record: ServerRecord, settings: Settings, assembled: AssembledServer
 ) -> list[str]:
-    anybody = "anybody on this machine may read" if assembled.identity.open else "tokens needed"
-    return [f"listens on {standing.url}", anybody, "stop with Ctrl-C"]
+    access = "open to local clients" if assembled.authenticator.open else "tokens required"
+    return [f"listening on {server_record.url}", access, "stop with Ctrl-C"]
 
 
 def _describe_server(
-    standing: Standing, settings: Settings, assembled: AssembledServer
+    server_record: ServerRecord, settings: Settings, assembled: AssembledServer
 ) -> dict[str, Any]:
     lake_state = assembled.router.lake_state()
     return {
-        "url": standing.url,
-        "pid": standing.pid,
-        "open": assembled.identity.open,
+        "url": server_record.url,
+        "pid": server_record.pid,
+        "open": assembled.authenticator.open,
         "ready": assembled.router.is_ready(),
         "nodes": settings.serve.nodes,
         "hot_window": settings.serve.hot_window,
@@ -106,12 +106,12 @@ def _describe_server(
     }
 
 
-def _render_server(told: dict[str, Any]) -> Any:
-    if not told["ready"]:
-        return output.line("not ready yet", "the log in .thermocline/serve.log says more")
-    hot, tables = told["hot"], told["tables"]
+def _render_server(server: dict[str, Any]) -> Any:
+    if not server["ready"]:
+        return output.line("not ready yet", "see .thermocline/serve.log")
+    hot, tables = server["hot"], server["tables"]
     return output.line(
         f"{len(hot)} of {output.plural(len(tables), 'table')} hot",
-        f"the last {told['hot_window']} of those with a time",
-        f"on {output.plural(told['nodes'], 'node')}",
+        f"time-ordered tables: the last {server['hot_window']}",
+        f"on {output.plural(server['nodes'], 'node')}",
     )

@@ -1,4 +1,4 @@
-"""Sources read on and on, with a view of how far behind they are."""
+"""The `stream` command: ingest continuously and show the lag of each source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 def _parse_seconds(_: click.Context, __: click.Parameter, text: str) -> float:
     found = re.fullmatch(r"([0-9]+(?:[.][0-9]+)?)(ms|s|m|h|)", text)
     if not found:
-        raise click.BadParameter(f"{text!r} is no duration such as 500ms, 2s or 1m")
+        raise click.BadParameter(f"{text!r} is not a duration such as 500ms, 2s or 1m")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -38,7 +38,7 @@ def _parse_bytes(_: click.Context, __: click.Parameter, text: str | None) -> int
         return None
     found = re.fullmatch(r"([0-9]+)\s*([kmg]?)(?:i?b)?", text.lower())
     if not found or not int(found[1]):
-        raise click.BadParameter(f"{text!r} is no size such as 64MB")
+        raise click.BadParameter(f"{text!r} is not a size such as 64MB")
     return int(found[1]) * _SIZES[found[2]]
 
 
@@ -48,7 +48,7 @@ def _parse_bytes(_: click.Context, __: click.Parameter, text: str | None) -> int
     "--then",
     multiple=True,
     metavar="WHICH",
-    help="Bring these models up to date after each batch: name, name+ (repeatable).",
+    help="Update these models after each batch: name, name+ (repeatable).",
 )
 @click.option(
     "--every",
@@ -56,12 +56,10 @@ def _parse_bytes(_: click.Context, __: click.Parameter, text: str | None) -> int
     callback=_parse_seconds,
     metavar="TIME",
     show_default=True,
-    help="How often to look, and so to commit.",
+    help="How often to poll, and thus to commit.",
 )
-@click.option("--max-rows", type=click.IntRange(1), help="The most records of one batch.")
-@click.option(
-    "--max-bytes", callback=_parse_bytes, metavar="SIZE", help="The most bytes of one batch."
-)
+@click.option("--max-rows", type=click.IntRange(1), help="Maximum number of records in a batch.")
+@click.option("--max-bytes", callback=_parse_bytes, metavar="SIZE", help="Maximum size of a batch.")
 @accept_loss_option
 @pass_invocation
 def stream(
@@ -73,13 +71,13 @@ def stream(
     max_bytes: int | None,
     accept_loss: bool,
 ) -> None:
-    """Take in what comes at SOURCES, or at every source, until interrupted.
+    """Ingest continuously from SOURCES, or from every source, until interrupted.
 
-    Each record lands exactly once, whatever is killed and whenever: a table's own commits say how
-    far its source was read. With --json, each batch is a line.
+    Each record lands exactly once, even if any process is killed: the commits of a table record
+    how far its source was read. With --json, each batch is one line.
 
-    Ctrl-C ends it after the batch in hand, with exit code 0. A batch that takes more than a second
-    is cut off, and taken again by the next call.
+    Ctrl-C stops it after the current batch, with exit code 0. A batch that takes longer than a
+    second is aborted; the next call ingests it again.
     """
     lakehouse = invocation.lakehouse()
     with stop_on_signal(code=0) as stop, _open_display(invocation) as show:
@@ -107,7 +105,7 @@ def _build_limits(rows: int | None, size: int | None) -> Any:
 
 @contextmanager
 def _open_display(invocation: Invocation) -> Iterator[Callable[[PollResult], None]]:
-    """What is done with a beat: a line of JSON, a line of text, or a live table."""
+    """Return how to show a poll: a line of JSON, a line of text, or a live table."""
     if invocation.json:
         yield _print_json
     elif sys.stdout.isatty():
@@ -128,22 +126,22 @@ def _open_display(invocation: Invocation) -> Iterator[Callable[[PollResult], Non
 
 
 def _print_json(poll: PollResult) -> None:
-    if poll.batch is not None or poll.trouble is not None:
-        said = json.dumps(output.to_json_value(poll), ensure_ascii=False, allow_nan=False)
-        print(redact(said), flush=True)
+    if poll.batch is not None or poll.failure is not None:
+        text = json.dumps(output.to_json_value(poll), ensure_ascii=False, allow_nan=False)
+        print(redact(text), flush=True)
 
 
 def _print_line(poll: PollResult) -> None:
-    if poll.trouble is not None:
-        said = f"! {poll.source}: {poll.trouble.cause} Trying again in {poll.pause:.0f} s."
-        print(one_line(redact(said)), file=sys.stderr, flush=True)
+    if poll.failure is not None:
+        text = f"! {poll.source}: {poll.failure.cause} Retrying in {poll.pause:.0f} s."
+        print(one_line(redact(text)), file=sys.stderr, flush=True)
     elif poll.batch is not None:
         cells = "   ".join(f"{name} {text}" for name, text in _format_batch(poll).items() if text)
         print(one_line(redact(f"{poll.source} → {poll.target}   {cells}")), flush=True)
 
 
 def _format_batch(poll: PollResult) -> dict[str, str]:
-    """What is told of a batch."""
+    """Format the figures of a batch."""
     batch = poll.batch
     assert batch is not None
     mean = poll.file_bytes // poll.files if poll.files else 0
@@ -162,21 +160,21 @@ def _format_batch(poll: PollResult) -> dict[str, str]:
 
 
 class StreamView:
-    """The live table: a line a source, with its last batch and its totals."""
+    """The live table: one line per source, with its last batch and its totals."""
 
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._lines: dict[str, list[str]] = {}
 
     def update(self, poll: PollResult) -> None:
-        """Take in a poll."""
+        """Update the line of a source with the result of a poll."""
         line = self._lines.setdefault(poll.source, [poll.source, poll.target, *[""] * 8])
-        if poll.trouble is not None:
-            line[-1] = f"{poll.trouble.cause} Trying again in {poll.pause:.0f} s."
+        if poll.failure is not None:
+            line[-1] = f"{poll.failure.cause} Retrying in {poll.pause:.0f} s."
             return
         line[-1] = ""
         if poll.batch is None:
-            line[4] = "0"  # nothing waits
+            line[4] = "0"  # nothing is pending
             return
         cells = _format_batch(poll)
         total = self._rows.get(poll.source, 0) + poll.batch.rows
@@ -188,7 +186,7 @@ class StreamView:
         ]  # fmt: skip
 
     def table(self) -> RenderableType:
-        """The table as it stands."""
+        """Return the current table."""
         names = [
             "source", "table", "rows", "rows/s", "lag", "fresh", "last commit", "files",
             "quarantined", "",

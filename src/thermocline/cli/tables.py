@@ -1,4 +1,4 @@
-"""Tables: which there are, and what one of them is."""
+"""The commands `tables` and `show`: list tables, and describe one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tables(invocation: Invocation) -> None:
 
 def _render_tables(found: Sequence[TableInfo]) -> RenderableType:
     if not found:
-        return output.line("The lake holds no table yet.", "Next:  thermo ingest, then thermo run")
+        return output.line("The lake has no tables yet.", "Next:  thermo ingest, then thermo run")
     return output.table(
         ["table", "rows", "files", "size", "snapshot", "committed", "branches and tags"],
         [
@@ -48,7 +48,7 @@ def _render_tables(found: Sequence[TableInfo]) -> RenderableType:
 @click.argument("table")
 @pass_invocation
 def show(invocation: Invocation, table: str) -> None:
-    """Describe TABLE: columns, size, newest snapshot. Starts no engine."""
+    """Describe TABLE: columns, size and newest snapshot. Starts no engine."""
     found = invocation.lakehouse().table(table)
     columns = ("name", "type", "required", "doc", "classification")
     document = {
@@ -86,5 +86,5 @@ def _render_table(document: dict[str, Any]) -> RenderableType:
 
 
 def _ref_names(info: TableInfo) -> list[str]:
-    """Branches and tags; main goes without saying."""
+    """Return the branches and tags, without main."""
     return [name for name in (*info.branches, *info.tags) if name != "main"]

@@ -1,4 +1,4 @@
-"""Tokens: who may ask a server of this project."""
+"""The `token` commands: create, list and revoke the access tokens of a project's server."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from thermocline.cli.invocation import Command, Group, Invocation, pass_invocati
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from thermocline.serve.identity.tokens import Tokens
+    from thermocline.serve.identity.token_store import TokenStore
 
 
 @click.group(cls=Group)
 def token() -> None:
-    """Tokens that callers of `thermo serve` show: make, list and revoke them."""
+    """Create, list and revoke the access tokens of `thermo serve`."""
 
 
 @token.command("create", cls=Command)
 @click.argument("name")
-@click.option("--role", "roles", multiple=True, metavar="ROLE", help="A role; repeatable.")
+@click.option(
+    "--role", "roles", multiple=True, metavar="ROLE", help="A role of the caller (repeatable)."
+)
 @click.option("--days", type=click.IntRange(1, 36500), metavar="N",
-              help="After how many days it expires; never unless given.")  # fmt: skip
+              help="Days until it expires; by default it never does.")  # fmt: skip
 @pass_invocation
 def create(invocation: Invocation, name: str, roles: tuple[str, ...], days: int | None) -> None:
-    """Make a token for NAME and print it. It is not kept, and cannot be shown again."""
+    """Create a token for NAME and print it. It is not stored and cannot be shown again."""
     made = _open_tokens(invocation).create(name, roles, days)
     shown = {"name": name, "roles": list(roles), "days": days, "token": made}
     invocation.show(shown, lambda _: output.line(made))
@@ -38,7 +40,7 @@ def create(invocation: Invocation, name: str, roles: tuple[str, ...], days: int 
 @token.command("list", cls=Command)
 @pass_invocation
 def list_tokens(invocation: Invocation) -> None:
-    """List the tokens there are and were, without the tokens themselves."""
+    """List current, expired and revoked tokens, without their values."""
     now = datetime.now(UTC)
     shown = [
         {
@@ -55,7 +57,7 @@ def list_tokens(invocation: Invocation) -> None:
 
 def _render_tokens(tokens: Sequence[dict[str, Any]]) -> RenderableType:
     if not tokens:
-        return output.line("There is no token yet.", "Next:  thermo token create NAME")
+        return output.line("There are no tokens yet.", "Next:  thermo token create NAME")
     return output.table(
         ["name", "roles", "state", "created", "expires"],
         [
@@ -75,12 +77,12 @@ def _render_tokens(tokens: Sequence[dict[str, Any]]) -> RenderableType:
 @click.argument("name")
 @pass_invocation
 def revoke(invocation: Invocation, name: str) -> None:
-    """Make the token of NAME worthless, also for servers that run."""
+    """Revoke the token of NAME, on running servers too."""
     _open_tokens(invocation).revoke(name)
     invocation.show({"revoked": name}, lambda it: output.line(f"revoked {it['revoked']}"))
 
 
-def _open_tokens(invocation: Invocation) -> Tokens:
-    from thermocline.serve.identity.tokens import Tokens
+def _open_tokens(invocation: Invocation) -> TokenStore:
+    from thermocline.serve.identity.token_store import TokenStore
 
-    return Tokens(invocation.settings().project)
+    return TokenStore(invocation.settings().project)

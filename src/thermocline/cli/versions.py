@@ -1,4 +1,4 @@
-"""Versions of tables: history, names for snapshots, publish and undo."""
+"""The commands for versions of tables: history, tag, branch, publish, rollback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     type=click.IntRange(min=1),
     default=20,
     show_default=True,
-    help="How many snapshots to print for a person; JSON holds all.",
+    help="How many snapshots to print; JSON has all of them.",
 )
 @pass_invocation
 def history(invocation: Invocation, table: str, limit: int) -> None:
@@ -35,7 +35,7 @@ def history(invocation: Invocation, table: str, limit: int) -> None:
 
 def _render_history(entries: Sequence[HistoryEntry], limit: int) -> RenderableType:
     if not entries:
-        return output.line("The table has no snapshot yet.")
+        return output.line("The table has no snapshots yet.")
     return output.table(
         ["when", "snapshot", "what", "rows", "by", "bookmark", ""],
         [
@@ -55,11 +55,13 @@ def _render_history(entries: Sequence[HistoryEntry], limit: int) -> RenderableTy
 
 @click.command(cls=Command)
 @click.argument("table", required=False)
-@click.option("--to", "to", metavar="WHEN", help="The time, snapshot or tag to go back to.")
-@click.option("--run", "run_id", metavar="ID", help="Undo this run in all tables it published.")
+@click.option("--to", "to", metavar="WHEN", help="Time, snapshot or tag to roll back to.")
+@click.option(
+    "--run", "run_id", metavar="ID", help="Undo this run in all tables that it published."
+)
 @pass_invocation
 def rollback(invocation: Invocation, table: str | None, to: str | None, run_id: str | None) -> None:
-    """Take TABLE back to what it was, or every table that a run published."""
+    """Roll back TABLE to an earlier version, or every table that a run published."""
     lakehouse = invocation.lakehouse()
     if run_id is not None and table is None and to is None:
         done = lakehouse.rollback(run=run_id)
@@ -67,8 +69,8 @@ def rollback(invocation: Invocation, table: str | None, to: str | None, run_id: 
         done = lakehouse.table(table).rollback(to)
     else:
         raise BadInput(
-            "A rollback needs a table and a moment, or a run.",
-            "Give `thermo rollback TABLE --to WHEN` or `thermo rollback --run ID`.",
+            "A rollback needs a table and a version, or a run.",
+            "Run `thermo rollback TABLE --to WHEN` or `thermo rollback --run ID`.",
         )
     invocation.show(done, str)
 
@@ -76,11 +78,11 @@ def rollback(invocation: Invocation, table: str | None, to: str | None, run_id: 
 @click.command(cls=Command)
 @click.argument("table")
 @click.argument("name", required=False)
-@click.option("--at", metavar="WHEN", help="The time, snapshot or branch to name; else now.")
-@click.option("--drop", is_flag=True, help="Take the name away.")
+@click.option("--at", metavar="WHEN", help="Time, snapshot or branch to tag; by default now.")
+@click.option("--drop", is_flag=True, help="Remove the tag.")
 @pass_invocation
 def tag(invocation: Invocation, table: str, name: str | None, at: str | None, drop: bool) -> None:
-    """Give a snapshot of TABLE the NAME, which keeps it; without NAME, list the names."""
+    """Tag a snapshot of TABLE with NAME so that it is kept; without NAME, list the tags."""
     found = invocation.lakehouse().table(table)
     if name is None:
         _list_refs(invocation, found.info().tags, "tag")
@@ -96,13 +98,13 @@ def tag(invocation: Invocation, table: str, name: str | None, at: str | None, dr
 @click.command(cls=Command)
 @click.argument("table")
 @click.argument("name", required=False)
-@click.option("--at", metavar="WHEN", help="The time, snapshot or tag to branch from; else now.")
+@click.option("--at", metavar="WHEN", help="Time, snapshot or tag to branch from; by default now.")
 @click.option("--drop", is_flag=True, help="Remove the branch.")
 @pass_invocation
 def branch(
     invocation: Invocation, table: str, name: str | None, at: str | None, drop: bool
 ) -> None:
-    """Make a branch NAME of TABLE; without NAME, list its branches."""
+    """Create the branch NAME of TABLE; without NAME, list its branches."""
     found = invocation.lakehouse().table(table)
     if name is None:
         _list_refs(invocation, found.branches(), "branch")
@@ -112,7 +114,7 @@ def branch(
     else:
         snapshot = found.branch(name, at=at)
         done = {"table": table, "branch": name, "snapshot": snapshot}
-        invocation.show(done, lambda _: f"branch {name} of {table} begins at {snapshot}")
+        invocation.show(done, lambda _: f"branch {name} of {table} starts at {snapshot}")
 
 
 def _list_refs(invocation: Invocation, names: Sequence[str], kind: str) -> None:
@@ -120,15 +122,15 @@ def _list_refs(invocation: Invocation, names: Sequence[str], kind: str) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--env", metavar="NAME", required=True, help="Which environment.")
-@click.option("--discard", is_flag=True, help="Forget the environment instead; main stays.")
+@click.option("--env", metavar="NAME", required=True, help="Name of the environment.")
+@click.option("--discard", is_flag=True, help="Drop the environment instead; main is not changed.")
 @pass_invocation
 def publish(invocation: Invocation, env: str, discard: bool) -> None:
-    """Publish what was built in an environment to main: all tables in one commit."""
+    """Publish an environment to main: all tables in one commit."""
     lakehouse = invocation.lakehouse()
     if discard:
         dropped = lakehouse.drop_env(env)
-        left = f"{env} is gone from {output.plural(len(dropped), 'table')}; main is as it was"
+        left = f"dropped {env} from {output.plural(len(dropped), 'table')}; main is unchanged"
         invocation.show({"env": env, "discarded": dropped}, lambda _: left)
         return
     invocation.show(lakehouse.publish(env=env), str)

@@ -1,4 +1,4 @@
-"""Partitions and who computes them: backfill, work, partitions."""
+"""The commands for partitions: backfill, work, partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from thermocline.transform.workers.backfill import BackfillReport
     from thermocline.transform.workers.partition_map import PartitionMap
-    from thermocline.transform.workers.work_unit import Piece
+    from thermocline.transform.workers.work_unit import WorkUnit
 
 MARKS = {"fresh": "■", "stale": "□", "missing": "·", "done": "▣", "failed": "✗"}
 WIDE = 60
@@ -26,13 +26,15 @@ WIDE = 60
 
 @click.command(cls=Command)
 @click.argument("model")
-@click.option("--from", "first", metavar="P", help="The first partition, such as 2026-11-01.")
-@click.option("--to", "last", metavar="P", help="The last one; it is computed as well.")
-@click.option("--workers", type=click.IntRange(1), metavar="N", help="How many processes.")
-@click.option("--batch", type=click.IntRange(1), metavar="K", help="Partitions a piece of work.")
-@click.option("--env", metavar="NAME", help="Work into this long-lived branch, not into main.")
+@click.option("--from", "first", metavar="P", help="First partition, such as 2026-11-01.")
+@click.option("--to", "last", metavar="P", help="Last partition, inclusive.")
+@click.option("--workers", type=click.IntRange(1), metavar="N", help="Number of worker processes.")
+@click.option("--batch", type=click.IntRange(1), metavar="K", help="Partitions per work unit.")
+@click.option("--env", metavar="NAME", help="Work on this environment, not on main.")
 @click.option(
-    "--hand-out", is_flag=True, help="Begin it and print its pieces, for workers elsewhere."
+    "--hand-out",
+    is_flag=True,
+    help="Start the backfill and print its work units, for workers on other machines.",
 )
 @pass_invocation
 def backfill(
@@ -45,9 +47,9 @@ def backfill(
     env: str | None,
     hand_out: bool,
 ) -> None:
-    """Compute partitions of MODEL anew, many beside each other, and publish them at once.
+    """Recompute partitions of MODEL in parallel, and publish them in one commit.
 
-    Killed at any moment and called again, it goes on where it was.
+    If it is killed at any time, the same command resumes it.
     """
     lakehouse = invocation.lakehouse()
     if hand_out:
@@ -61,14 +63,14 @@ def backfill(
     invocation.show(report, _render_backfill)
 
 
-def _render_pieces(pieces: list[Piece]) -> RenderableType:
+def _render_pieces(pieces: list[WorkUnit]) -> RenderableType:
     lines = [json.dumps(piece.as_dict(), separators=(",", ":")) for piece in pieces]
     return output.stack(*(output.line(line) for line in lines))
 
 
 def _render_backfill(report: BackfillReport) -> RenderableType:
     spark = f", {report.on_spark:,} of them on Spark" if report.on_spark else ""
-    again = " (went on where an earlier one stopped)" if report.resumed else ""
+    again = " (resumed an earlier backfill)" if report.resumed else ""
     rows = [
         ["partitions", f"{report.computed:,} of {report.partitions:,} computed{spark}{again}"],
         ["rows", f"{report.rows:,} in {output.plural(report.snapshots, 'commit')}"],
@@ -85,23 +87,25 @@ def _render_backfill(report: BackfillReport) -> RenderableType:
 @click.argument("model", required=False)
 @click.option("--partition", metavar="P", help="Compute and publish this partition of MODEL.")
 @click.option(
-    "--piece", metavar="JSON", help="Do this piece; otherwise pieces are read line by line."
+    "--piece",
+    metavar="JSON",
+    help="Compute this work unit; by default they are read from standard input.",
 )
 @pass_invocation
 def work(
     invocation: Invocation, model: str | None, partition: str | None, piece: str | None
 ) -> None:
-    """Do pieces of work that `thermo backfill --hand-out` printed, one a line, from standard input.
+    """Compute the work units of `thermo backfill --hand-out`, one per line of standard input.
 
-    With MODEL and --partition, compute that one partition and publish it.
+    With MODEL and --partition, compute and publish that partition.
     """
-    from thermocline.transform.workers.work_unit import Piece
+    from thermocline.transform.workers.work_unit import WorkUnit
 
     lakehouse = invocation.lakehouse()
     if (model is None) != (partition is None):
         raise BadInput(
-            "MODEL and --partition go together.",
-            "Write thermo work MODEL --partition P, or give pieces on standard input.",
+            "MODEL and --partition must be used together.",
+            "Run `thermo work MODEL --partition P`, or pass work units on standard input.",
         )
     if model is not None:
         with invocation.progress() as progress:
@@ -110,7 +114,7 @@ def work(
         return
     for line in [piece] if piece is not None else sys.stdin:
         if line.strip():
-            done = lakehouse.work(Piece.from_dict(_parse_json(line)))
+            done = lakehouse.work(WorkUnit.from_dict(_parse_json(line)))
             click.echo(json.dumps(done.as_dict()))
 
 
@@ -119,8 +123,8 @@ def _parse_json(line: str) -> Any:
         return json.loads(line)
     except ValueError as error:
         raise BadInput(
-            "A piece of work is a line of JSON, and this is none.",
-            "Pass on a line that `thermo backfill --hand-out` printed, unchanged.",
+            "A work unit must be one line of JSON.",
+            "Pass a line that `thermo backfill --hand-out` printed, unchanged.",
         ) from error
 
 
@@ -128,7 +132,7 @@ def _parse_json(line: str) -> Any:
 @click.argument("model")
 @pass_invocation
 def partitions(invocation: Invocation, model: str) -> None:
-    """Show which partitions of MODEL are fresh, stale or failed, and what a backfill is at."""
+    """Show which partitions of MODEL are fresh, stale or failed, and the progress of a backfill."""
     invocation.show(invocation.lakehouse().partitions(model), _render_partitions)
 
 
@@ -137,22 +141,22 @@ def _render_partitions(found: PartitionMap) -> RenderableType:
         return output.line(f"{found.table} has no partitions yet.")
     counts = " · ".join(f"{count:,} {how}" for how, count in sorted(found.counts.items()))
     lines = [
-        output.line(f"{title:<12}", "".join(MARKS[str(each.standing)] for each in some))
+        output.line(f"{title:<12}", "".join(MARKS[str(each.status)] for each in some))
         for title, some in _group_partitions(found)
     ]
     key = "   ".join(f"{mark} {how}" for how, mark in MARKS.items() if how in found.counts)
-    troubles = [each for each in found.partitions if each.why and each.standing == "failed"]
+    failures = [each for each in found.partitions if each.why and each.status == "failed"]
     return output.stack(
         output.line(f"{found.table}   {output.plural(len(found.partitions), 'partition')}", counts),
         *lines,
         output.line(key, style="dim"),
         output.line(found.note, style="yellow") if found.note else None,
-        *(output.line(f"✗ {each.name}  {each.why}", style="red") for each in troubles[:5]),
+        *(output.line(f"✗ {each.name}  {each.why}", style="red") for each in failures[:5]),
     )
 
 
 def _group_partitions(found: PartitionMap) -> list[tuple[str, list[Any]]]:
-    """Days by month, and anything else so many to a line."""
+    """Group daily partitions by month, and others into lines of equal length."""
     names = [each.name for each in found.partitions]
     if all(len(name) == 10 and name[4] == name[7] == "-" for name in names):
         months = groupby(found.partitions, key=lambda each: each.name[:7])

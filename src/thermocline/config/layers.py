@@ -173,8 +173,10 @@ def _validate(setting: Setting, value: Any, source: str, prefix: str = "") -> An
         _refuse_secret(where, setting.variable)
     if setting.kind is float and type(value) is int:
         value = float(value)  # a whole number is a valid number
-    wanted = {Secret: str, tuple: list}.get(setting.kind, setting.kind)
-    wrong = not isinstance(value, wanted) or (isinstance(value, bool) and setting.kind is not bool)
+    expected = {Secret: str, tuple: list}.get(setting.kind, setting.kind)
+    wrong = not isinstance(value, expected) or (
+        isinstance(value, bool) and setting.kind is not bool
+    )
     if setting.kind is tuple and not wrong:
         wrong = not all(isinstance(item, str) for item in value)
     if setting.kind is dict and not wrong:

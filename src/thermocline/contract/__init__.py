@@ -1,6 +1,6 @@
-"""What a table promises: ODCS contracts as values, read from files and compared with tables.
+"""Contracts of tables (ODCS): parsed from files, validated, and compared with tables.
 
-`compare.compare(shape, contract)` says how a table differs from its contract.
+`evolution.plan_evolution(shape, contract)` returns how a table differs from its contract.
 """
 
 from thermocline.contract.definition import (

@@ -1,4 +1,4 @@
-"""Whether a partitioning suits the data: warnings from the data's own statistics."""
+"""Warn about partitioning that is too fine for the data, from the data's statistics."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from thermocline.contract.definition import PartitionField
 
-# Below these a partitioning is small enough to do no harm, whatever its fields.
+# With fewer partitions than this, any partitioning is harmless.
 MIN_PARTITIONS = 100
 MIN_TIME_PARTITIONS = 1_000
 # A partition that holds fewer rows than this is mostly file overhead.
 MIN_ROWS_PER_PARTITION = 1_000
-# Planning reads one manifest entry a file; beyond this it is felt in every query.
+# Planning reads one manifest entry per file; with more partitions, every query slows down.
 MAX_PARTITIONS = 100_000
 
 _COARSER_TRANSFORMS = {"hour": "day", "day": "month", "month": "year"}
@@ -21,7 +21,7 @@ _TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour"})
 
 @dataclass(frozen=True)
 class FieldStatistics:
-    """How many partitions one partition field makes alone: counted, or estimated as distinct
+    """Number of partitions of a single partition field: counted, or estimated from the distinct
     values of its transform."""
 
     field: PartitionField
@@ -30,7 +30,7 @@ class FieldStatistics:
 
 @dataclass(frozen=True)
 class CardinalityWarning:
-    """One partition field that splits the data too finely, and what would suit it better."""
+    """A partition field that splits the data too finely, and a better one."""
 
     field: PartitionField
     what: str
@@ -43,10 +43,10 @@ class CardinalityWarning:
 def find_warnings(
     rows: int, fields: Sequence[FieldStatistics], files: int | None = None
 ) -> tuple[CardinalityWarning, ...]:
-    """Warnings about partition fields with so many values that partitions hold hardly any rows.
+    """Return warnings about partition fields whose partitions have too few rows.
 
-    `rows` and `files` are those of the whole table; files are told when known. A table without
-    rows gives no warning: nothing is known yet.
+    `rows` and `files` count the whole table; the number of files is reported if known. An empty
+    table gets no warning.
     """
     if rows <= 0:
         return ()
@@ -60,8 +60,8 @@ def _is_too_fine(rows: int, statistics: FieldStatistics) -> bool:
     if partitions >= MAX_PARTITIONS:
         return True
     is_time = statistics.field.transform in _TIME_TRANSFORMS
-    fewest = MIN_TIME_PARTITIONS if is_time else MIN_PARTITIONS
-    return partitions >= fewest and rows / partitions < MIN_ROWS_PER_PARTITION
+    minimum = MIN_TIME_PARTITIONS if is_time else MIN_PARTITIONS
+    return partitions >= minimum and rows / partitions < MIN_ROWS_PER_PARTITION
 
 
 def _build_warning(rows: int, files: int | None, statistics: FieldStatistics) -> CardinalityWarning:
@@ -83,7 +83,7 @@ def _suggest_transform(rows: int, field: PartitionField) -> str:
     while buckets < 1024 and rows / (buckets * 2) >= MIN_ROWS_PER_PARTITION * 100:
         buckets *= 2
     if buckets == 1:
-        return "leave the partition out and sort by the column"
+        return "remove the partition field and sort by the column"
     if field.transform == "truncate":
         return f"truncate further, or use bucket[{buckets}]"
     return f"use bucket[{buckets}], or sort by the column"

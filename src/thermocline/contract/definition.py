@@ -1,7 +1,7 @@
-"""What a table promises, as values: the compiled form of an ODCS contract.
+"""The values of a contract: the compiled form of an ODCS document.
 
-Nothing here does I/O or knows an engine. A `Contract` is what the rest of the house reads;
-`parse` makes one from YAML and `compare` says how two shapes differ.
+Nothing here does I/O or knows an engine. All other packages read `Contract`; `parse` builds it
+from YAML, and `evolution` compares it with a table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TIMESTAMPTZ = Primitive("timestamptz")
 
 
 class WriteMode(StrEnum):
-    """How new rows meet the rows already there."""
+    """How new rows are combined with existing rows."""
 
     APPEND = "append"
     MERGE = "merge"
@@ -37,16 +37,16 @@ class UpdateMode(StrEnum):
 
 
 class IncrementalMode(StrEnum):
-    """What happens when a model's changes cannot be followed to the parts that they touch."""
+    """What to do with a model whose affected rows cannot be derived from its changes."""
 
     AUTO = "auto"
-    """It is computed as a whole, and the plan says why."""
+    """Recompute the whole table; the plan gives the reason."""
     STRICT = "strict"
-    """That is an error."""
+    """Fail."""
 
 
 class DriftMode(StrEnum):
-    """What ingestion does with a field the contract does not name."""
+    """What ingestion does with a field that is not in the contract."""
 
     REFUSE = "refuse"
     ADD = "add"
@@ -64,7 +64,7 @@ class Column:
     classification: str | None = None
     renamed_from: str | None = None
     load_time: bool = False
-    """Whether it says when its row was computed, so that computing it again may change it."""
+    """Whether it records when its row was computed, so that recomputation may change it."""
     line: int = field(default=0, compare=False)
 
 
@@ -79,7 +79,7 @@ class PartitionField:
 
     @property
     def name(self) -> str:
-        """The partition field's name, as Spark would choose it."""
+        """Return the partition field's name, as Spark would choose it."""
         if self.transform == "identity":
             return self.column
         suffix = {"truncate": "trunc"}.get(self.transform, self.transform)
@@ -104,23 +104,23 @@ class SortField:
 class Rule:
     """One quality rule.
 
-    `kind` says what is measured, over which `columns`, with which `arguments`:
+    `kind` is the measure; `columns` and `arguments` are its inputs:
 
     - missing: one column is null, or one of `values` (optional: "", "N/A", …)
-    - duplicates: rows whose `columns` together are in another row too
+    - duplicates: rows whose `columns` together also occur in another row
     - row_count: the table's rows
-    - accepted: one column is none of `values`
+    - accepted: one column is not in `values`
     - range: one column is below `min` or above `max`, or touches `exclusive_min`, `exclusive_max`
     - length: one text column is shorter than `min` or longer than `max` characters
-    - pattern: the regular expression `pattern` is found nowhere in one text column
-    - reference: `columns` are in no row of `table` ("layer.name") under its `columns`
+    - pattern: the regular expression `pattern` does not match anywhere in one text column
+    - reference: `columns` do not occur in `table` ("layer.name") in its `columns`
     - freshness: the newest value of one column is older than `within` (a timedelta)
-    - sql: the number that `query` gives; the text {object} in it stands for the table
+    - sql: the number that `query` returns; {object} in it is replaced by the table
 
-    A null breaks no rule but missing. `bounds` compare the measure (a count of breaking rows, or
-    what row_count and sql give) with numbers: keys are the ODCS operators (mustBe, mustNotBe,
+    A null violates only missing. `bounds` compare the measure (the number of violating rows, or
+    the result of row_count and sql) with numbers: keys are the ODCS operators (mustBe, mustNotBe,
     mustBeGreaterThan, mustBeGreaterOrEqualTo, mustBeLessThan, mustBeLessOrEqualTo, mustBeBetween,
-    mustNotBeBetween; the last two hold a pair, its ends included). `unit` is "rows" or "percent"
+    mustNotBeBetween; the last two have an inclusive range). `unit` is "rows" or "percent"
     of the table's rows. `severity` is "error" or "warning".
     """
 
@@ -134,17 +134,17 @@ class Rule:
     line: int = field(default=0, compare=False)
 
     def argument(self, key: str, default: Any = None) -> Any:
-        """One argument of the rule by name."""
+        """Return one argument of the rule."""
         return dict(self.arguments).get(key, default)
 
     @property
     def is_row_level(self) -> bool:
-        """Whether a single row can be said to break the rule, so that ingestion can quarantine."""
+        """Return whether a single row can violate the rule, so that ingestion can quarantine it."""
         return self.kind in {"missing", "accepted", "range", "length", "pattern"}
 
     @property
     def title(self) -> str:
-        """What a person calls the rule."""
+        """Return the display name of the rule."""
         if self.name:
             return self.name
         return f"{self.kind}({', '.join(self.columns)})" if self.columns else self.kind
@@ -177,7 +177,7 @@ MESSAGE_COLUMNS = (
 
 @dataclass(frozen=True)
 class TableShape:
-    """The part of a contract that is also visible in the table itself."""
+    """The part of a contract that a table itself has."""
 
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class TableShape:
     sort: tuple[SortField, ...] = ()
 
     def column(self, name: str) -> Column | None:
-        """The column of that name, if there is one."""
+        """Return the column of that name, if it exists."""
         return next((column for column in self.columns if column.name == name), None)
 
 
@@ -193,10 +193,9 @@ class TableShape:
 class Contract:
     """One table's contract. `table` is "layer.name"; `columns` are those the author wrote.
 
-    `readers` are the roles that may read it where it is served; None means everybody. `messages`
-    says that its rows come one by one, from a topic, a database or an API, and not
-    from files: what came with each of them is then kept beside it. `companion_of` is
-    the table that this one serves.
+    `readers` are the roles that may read it through the server; None means everyone. `messages`
+    means that its rows arrive as messages from a topic, a database or an API, not in files; the
+    table then also stores each message's metadata. `companion_of` is the table that it belongs to.
     """
 
     table: str
@@ -230,17 +229,17 @@ class Contract:
 
     @property
     def layer(self) -> str:
-        """bronze, silver, gold or what the project calls its layers."""
+        """Return the layer: bronze, silver, gold or another name of the project."""
         return self.table.split(".", 1)[0]
 
     @property
     def name(self) -> str:
-        """The table's name without its layer."""
+        """Return the table's name without its layer."""
         return self.table.split(".", 1)[1]
 
     @property
     def system_columns(self) -> tuple[Column, ...]:
-        """Columns that Thermocline fills: history in scd2 tables, provenance in bronze."""
+        """Return the columns that Thermocline fills: history of scd2, provenance of bronze."""
         if self.write is WriteMode.SCD2:
             return SCD2_COLUMNS
         if self.layer != "bronze":
@@ -249,18 +248,18 @@ class Contract:
 
     @property
     def table_columns(self) -> tuple[Column, ...]:
-        """All columns of the table: the author's, then the system's that the author left out."""
+        """Return all columns: the author's, then the system columns that the author left out."""
         written = {column.name for column in self.columns}
         return self.columns + tuple(c for c in self.system_columns if c.name not in written)
 
     @property
     def shape(self) -> TableShape:
-        """What the table should look like."""
+        """Return the shape that the table should have."""
         key = self.key
         if self.write is WriteMode.SCD2:
             key = (*self.key, "_valid_from")
         return TableShape(self.table_columns, key, self.partition, self.sort)
 
     def column(self, name: str) -> Column | None:
-        """The table's column of that name, if there is one."""
+        """Return the table's column of that name, if it exists."""
         return self.shape.column(name)

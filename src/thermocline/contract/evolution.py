@@ -1,7 +1,7 @@
-"""How a table differs from its contract: what to change, and what may not be changed.
+"""Compare a table with its contract: the schema changes to apply, and the problems.
 
-Only what keeps every value readable is a change. Everything else is a problem, and with a problem
-nothing is to be applied.
+A change keeps every stored value readable. Any other difference is a problem, and if there is a
+problem, no change is applied.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ _SCD2_NAMES = {column.name for column in SCD2_COLUMNS}
 
 @dataclass(frozen=True)
 class Evolution:
-    """The way from a table's shape to its contract: changes in an order that can be applied."""
+    """Changes from a table's shape to its contract, in the order to apply them."""
 
     changes: tuple[SchemaChange, ...] = ()
     problems: tuple[Problem, ...] = ()
 
     def require_changes(self) -> tuple[SchemaChange, ...]:
-        """The changes; raises ContractError with all problems when there are any."""
+        """Return the changes; raise ContractError if there are problems."""
         if self.problems:
             raise build_contract_error(self.problems)
         return self.changes
 
     def apply(self, shape: TableShape) -> TableShape:
-        """What the shape is after the changes."""
+        """Return the shape after the changes."""
         return apply_changes(self.require_changes(), shape)
 
 
-def plan_evolution(current: TableShape, wanted: Contract) -> Evolution:
-    """What it takes to bring a table of the current shape to the wanted contract.
+def plan_evolution(current: TableShape, expected: Contract) -> Evolution:
+    """Return the changes that bring a table of the current shape to the contract.
 
-    Renames and drops count only when the contract declares them, and are nothing once applied.
-    Columns that drift added (`drift: add`) stay, after the contract's own. The order of the key's
-    columns is no difference, for a table keeps it as a set.
+    Renames and drops must be declared in the contract, and have no effect once applied. Columns
+    that drift added (`drift: add`) stay, after those of the contract. The order of key columns does
+    not matter, because a table stores the key as a set.
     """
-    return _Comparison(current, wanted).build()
+    return _Comparison(current, expected).build()
 
 
 def is_promotion(old: Type, new: Type) -> bool:
-    """Whether every value of the old type is the same value in the new one, for Iceberg too."""
+    """Return whether Iceberg can promote the old type to the new one without changing values."""
     if isinstance(old, Decimal) and isinstance(new, Decimal):
         return new.scale == old.scale and new.precision > old.precision
     if isinstance(old, Primitive) and isinstance(new, Primitive):
@@ -74,17 +74,17 @@ def is_promotion(old: Type, new: Type) -> bool:
 
 
 class _Comparison:
-    def __init__(self, current: TableShape, wanted: Contract) -> None:
+    def __init__(self, current: TableShape, expected: Contract) -> None:
         self.current = current
-        self.contract = wanted
-        self.wanted = wanted.shape
-        self.dropped = {tuple(path.split(".")) for path in wanted.dropped}
+        self.contract = expected
+        self.expected = expected.shape
+        self.dropped = {tuple(path.split(".")) for path in expected.dropped}
         self.changes: list[SchemaChange] = []
         self.problems: list[Problem] = []
-        self._line = wanted.line
+        self._line = expected.line
 
     def build(self) -> Evolution:
-        self._compare_members(self.current.columns, self.wanted.columns, ())
+        self._compare_members(self.current.columns, self.expected.columns, ())
         self._compare_table_properties()
         ordered = chain.from_iterable(
             (change for change in self.changes if type(change) is kind) for kind in APPLY_ORDER
@@ -92,25 +92,25 @@ class _Comparison:
         return Evolution(tuple(ordered), tuple(self.problems))
 
     def _compare_table_properties(self) -> None:
-        """Key, partitioning and sort order, with the names that renamed columns have now."""
+        """Compare key, partitioning and sort order, using the new names of renamed columns."""
         renames = [c for c in self.changes if isinstance(c, RenameColumn) and len(c.path) == 1]
         now = apply_changes(renames, self.current)
-        if set(now.key) != set(self.wanted.key):
-            self.changes.append(ChangeKey(now.key, self.wanted.key))
-        if now.partition != self.wanted.partition:
-            self.changes.append(ChangePartitioning(now.partition, self.wanted.partition))
-        if now.sort != self.wanted.sort:
-            self.changes.append(ChangeSortOrder(now.sort, self.wanted.sort))
+        if set(now.key) != set(self.expected.key):
+            self.changes.append(ChangeKey(now.key, self.expected.key))
+        if now.partition != self.expected.partition:
+            self.changes.append(ChangePartitioning(now.partition, self.expected.partition))
+        if now.sort != self.expected.sort:
+            self.changes.append(ChangeSortOrder(now.sort, self.expected.sort))
 
     def _compare_members(
-        self, current: Sequence[Member], wanted: Sequence[Member], path: FieldPath
+        self, current: Sequence[Member], expected: Sequence[Member], path: FieldPath
     ) -> None:
-        """Columns of the table, or fields of the struct at a path."""
+        """Compare the columns of the table, or the fields of the struct at a path."""
         line = self._line
         there = {member.name: member for member in current}
-        names = {member.name for member in wanted}
+        names = {member.name for member in expected}
         order: dict[str, str] = {}
-        for member in wanted:
+        for member in expected:
             self._line = member.line or line
             old = self._find_predecessor(member, there, names, order, path)
             if old is None:
@@ -120,9 +120,9 @@ class _Comparison:
         self._line = line
         left = [member for member in current if member.name not in order]
         kept = [member.name for member in left if not self._check_removed(member, path)]
-        added = [member.name for member in wanted if member.name not in order.values()]
+        added = [member.name for member in expected if member.name not in order.values()]
         arrived = [order.get(m.name, m.name) for m in current if m.name in (*order, *kept)]
-        target = [*(member.name for member in wanted), *kept]
+        target = [*(member.name for member in expected), *kept]
         if [*arrived, *added] != target:
             self.changes.append(ReorderColumns(path, tuple(target)))
 
@@ -134,7 +134,7 @@ class _Comparison:
         taken: dict[str, str],
         path: FieldPath,
     ) -> Member | None:
-        """What the member was before, or None after noting that it is new."""
+        """Return the current member that becomes this one, or None after recording a new member."""
         here, old = (*path, member.name), member.renamed_from
         if old is not None and old in there and old != member.name:
             if old in names:
@@ -164,7 +164,7 @@ class _Comparison:
         return None
 
     def _check_removed(self, member: Member, path: FieldPath) -> bool:
-        """Whether a member that the contract does not name goes, or is kept."""
+        """Return whether a member that the contract does not have is removed (or a problem)."""
         here = (*path, member.name)
         if here not in self.dropped:
             if self.contract.drift is DriftMode.ADD:
@@ -192,8 +192,8 @@ class _Comparison:
         if old and not new:
             self.changes.append(MakeOptional(path))
         elif new and not old:
-            hint = "rows may hold nulls already; keep it optional and add a nullValues rule"
-            self._report(path, "optional → required tightens", hint)
+            hint = "stored rows may have nulls; keep it optional and add a nullValues rule"
+            self._report(path, "cannot become required", hint)
 
     def _compare_type(self, old: Type, new: Type, path: FieldPath) -> None:
         match old, new:
@@ -236,6 +236,6 @@ def _describe_type_change(old: Type, new: Type) -> str:
 
 def _explain_required(member: Member, path: FieldPath) -> tuple[str, str]:
     if not path and member.name in _SCD2_NAMES:
-        return "the table keeps no history so far", "scd2 needs a new table"
-    hint = "rows already there have no value; add it as optional"
+        return "the table has no history", "create a new table for scd2"
+    hint = "stored rows have no value for it; add it as optional"
     return "a new column cannot be required", hint

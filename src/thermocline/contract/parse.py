@@ -1,4 +1,4 @@
-"""Contracts from files: ODCS v3 YAML in, `Contract` values out, every problem told at once."""
+"""Parse ODCS v3 contract files into `Contract` values, reporting all problems together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _SCHEMA: DocumentPath = ("schema", 0)
 
 
 def load_contract(path: Path | str) -> Contract:
-    """The contract in a file `<layer>/<table>.odcs.yaml`.
+    """Return the contract in a file `<layer>/<table>.odcs.yaml`.
 
     Raises ContractError with all problems of the file, each with its line. References to other
     tables are checked by `load_contracts`, which knows them.
@@ -45,21 +45,20 @@ def load_contract(path: Path | str) -> Contract:
 
 
 def load_contracts(folder: Path | str) -> dict[str, Contract]:
-    """All contracts below a folder `contracts/`, by table ("layer.name") in alphabetical order.
+    """Return all contracts below a folder `contracts/`, by table ("layer.name"), sorted.
 
-    Raises ContractError with all problems of all files. A folder that does not exist holds no
-    contracts.
+    Raises ContractError with all problems of all files. A missing folder has no contracts.
     """
     problems: list[Problem] = []
     contracts: dict[str, Contract] = {}
-    unsound: set[str] = set()
+    invalid: set[str] = set()
     files: dict[str, str] = {}
     for path in _find_files(Path(folder), problems):
         contract, found = _read_file(path)
         problems += found
         table = contract.table if contract else f"{path.parent.name}.{_stem(path)}"
         if found:
-            unsound.add(table)
+            invalid.add(table)
         if contract is not None:
             contracts[table] = contract
         twin = files.setdefault(table.lower(), display_path(path))
@@ -69,7 +68,7 @@ def load_contracts(folder: Path | str) -> dict[str, Contract]:
     for contract in contracts.values():
         assert contract.path is not None
         report = ProblemReport(display_path(contract.path), _line_of_rule)
-        check_references(contract, contracts.values(), unsound, report)
+        check_references(contract, contracts.values(), invalid, report)
         problems += report.problems
     if problems:
         raise build_contract_error(problems)
@@ -81,7 +80,7 @@ def _line_of_rule(at: DocumentPath) -> int:
 
 
 def _find_files(folder: Path, problems: list[Problem]) -> list[Path]:
-    """The contract files; a YAML file that would silently not count is a problem."""
+    """Return the contract files; a YAML file that would be ignored is a problem."""
     found = []
     for path in sorted(folder.rglob("*.y*ml")):
         inside = path.relative_to(folder)
@@ -92,7 +91,7 @@ def _find_files(folder: Path, problems: list[Problem]) -> list[Path]:
             hint = f"name it {path.stem}.odcs.yaml, or keep it elsewhere"
             problems.append(Problem(place, 0, "", "is not read as a contract", hint))
         elif len(inside.parts) != 2:
-            hint = "put it into a folder named after its layer, as contracts/silver/"
+            hint = "put it into a folder named after its layer, such as contracts/silver/"
             problems.append(Problem(place, 0, "", "belongs to no layer", hint))
         else:
             found.append(path)
@@ -100,7 +99,7 @@ def _find_files(folder: Path, problems: list[Problem]) -> list[Path]:
 
 
 def _read_file(path: Path) -> tuple[Contract | None, list[Problem]]:
-    # Here and not above: whoever only handles contracts as values needs no YAML library.
+    # Imported here: code that only uses contract values needs no YAML library.
     from thermocline.contract.odcs.yaml_lines import MAX_BYTES, read_document
 
     document = read_document(_read_bytes(path, MAX_BYTES + 1))
@@ -114,10 +113,10 @@ def _read_file(path: Path) -> tuple[Contract | None, list[Problem]]:
     return contract, report.problems
 
 
-def _read_bytes(path: Path, most: int) -> bytes:
+def _read_bytes(path: Path, limit: int) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(most)
+            return file.read(limit)
     except FileNotFoundError:
         raise NotFound(f"There is no contract at {path}.", "Check the path.") from None
     except OSError as error:
@@ -130,8 +129,8 @@ def _build_contract(
 ) -> Contract | None:
     schemas = structure.schema_ or []
     if len(schemas) != 1:
-        what = f"holds {len(schemas)} tables" if schemas else "holds no table"
-        report.add_missing(("schema",), "schema", what, "a contract file holds one")
+        what = f"has {len(schemas)} tables" if schemas else "has no table"
+        report.add_missing(("schema",), "schema", what, "a contract file describes exactly one")
         if not schemas:
             return None
     schema = schemas[0]
@@ -158,7 +157,7 @@ def _build_contract(
 
 
 def _read_table_name(schema: SchemaObject, path: Path, report: ProblemReport) -> str:
-    """The table's name, which the schema says and the file's name repeats."""
+    """Return the table's name, which the schema and the file name must share."""
     stem = _stem(path)
     at = (*_SCHEMA, "name")
     if schema.name is None:
@@ -172,7 +171,7 @@ def _read_table_name(schema: SchemaObject, path: Path, report: ProblemReport) ->
         what = f"the table is {quote(schema.name)} but the file is {quote(path.name)}"
         report.add(at, "schema", what, f"name the file {schema.name}.odcs.yaml")
     if schema.physicalName not in (None, schema.name):
-        hint = "name the table itself so"
+        hint = "use the same name for both"
         report.add((*_SCHEMA, "physicalName"), "schema", "physicalName differs from name", hint)
     return schema.name
 
@@ -189,6 +188,6 @@ def _check_layer(layer: str, report: ProblemReport) -> None:
 
 
 def _read_description(structure: OpenDataContractStandard, schema: SchemaObject) -> str:
-    said = structure.description
-    texts = (schema.description, said and said.purpose, said and said.usage)
+    general = structure.description
+    texts = (schema.description, general and general.purpose, general and general.usage)
     return next((text.strip() for text in texts if text), "")

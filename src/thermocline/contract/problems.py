@@ -1,4 +1,4 @@
-"""What is wrong with a contract, with the line to mend."""
+"""Problems of contracts, with file and line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DocumentPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing to mend: in which file and line, at which column or setting, what and how."""
+    """One problem: its file and line, the column or setting, what is wrong, and how to fix it."""
 
     path: str
     line: int
@@ -55,35 +55,35 @@ class ProblemReport:
             self.add(at, where, what, hint)
 
     def is_broken(self, at: DocumentPath) -> bool:
-        """Whether what lies at that place was reported as broken."""
+        """Return whether that place, or one above it, was reported as broken."""
         return any(at[: len(broken)] == broken for broken in self._broken)
 
     def add_broken(self, at: DocumentPath, where: str, what: str, hint: str = "") -> None:
-        """Report it and expect nothing more of what lies at that place."""
+        """Report a problem and ignore everything below that place from now on."""
         self.add(at, where, what, hint)
         self._broken.append(at)
 
 
 def did_you_mean(name: str, known: Sequence[str], cutoff: float = 0.66) -> str:
-    """A hint that names the closest known word, or nothing when none is close."""
+    """Return a hint with the closest known word, or an empty text."""
     folded = {word.lower(): word for word in known}
     close = get_close_matches(name.lower(), folded, n=1, cutoff=cutoff)
     return f'did you mean "{folded[close[0]]}"?' if close else ""
 
 
 def make_printable(text: str, limit: int) -> str:
-    """A text from a file, made safe for a terminal and a log: short, no control characters."""
+    """Make a text from a file safe for terminals and logs: shorten it, escape control codes."""
     text = text if len(text) <= limit else text[: limit - 1] + "…"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def quote(value: object) -> str:
-    """A value from a file, quoted for a message."""
+    """Quote a value from a file for a message."""
     return f'"{make_printable(str(value), 60)}"'
 
 
 def display_path(path: Path) -> str:
-    """A contract's path as a person would write it: from the project, else from here."""
+    """Return a contract's path relative to the project, or to the current folder."""
     path = path.absolute()
     for folder in path.parents:
         if folder.name == "contracts":
@@ -92,7 +92,7 @@ def display_path(path: Path) -> str:
 
 
 def build_contract_error(problems: Sequence[Problem]) -> ContractError:
-    """The error that tells all problems at once, in the order of files and lines."""
+    """Return one error with all problems, ordered by file and line."""
     ordered = sorted(problems, key=lambda problem: (problem.path, problem.line))
-    what = "that" if len(ordered) == 1 else f"those {len(ordered)} problems"
-    return ContractError(list(ordered), f"Mend {what} in the contract. Nothing was written.")
+    what = "this problem" if len(ordered) == 1 else f"these {len(ordered)} problems"
+    return ContractError(list(ordered), f"Fix {what} in the contract. Nothing was written.")

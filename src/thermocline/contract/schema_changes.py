@@ -1,7 +1,7 @@
-"""The changes that bring a table's shape to what its contract says, as values.
+"""Schema changes that bring a table's shape to its contract, as values.
 
-A path names a column or something inside it: ("items", "element", "price"). Paths are those at
-the moment the change is applied, after the changes before it.
+A path names a column or a part of it: ("items", "element", "price"). A path is valid when its
+change is applied, after all changes before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Members = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class RenameColumn:
-    """Give a column another name; its values, its place in key and partitioning stay."""
+    """Rename a column; its values and its role in key and partitioning stay."""
 
     path: FieldPath
     to: str
@@ -28,26 +28,26 @@ class RenameColumn:
         return f"rename {_join_path(self.path)} to {self.to}"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         *parent, old = self.path
         shape = _edit_member(shape, self.path, lambda member: replace(member, name=self.to))
         if parent:
             return shape
 
-        def now(name: str) -> str:
+        def rename(name: str) -> str:
             return self.to if name == old else name
 
         return replace(
             shape,
-            key=tuple(now(name) for name in shape.key),
-            partition=tuple(replace(p, column=now(p.column)) for p in shape.partition),
-            sort=tuple(replace(s, column=now(s.column)) for s in shape.sort),
+            key=tuple(rename(name) for name in shape.key),
+            partition=tuple(replace(p, column=rename(p.column)) for p in shape.partition),
+            sort=tuple(replace(s, column=rename(s.column)) for s in shape.sort),
         )
 
 
 @dataclass(frozen=True)
 class MakeOptional:
-    """Allow nulls where they were forbidden."""
+    """Allow nulls in a required column."""
 
     path: FieldPath
 
@@ -55,13 +55,13 @@ class MakeOptional:
         return f"allow nulls in {_join_path(self.path)}"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         return _edit_member(shape, self.path, lambda member: replace(member, required=False))
 
 
 @dataclass(frozen=True)
 class PromoteType:
-    """Widen a type so that every value stays the same value."""
+    """Widen a type without changing any value."""
 
     path: FieldPath
     old: Type
@@ -71,13 +71,13 @@ class PromoteType:
         return f"widen {_join_path(self.path)}: {self.old} → {self.new}"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         return _edit_member(shape, self.path, lambda member: replace(member, type=self.new))
 
 
 @dataclass(frozen=True)
 class SetDoc:
-    """Give a column another description, or none."""
+    """Change or remove the description of a column."""
 
     path: FieldPath
     doc: str | None
@@ -86,7 +86,7 @@ class SetDoc:
         return f"describe {_join_path(self.path)}"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         return _edit_member(shape, self.path, lambda member: replace(member, doc=self.doc))
 
 
@@ -102,7 +102,7 @@ class AddColumn:
         return f"add {_join_path(self.path)} {self.type}"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         kind = Field if len(self.path) > 1 else Column
         member = kind(self.path[-1], self.type, doc=self.doc)
         return _edit_members(shape, self.path[:-1], lambda members: (*members, member))
@@ -110,7 +110,7 @@ class AddColumn:
 
 @dataclass(frozen=True)
 class DropColumn:
-    """Remove a column. Snapshots taken before still have it."""
+    """Remove a column. Earlier snapshots still have it."""
 
     path: FieldPath
 
@@ -118,7 +118,7 @@ class DropColumn:
         return f"drop {_join_path(self.path)}"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         name = self.path[-1]
         return _edit_members(
             shape, self.path[:-1], lambda members: tuple(m for m in members if m.name != name)
@@ -127,7 +127,7 @@ class DropColumn:
 
 @dataclass(frozen=True)
 class ReorderColumns:
-    """Put the columns of the table (path ()) or the fields of a struct into another order."""
+    """Reorder the columns of the table (path ()) or the fields of a struct."""
 
     path: FieldPath
     names: tuple[str, ...]
@@ -137,7 +137,7 @@ class ReorderColumns:
         return f"reorder{inside}: {', '.join(self.names)}"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         place = {name: index for index, name in enumerate(self.names)}
         return _edit_members(
             shape, self.path, lambda members: tuple(sorted(members, key=lambda m: place[m.name]))
@@ -146,7 +146,7 @@ class ReorderColumns:
 
 @dataclass(frozen=True)
 class ChangeKey:
-    """Tell a row by other columns than before."""
+    """Change the key columns."""
 
     old: tuple[str, ...]
     new: tuple[str, ...]
@@ -155,13 +155,13 @@ class ChangeKey:
         return f"key ({', '.join(self.old)}) → ({', '.join(self.new)})"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         return replace(shape, key=self.new)
 
 
 @dataclass(frozen=True)
 class ChangePartitioning:
-    """Partition what is written from now on in another way; nothing is rewritten."""
+    """Change the partitioning of new files; existing files are not rewritten."""
 
     old: tuple[PartitionField, ...]
     new: tuple[PartitionField, ...]
@@ -170,13 +170,13 @@ class ChangePartitioning:
         return f"partition by ({_join_values(self.old)}) → ({_join_values(self.new)})"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         return replace(shape, partition=self.new)
 
 
 @dataclass(frozen=True)
 class ChangeSortOrder:
-    """Sort what is written from now on in another way."""
+    """Change the sort order of new files."""
 
     old: tuple[SortField, ...]
     new: tuple[SortField, ...]
@@ -189,7 +189,7 @@ class ChangeSortOrder:
         return f"sort by ({old}) → ({new})"
 
     def apply(self, shape: TableShape) -> TableShape:
-        """The shape after the change."""
+        """Return the shape after the change."""
         return replace(shape, sort=self.new)
 
 
@@ -205,9 +205,9 @@ SchemaChange = (
     | DropColumn
     | ReorderColumns
 )
-# In this order they can be applied: names first, so that all others can speak of the new ones;
-# the key before its old columns may hold nulls; columns before what is built on them; and what
-# was built on a column before the column goes.
+# Order of application: renames first, so that all other changes use the new names; the key before
+# its former columns allow nulls; columns before partitioning and sort order that use them; and
+# partitioning and sort order before the columns that they used are dropped.
 APPLY_ORDER: tuple[type[SchemaChange], ...] = (
     RenameColumn,
     ChangeKey,
@@ -223,7 +223,7 @@ APPLY_ORDER: tuple[type[SchemaChange], ...] = (
 
 
 def apply_changes(changes: Iterable[SchemaChange], shape: TableShape) -> TableShape:
-    """The shape after all the changes, one after the other."""
+    """Return the shape after all changes, in order."""
     for change in changes:
         shape = change.apply(shape)
     return shape
@@ -238,7 +238,7 @@ def _join_values(values: Iterable[object]) -> str:
 
 
 def _edit_members(shape: TableShape, path: FieldPath, edit: _Members) -> TableShape:
-    """The shape with the columns, or the fields of the struct at a path, edited."""
+    """Return the shape with the columns, or the fields of the struct at a path, edited."""
     if not path:
         return replace(shape, columns=edit(shape.columns))
 
@@ -280,7 +280,7 @@ def _edit_type(type_: Type, path: FieldPath, edit: Callable[[Type], Type]) -> Ty
 
 
 def _edit_member(shape: TableShape, path: FieldPath, edit: Callable[[Any], Any]) -> TableShape:
-    """The shape with one member edited: a column, a field, a list's element or a map's value."""
+    """Return the shape with one member edited: a column, field, list element or map value."""
     parent, name = path[:-1], path[-1]
 
     def members(all_: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Types from text: Iceberg's spelling, the usual SQL spellings, and nested types."""
+"""Parse types from text: Iceberg's names, common SQL names, and nested types."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>()\[\],:])", re.ASCII
 
 
 class _TypeSyntaxError(Exception):
-    """What is wrong inside a type's text."""
+    """A syntax error in the text of a type."""
 
 
 def parse_type(text: str) -> Type:
-    """The type that a text names. `parse_type(str(type)) == type` for every type without docs.
+    """Return the type that a text names. `parse_type(str(type)) == type` for types without docs.
 
-    Raises BadInput whose cause quotes the text and whose next step says what is wrong with it.
+    Raises BadInput: the cause quotes the text, the next step explains the error.
     """
     try:
         if len(text) > MAX_LENGTH:
@@ -61,7 +61,7 @@ def parse_type(text: str) -> Type:
 
 
 class _TypeParser:
-    """A recursive-descent reader over the tokens of one text."""
+    """A recursive-descent parser of the tokens of one text."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = []
@@ -90,17 +90,17 @@ class _TypeParser:
         self._at += 1
         return token
 
-    def _accept(self, *wanted: str) -> bool:
-        """Step over the words if they come next."""
-        if all(self._peek(i).lower() == word for i, word in enumerate(wanted)):
-            self._at += len(wanted)
+    def _accept(self, *words: str) -> bool:
+        """Consume the words if they come next."""
+        if all(self._peek(i).lower() == word for i, word in enumerate(words)):
+            self._at += len(words)
             return True
         return False
 
     def _expect(self, token: str) -> None:
         if not self._accept(token):
             found = quote(self._peek()) if self._peek() else "the end"
-            raise _TypeSyntaxError(f'expected "{token}" where {found} stands')
+            raise _TypeSyntaxError(f'expected "{token}" instead of {found}')
 
     def _parse_type(self, depth: int) -> Type:
         if depth > MAX_DEPTH:
@@ -137,7 +137,7 @@ class _TypeParser:
             if flaw:
                 raise _TypeSyntaxError(f"{flaw[0]} inside struct<…>")
             if name.lower() in {field.name.lower() for field in fields}:
-                raise _TypeSyntaxError(f"field {quote(name)} is there twice")
+                raise _TypeSyntaxError(f"field {quote(name)} is defined twice")
             self._accept(":")
             type_, required = self._parse_member(depth)
             fields.append(Field(name, type_, required))
@@ -148,7 +148,7 @@ class _TypeParser:
         self._expect("<")
         key = self._parse_type(depth + 1)
         if isinstance(key, Struct | List | Map):
-            raise _TypeSyntaxError("a map's key must be a plain type")
+            raise _TypeSyntaxError("a map's key must not be a nested type")
         self._expect(",")
         value, required = self._parse_member(depth)
         self._expect(">")
@@ -156,33 +156,33 @@ class _TypeParser:
 
     def _parse_decimal(self, name: str) -> Decimal:
         if not self._accept("("):
-            raise _TypeSyntaxError(f"write its precision and scale, as {name}(12,2)")
+            raise _TypeSyntaxError(f"add precision and scale, such as {name}(12,2)")
         precision = self._parse_number()
         scale = self._parse_number() if self._accept(",") else 0
         self._expect(")")
         if not 1 <= precision <= MAX_PRECISION:
             raise _TypeSyntaxError(
-                f"precision is at {f'most {MAX_PRECISION}' if precision else 'least 1'}"
+                f"precision must be at {f'most {MAX_PRECISION}' if precision else 'least 1'}"
             )
         if scale > precision:
-            raise _TypeSyntaxError("scale is at most the precision")
+            raise _TypeSyntaxError("scale must not exceed precision")
         return Decimal(precision, scale)
 
     def _parse_fixed(self) -> Fixed:
         opening = self._next()
         closing = {"[": "]", "(": ")"}.get(opening)
         if closing is None:
-            raise _TypeSyntaxError("write its length, as fixed[16]")
+            raise _TypeSyntaxError("add a length, such as fixed[16]")
         length = self._parse_number()
         self._expect(closing)
         if not 1 <= length <= _MAX_FIXED:
-            raise _TypeSyntaxError(f"length is between 1 and {_MAX_FIXED:,}")
+            raise _TypeSyntaxError(f"length must be between 1 and {_MAX_FIXED:,}")
         return Fixed(length)
 
     def _parse_primitive(self, name: str) -> Primitive:
         name = self._join_phrase(name)
         if name in _NANOSECONDS:
-            raise _TypeSyntaxError("timestamps are kept in microseconds (Iceberg v2)")
+            raise _TypeSyntaxError("timestamps have microseconds (Iceberg v2)")
         primitive = name if name in PRIMITIVES else SYNONYMS.get(name)
         if primitive is None:
             raise _TypeSyntaxError(did_you_mean(name, _KNOWN) or f"types are {_SPELLINGS}")
@@ -191,7 +191,7 @@ class _TypeParser:
         return Primitive(primitive)
 
     def _join_phrase(self, name: str) -> str:
-        """SQL's types of several words: double precision, timestamp with time zone."""
+        """Join SQL type names of several words: double precision, timestamp with time zone."""
         if name == "double" and self._accept("precision"):
             return "double precision"
         if name == "timestamp":
@@ -205,16 +205,16 @@ class _TypeParser:
         self._expect(")")
         if primitive == "string":
             option = f"logicalTypeOptions: {{maxLength: {value}}}"
-            raise _TypeSyntaxError(f"write string, and the length as {option}")
+            raise _TypeSyntaxError(f"use string, and set the length with {option}")
         if primitive not in {"time", "timestamp", "timestamptz"}:
             raise _TypeSyntaxError(f"{primitive} takes no parameter")
         if value != 6:
-            raise _TypeSyntaxError("times are kept in microseconds")
+            raise _TypeSyntaxError("times have microseconds; use 6 or no parameter")
 
     def _parse_number(self) -> int:
         token = self._next()
         if not token.isdigit() or len(token) > 10:
             raise _TypeSyntaxError(
-                f"expected a number where {quote(token) if token else 'the end'} stands"
+                f"expected a number instead of {quote(token) if token else 'the end'}"
             )
         return int(token)

@@ -1,4 +1,4 @@
-"""Column types as a contract names them: Iceberg's own, without importing an engine."""
+"""Column types: those of the Iceberg specification, without importing an engine."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Fixed:
 class Field:
     """A named member of a struct.
 
-    What a table cannot show (classification, where it was renamed from, the contract's line) is
-    carried along but makes no difference between two types.
+    Attributes that a table does not store (classification, former name, line in the contract) do
+    not take part in comparisons.
     """
 
     name: str

@@ -53,15 +53,15 @@ def _evolve_contract(
     there = {column.name: column for column in shape_of(state).columns}
     kept = tuple(_keep_wider_type(column, there.get(column.name)) for column in contract.columns)
     contract = replace(contract, columns=kept)
-    gone = [name for name in there if contract.column(name) is None]
+    missing = [name for name in there if contract.column(name) is None]
     if not rebuild:
-        problems = [f"{n}: is in the table, and dbt no longer creates it" for n in gone]
+        problems = [f"{n}: is in the table, and dbt no longer creates it" for n in missing]
         problems += [
             f"{n}: {there[n].type} → {new}"
             for n, new in find_incompatible_types(contract, state).items()
         ]
         _raise_problems(node, problems)
-    return replace(contract, dropped=tuple(gone))
+    return replace(contract, dropped=tuple(missing))
 
 
 def find_incompatible_types(contract: Contract, state: TableState) -> dict[str, Type]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _FILE = "filename"
 """DuckDB's own column of a scan; a table column of that name hides it."""
 
-_PIECE = 1_000_000
+_BATCH_ROWS = 1_000_000
 """Rows per written file, and per batch in memory."""
 
 
@@ -110,5 +110,5 @@ class RowBatches:
     def __iter__(self) -> Iterator[pa.Table]:
         import pyarrow as pa
 
-        for batch in self.connection.execute(f"FROM {self.relation}").to_arrow_reader(_PIECE):
+        for batch in self.connection.execute(f"FROM {self.relation}").to_arrow_reader(_BATCH_ROWS):
             yield pa.Table.from_batches([batch])

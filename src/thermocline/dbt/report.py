@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thermocline.check.gate import Report as CheckReport
+    from thermocline.check.gate import CheckReport
     from thermocline.lake import PublishResult
 
 

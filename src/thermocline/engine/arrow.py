@@ -1,8 +1,8 @@
 """One Arrow form for every engine's rows.
 
-Spark, DuckDB and PyIceberg give the same Iceberg column different Arrow types: strings in three
-widths, lists whose elements have three names, a uuid as text, as bytes or as an extension. Rows
-pass through here at the boundary, so that nothing above has to know which engine made them.
+Spark, DuckDB and PyIceberg return different Arrow types for the same Iceberg column: strings in
+three widths, lists whose elements have three names, a uuid as text, bytes or extension. Rows are
+normalized here at the boundary, so that no caller depends on the engine.
 
 The canonical form: string, binary, list, decimal128, timestamp[us] and timestamp[us, UTC],
 time64[us], uuid as text, list elements called `element`, map entries `key` and `value`, every
@@ -26,7 +26,7 @@ import pyarrow.types as pt
 
 
 def normalize(table: pa.Table) -> pa.Table:
-    """Give the same rows in the canonical Arrow form; columns that have it are not copied."""
+    """Return the same rows in canonical Arrow form; columns that already have it are not copied."""
     fields = [pa.field(field.name, canonical_type(field.type)) for field in table.schema]
     columns = [
         column
@@ -40,7 +40,7 @@ def normalize(table: pa.Table) -> pa.Table:
 
 
 def canonical_type(kind: pa.DataType) -> pa.DataType:
-    """The canonical type that stands for an Arrow type."""
+    """Return the canonical type of an Arrow type."""
     if isinstance(kind, pa.BaseExtensionType):
         return _canonical_extension(kind)
     if pt.is_dictionary(kind) or pt.is_run_end_encoded(kind):
@@ -55,17 +55,17 @@ def canonical_type(kind: pa.DataType) -> pa.DataType:
 
 
 def list_type(element: pa.DataType) -> pa.ListType:
-    """The canonical list of an element type."""
+    """Return the canonical list type of an element type."""
     return pa.list_(pa.field("element", element))
 
 
 def map_type(key: pa.DataType, value: pa.DataType) -> pa.MapType:
-    """The canonical map of a key and a value type."""
+    """Return the canonical map type of a key and a value type."""
     return pa.map_(pa.field("key", key, nullable=False), pa.field("value", value))
 
 
 def normalize_array(array: pa.Array) -> pa.Array:
-    """Give one array in the canonical form of its type."""
+    """Return one array in the canonical form of its type."""
     target = canonical_type(array.type)
     if array.type.equals(target, check_metadata=True):
         return array
@@ -91,16 +91,16 @@ def normalize_array(array: pa.Array) -> pa.Array:
 
 
 def build_struct_array(children: list[pa.Array], kind: pa.StructType, like: pa.Array) -> pa.Array:
-    """A struct of new children, null where `like` is null."""
+    """Return a struct of new children, null where `like` is null."""
     if not children:
         return pa.array([None if null else {} for null in like.is_null().to_pylist()], kind)
     return pa.StructArray.from_arrays(children, fields=list(kind.fields), mask=like.is_null())
 
 
 def build_list_array(elements: pa.Array, like: pa.Array) -> pa.Array:
-    """A list of new elements with the lengths and nulls of `like`.
+    """Return a list of new elements with the lengths and nulls of `like`.
 
-    `elements` are those of the lists that are not null, one after the other, as `flatten` gives.
+    `elements` are those of all non-null lists, concatenated, as `flatten` returns them.
     """
     return pa.ListArray.from_arrays(
         _build_offsets(like), elements, type=list_type(elements.type), mask=like.is_null()
@@ -108,7 +108,7 @@ def build_list_array(elements: pa.Array, like: pa.Array) -> pa.Array:
 
 
 def build_map_array(keys: pa.Array, values: pa.Array, like: pa.Array) -> pa.Array:
-    """A map of new entries with the lengths and nulls of `like`; entries as `map_entries` gives."""
+    """Return a map of new entries with the lengths and nulls of `like`; see `flatten_map`."""
     return pa.MapArray.from_arrays(
         _build_offsets(like),
         keys,
@@ -119,14 +119,14 @@ def build_map_array(keys: pa.Array, values: pa.Array, like: pa.Array) -> pa.Arra
 
 
 def flatten_map(array: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Keys and values of all maps that are not null, one after the other."""
+    """Return the keys and values of all non-null maps, concatenated."""
     # Arrow flattens lists but not maps; a map is a list of entries, and the cast copies nothing.
     keys, values = array.cast(pa.list_(array.type.field(0))).flatten().flatten()
     return keys, values
 
 
 def count_elements(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """How many elements each list or map has; 0 where it is null."""
+    """Return the number of elements of each list or map; 0 for null."""
     if pt.is_map(array.type):
         array = array.cast(pa.list_(array.type.field(0)))
     counts = pc.list_value_length(array).fill_null(0).cast(pa.int64())
@@ -134,7 +134,7 @@ def count_elements(array: pa.Array) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 
 def to_json_rows(table: pa.Table, limit: int | None = None) -> Iterator[dict[str, Any]]:
-    """The rows as JSON values that lose nothing.
+    """Yield the rows as JSON values without loss.
 
     Decimals, dates, times and uuids become text, bytes base64 text, a NaN or an infinity its name,
     and a map an object when its keys are text, otherwise a list of pairs.
@@ -191,7 +191,7 @@ def _canonical_leaf(kind: pa.DataType) -> pa.DataType:
     if pt.is_large_binary(kind) or pt.is_binary_view(kind) or pt.is_fixed_size_binary(kind):
         return pa.binary()
     if pt.is_timestamp(kind):
-        # Nanoseconds stay: cutting them would change the value.
+        # Nanoseconds stay: truncation would change the value.
         return pa.timestamp("ns" if kind.unit == "ns" else "us", "UTC" if kind.tz else None)
     if pt.is_time(kind):
         return kind if kind.unit == "ns" else pa.time64("us")
@@ -205,7 +205,7 @@ def _build_offsets(like: pa.Array) -> pa.Array:
 
 
 def _format_uuids(storage: pa.Array) -> pa.Array:
-    """16 bytes as 8-4-4-4-12 lower-case hexadecimal digits."""
+    """Format 16 bytes as 8-4-4-4-12 lower-case hexadecimal digits."""
     return pa.array(
         [None if value is None else str(UUID(bytes=value)) for value in storage.to_pylist()],
         pa.string(),

@@ -1,4 +1,4 @@
-"""DuckDB in this process: a connection that sees the lake's files and nothing else."""
+"""DuckDB in this process: connections that can read only the files of the lake."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _SPILL_FOLDERS: dict[Path, ScratchFolder] = {}
-"""This process's folder for what does not fit in memory, of each project."""
+"""This process's spill folder of each project."""
 
 
 class DuckEngine:
@@ -42,37 +42,37 @@ class DuckEngine:
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The connection, opened when first asked for."""
+        """Return the connection, which is opened on first use."""
         if self._connection is None:
             self._connection = self.connect()
         return self._connection
 
     def connect(self) -> duckdb.DuckDBPyConnection:
-        """Open a connection of its own that can read the warehouse, and no other files."""
+        """Open a separate connection that can read only the warehouse."""
         import duckdb
 
         settings = self._settings
         connection = duckdb.connect(config=build_options(settings))
         prepare_connection(connection, settings)
-        # DuckDB compares spellings, and a link to the warehouse is one more of them.
+        # DuckDB compares paths as text, and a link to the warehouse is another path.
         roots = dict.fromkeys(f"{root.rstrip('/')}/" for root in self._roots())
         connection.execute(f"SET allowed_directories = [{', '.join(map(quote_literal, roots))}]")
         connection.execute("SET enable_external_access = false")
         return connection
 
     def view(self, name: str, metadata_location: str, snapshot: int) -> None:
-        """Make a view of a table at one snapshot."""
+        """Create a view of a table at one snapshot."""
         rows = build_snapshot_query(self.connection, metadata_location, snapshot)
         self.connection.execute(f"CREATE OR REPLACE TEMP VIEW {quote_identifier(name)} AS {rows}")
 
     def read(self, metadata_location: str, snapshot: int) -> duckdb.DuckDBPyRelation:
-        """A table at one snapshot, as a relation that is read when it is used."""
+        """Return a table at one snapshot as a lazy relation."""
         return self.connection.sql(
             build_snapshot_query(self.connection, metadata_location, snapshot)
         )
 
     def query(self, text: str) -> pa.Table:
-        """Run a query and give its rows in the canonical Arrow form."""
+        """Run a query and return its rows in canonical Arrow form."""
         from thermocline.engine.arrow import normalize
 
         return normalize(self.connection.execute(text).to_arrow_table())
@@ -85,7 +85,7 @@ class DuckEngine:
 
 
 def build_options(settings: Settings) -> dict[str, str | bool | int | float | list[str]]:
-    """What a database is opened with: how much memory it may take, and where it spills."""
+    """Return the options of a database: memory limit, threads and spill folder."""
     limits: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": settings.duckdb.memory_limit,
         "temp_directory": str(_spill_folder(settings.project)),
@@ -96,7 +96,7 @@ def build_options(settings: Settings) -> dict[str, str | bool | int | float | li
 
 
 def prepare_connection(connection: duckdb.DuckDBPyConnection, settings: Settings) -> None:
-    """Let a connection read the lake's tables, in UTC."""
+    """Prepare a connection to read the lake's tables, in UTC."""
     names = ("avro", "iceberg", "httpfs") if uses_s3(settings) else ("avro", "iceberg")
     for name in names:
         connection.execute(f"LOAD {quote_literal(str(find_extension(name)))}")
@@ -106,8 +106,9 @@ def prepare_connection(connection: duckdb.DuckDBPyConnection, settings: Settings
 
 
 def build_scan(metadata_location: str, snapshot: int) -> str:
-    """The table function that reads an Iceberg table at one snapshot."""
-    return f"iceberg_scan({quote_literal(_strip_scheme(metadata_location))}, snapshot_from_id = {int(snapshot)})"
+    """Return the table function that reads an Iceberg table at one snapshot."""
+    location = quote_literal(_strip_scheme(metadata_location))
+    return f"iceberg_scan({location}, snapshot_from_id = {int(snapshot)})"
 
 
 def _strip_scheme(location: str) -> str:
@@ -117,14 +118,15 @@ def _strip_scheme(location: str) -> str:
 def _refuse_missing_manifests(
     connection: duckdb.DuckDBPyConnection, metadata_location: str, snapshot: int
 ) -> None:
-    """Raise FileNotFoundError where a manifest is not there: DuckDB 1.5 would end the process.
+    """Raise FileNotFoundError for a missing manifest: DuckDB 1.5 would crash the process.
 
-    Those on S3 are not looked for, which would cost a request for each.
+    Manifests on S3 are not checked, because each would cost a request.
     """
-    if "://" in _strip_scheme(metadata_location):
+    location = _strip_scheme(metadata_location)
+    if "://" in location:
         return
     lists = connection.execute(
-        f"SELECT manifest_list FROM iceberg_snapshots({quote_literal(_strip_scheme(metadata_location))})"
+        f"SELECT manifest_list FROM iceberg_snapshots({quote_literal(location)})"
         f" WHERE snapshot_id = {int(snapshot)}"
     ).fetchall()
     for (each,) in lists:
@@ -144,14 +146,14 @@ def build_snapshot_query(
     also: str = "",
     fractions: bool = True,
 ) -> str:
-    """The query that reads an Iceberg table at one snapshot, with every NaN in it.
+    """Return the query that reads an Iceberg table at one snapshot, including every NaN.
 
-    `also` are further columns of the scan, such as the file of each row. Of a table that is known
-    to have no `fractions` DuckDB is not asked for the types, for which it reads all manifests.
+    `also` adds columns of the scan, such as the file of each row. If a table is known to have no
+    `fractions` (floats), DuckDB is not asked for the types, which would read all manifests.
 
-    Files say their least and greatest value, and by these DuckDB leaves out what a search cannot
-    find, and answers min and max. NaN is above all numbers, yet in none of these values. So
-    fractions go through an expression that may give NaN as far as the planner can see.
+    DuckDB uses the minimum and maximum of each file to skip files and to answer min and max. NaN is
+    greater than all numbers, but not part of these statistics. So floats are wrapped in an
+    expression that may return NaN as far as the planner can tell.
     """
     _refuse_missing_manifests(connection, metadata_location, snapshot)
     source = build_scan(metadata_location, snapshot)

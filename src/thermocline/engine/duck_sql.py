@@ -1,7 +1,7 @@
-"""SQL that DuckDB 1.5 answers rightly: what it is known to get wrong is said in other words.
+"""Work around known bugs of DuckDB 1.5 by rewriting SQL.
 
-Text that a person wrote (a question, a model, a contract's rule) goes through `mended` on its way
-to DuckDB, so that everybody who asks DuckDB gets what Spark and Trino would say.
+Every SQL text of a user (query, model, rule of a contract) passes through `work_around_bugs`
+before DuckDB runs it, so that DuckDB returns the same result as Spark and Trino.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from thermocline.engine.time_expressions import UNITS, evaluate_moment, truncate
 
 _SUB_DAY_UNITS = {"HOUR", "MINUTE", "SECOND", "MILLISECOND", "MICROSECOND"}
 _ARBITRARY_NOW = datetime(1970, 1, 2, 3, 4, 5, 678_901)
-"""What the clock shows where nothing may follow from it: no unit of time begins then."""
+"""Placeholder for the current time where it must not matter: no unit of time starts then."""
 SIGN_SENSITIVE: dict[type[exp.Expr], tuple[str, ...]] = {
     exp.Div: ("expression",),
     exp.Pow: ("this",),
     exp.Atan2: ("this", "expression"),
 }
-"""What gives another number for -0.0 than for 0.0, and by which of its arguments."""
+"""Expressions whose result differs between -0.0 and 0.0, and the arguments concerned."""
 _INFINITE_TIMES = frozenset({"infinity", "+infinity", "-infinity"})
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In,
              exp.NullSafeEQ, exp.NullSafeNEQ)  # fmt: skip
@@ -33,7 +33,7 @@ _AFFECTED: tuple[type[exp.Expr], ...] = (
 
 
 def work_around_bugs(tree: exp.Expr) -> None:
-    """Say a tree of DuckDB's dialect so that it is answered rightly. Results keep their names."""
+    """Rewrite a DuckDB tree so that its result is correct. Result columns keep their names."""
     _protect_infinite_times(tree)
     if tree.find(*_AFFECTED) is None:
         return
@@ -49,7 +49,7 @@ def work_around_bugs(tree: exp.Expr) -> None:
 
 
 def list_results(tree: exp.Expr) -> list[exp.Expr]:
-    """The expressions whose names an answer's columns have."""
+    """Return the expressions of the result columns."""
     first = tree
     while isinstance(first, exp.SetOperation | exp.Subquery):
         first = first.this
@@ -57,20 +57,20 @@ def list_results(tree: exp.Expr) -> list[exp.Expr]:
 
 
 def has_name(node: exp.Expr) -> bool:
-    """Whether a result has its name from the query or from a table."""
+    """Return whether a result is named by the query or by a table."""
     if isinstance(node, exp.Alias | exp.Aliases | exp.Star) or node.is_star:
         return True
     return isinstance(node, exp.Column | exp.Dot) and not isinstance(node, exp.Func)
 
 
 def name_result(node: exp.Expr, name: str) -> None:
-    """Write a name on a result that has none."""
+    """Name an unnamed result."""
     node.replace(exp.Alias(this=node.copy(), alias=exp.to_identifier(name, quoted=True)))
 
 
 def derive_result_name(node: exp.Expr) -> str:
-    """DuckDB's own name of a result in the common cases, and the expression's text in others."""
-    held = exp.Paren(this=node.copy())  # so that what is named has a parent, too
+    """Return DuckDB's name of a result in common cases, and the expression's text in others."""
+    held = exp.Paren(this=node.copy())  # so that the expression has a parent
     for each in list(held.find_all(exp.Binary, exp.Count)):
         if isinstance(each, exp.Count):
             if isinstance(each.this, exp.Star):
@@ -82,26 +82,26 @@ def derive_result_name(node: exp.Expr) -> str:
     return str(shown.sql("duckdb", comments=False, normalize_functions="lower"))[:200]
 
 
-# What is mended -----------------------------------------------------------------------------------
+# Workarounds --------------------------------------------------------------------------------------
 
 
 def rewrite_count_if(tree: exp.Expr) -> None:
-    """Say COUNT_IF as a COUNT: of no rows DuckDB gives now 0, now null, others always 0."""
+    """Rewrite COUNT_IF as COUNT: for no rows DuckDB returns 0 or null, other engines 0."""
     for node in list(tree.find_all(exp.CountIf)):
         if isinstance(node.this, exp.Distinct):
-            continue  # DuckDB's own alone
+            continue  # only DuckDB supports it
         one = exp.Case(ifs=[exp.If(this=node.this, true=exp.Literal.number(1))])
         node.replace(exp.Count(this=one, big_int=True))
 
 
 def _protect_truncated_times(tree: exp.Expr) -> None:
-    """Keep DuckDB from comparing something else than a truncated time.
+    """Keep DuckDB from rewriting comparisons of truncated times incorrectly.
 
-    Of a date that is truncated to less than a day it compares the date itself, with the wrong day;
-    so a time is truncated. And that it equals a constant which no truncated time can be is false
-    to it, and not null, where there is no time; so not quite a truncated time is compared.
+    For a date truncated to less than a day, DuckDB compares the date itself, with the wrong day; so
+    a timestamp is truncated instead. And if no truncated time can equal the constant, DuckDB
+    returns false even for a null time; so an expression around the truncation is compared.
     """
-    # The inner ones first: an outer one may be put back as a copy.
+    # Inner nodes first: an outer one may be replaced by a copy.
     for node in reversed(list(tree.find_all(exp.DateTrunc, exp.TimestampTrunc))):
         if node.text("unit").upper() in _SUB_DAY_UNITS and _may_be_a_date(node.this):
             node.set("this", _add_zero_interval(node.this))
@@ -112,15 +112,15 @@ def _protect_truncated_times(tree: exp.Expr) -> None:
         if isinstance(compared, exp.EQ | exp.NEQ):
             other = compared.right if above is compared.left else compared.left
             if _is_unit_start(other, node.text("unit")):
-                continue  # DuckDB is right, and finds the files by it
+                continue  # DuckDB is correct here, and prunes files by it
         if isinstance(compared, exp.EQ | exp.NEQ | exp.In | exp.NullSafeEQ | exp.NullSafeNEQ):
             node.replace(exp.paren(_add_zero_interval(node.copy()), copy=False))
 
 
 def _protect_infinite_times(tree: exp.Expr) -> None:
-    """Keep DuckDB from looking for files by an infinite time, which it fails to.
+    """Keep DuckDB from pruning files by an infinite time, which fails.
 
-    It does not take a column to which nothing is added for what files say they hold.
+    DuckDB does not prune files by a column with a zero interval added.
     """
     for node in list(tree.find_all(exp.Cast)):
         text = node.this.name.strip().lower() if isinstance(node.this, exp.Literal) else ""
@@ -141,21 +141,21 @@ def _may_be_a_date(node: exp.Expr) -> bool:
 
 
 def _is_unit_start(node: exp.Expr, unit: str) -> bool:
-    """Whether an expression is known to be the beginning of a unit of time."""
+    """Return whether an expression is known to be the start of a unit of time."""
     at = evaluate_moment(node, _ARBITRARY_NOW)
     return at is not None and unit.lower() in UNITS and truncate_time(at, unit.lower()) == at
 
 
 def _add_zero_interval(node: exp.Expr) -> exp.Expr:
-    """A time to which nothing is added: the same, but no longer the expression that it was."""
+    """Add a zero interval: the same value, but a different expression for the planner."""
     nothing = exp.Interval(this=exp.Literal.string("0"), unit=exp.var("SECOND"))
     return exp.Add(this=exp.paren(node), expression=nothing)
 
 
 def _remove_zero_signs(tree: exp.Expr) -> None:
-    """Give nobody the sign of a zero to see, which DuckDB loses where it sorts, groups or stores.
+    """Hide the sign of zeros, which DuckDB loses when it sorts, groups or stores.
 
-    The sum with 0 is never -0.0, and any other number stays as it is, with its type.
+    A sum with 0 is never -0.0, and any other number stays unchanged, with its type.
     """
     for node in reversed(list(tree.find_all(*SIGN_SENSITIVE))):
         for key in SIGN_SENSITIVE[type(node)]:

@@ -1,4 +1,4 @@
-"""A contract's types in DuckDB's words, and back."""
+"""Convert contract types to DuckDB types, and back."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PRIMITIVES = {
     "timestamp": "TIMESTAMP",
     "timestamptz": "TIMESTAMP WITH TIME ZONE",
     "string": "VARCHAR",
-    # As in Spark: whoever compares or joins uuids has one text to compare.
+    # As in Spark, so that uuids are compared and joined as text in both engines.
     "uuid": "VARCHAR",
     "binary": "BLOB",
 }
-# Each holds every value of DuckDB's type, so that nothing is cut.
+# Each type can hold every value of the DuckDB type.
 _TYPES: dict[str, Type] = {
     **{word.lower(): Primitive(name) for name, word in _PRIMITIVES.items() if name != "uuid"},
     "uuid": Primitive("uuid"),
@@ -32,7 +32,7 @@ _TYPES: dict[str, Type] = {
     "usmallint": Primitive("int"),
     "uinteger": Primitive("long"),
     "ubigint": Decimal(20, 0),
-    # What sum() of whole numbers gives. Iceberg's widest has a digit less.
+    # The type of sum() of integers. Iceberg's widest decimal has one digit less.
     "hugeint": Decimal(38, 0),
     "uhugeint": Decimal(38, 0),
     "enum": Primitive("string"),
@@ -43,14 +43,15 @@ _NESTED = {"decimal", "list", "array", "map", "struct"}
 
 
 def to_ddl(type_: Type) -> str:
-    """The type as DuckDB's SQL names it, so that a column can be cast to it."""
+    """Return the type in DuckDB's SQL, for a cast."""
     match type_:
         case Decimal(precision, scale):
             return f"DECIMAL({precision},{scale})"
         case Fixed():
             return "BLOB"
         case Struct(fields):
-            return f"STRUCT({', '.join(f'{quote_identifier(f.name)} {to_ddl(f.type)}' for f in fields)})"
+            columns = (f"{quote_identifier(f.name)} {to_ddl(f.type)}" for f in fields)
+            return f"STRUCT({', '.join(columns)})"
         case List(element):
             return f"{to_ddl(element)}[]"
         case Map(key, value):
@@ -59,12 +60,12 @@ def to_ddl(type_: Type) -> str:
 
 
 def quote_identifier(name: str) -> str:
-    """A name that DuckDB's SQL reads as one identifier, whatever letters it has."""
+    """Quote a name as one identifier of DuckDB's SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def from_duckdb_type(found: Any) -> Type:
-    """The type that keeps the values of one of DuckDB's (a DuckDBPyType)."""
+    """Return the contract type that can hold the values of a DuckDB type (a DuckDBPyType)."""
     name = found.id
     if name in _TYPES:
         return _TYPES[name]
@@ -80,4 +81,6 @@ def from_duckdb_type(found: Any) -> Type:
             return Struct(
                 tuple(Field(member, from_duckdb_type(kind)) for member, kind in members.items())
             )
-    raise BadInput(f"Iceberg has no type for DuckDB's {found}.", "Cast it to another, or to text.")
+    raise BadInput(
+        f"Iceberg has no type for DuckDB's {found}.", "Cast it to another type, such as VARCHAR."
+    )

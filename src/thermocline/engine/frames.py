@@ -1,4 +1,4 @@
-"""Rows that can be had in the library that is at hand."""
+"""Convert rows to Arrow, pandas or polars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ArrowConvertible(ABC):
-    """What has rows in Arrow, and so has them in pandas and polars."""
+    """Base class of rows in Arrow that convert to pandas and polars."""
 
     @abstractmethod
     def to_arrow(self) -> pa.Table:

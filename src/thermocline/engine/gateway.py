@@ -1,6 +1,6 @@
-"""The JVM that PySpark talks to: started by us, so that it never outlives this process.
+"""Start the JVM of PySpark, so that it never outlives this process.
 
-PySpark's own launch forgets the process when it is interrupted, and leaves it our terminal.
+PySpark's own launcher loses the JVM when it is interrupted, and leaves it attached to the terminal.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _PORT_VARIABLE, _SECRET_VARIABLE = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECR
 
 @contextmanager
 def launch_jvm(conf: Mapping[str, str], log: Path) -> Iterator[None]:
-    """Start a JVM with this configuration; in this block PySpark takes it for its own.
+    """Start a JVM with this configuration; inside the block PySpark connects to it.
 
-    All that it prints goes to `log`. It ends when this process does, however that ends, because
-    its standard input is then closed.
+    Its output goes to `log`. The JVM ends when this process ends for any reason, because its
+    standard input is then closed.
     """
     from pyspark import SparkContext
 
@@ -64,7 +64,12 @@ def launch_jvm(conf: Mapping[str, str], log: Path) -> Iterator[None]:
 
 
 _processes: list[subprocess.Popen[bytes]] = []
-"""Kept, because the JVM ends when the pipe to it is closed."""
+"""References to the JVMs: a JVM ends when the pipe to it is closed."""
+
+
+def started_processes() -> list[subprocess.Popen[bytes]]:
+    """Return the JVMs that this process has started."""
+    return list(_processes)
 
 
 def _build_command(conf: Mapping[str, str]) -> list[str]:
@@ -72,14 +77,14 @@ def _build_command(conf: Mapping[str, str]) -> list[str]:
 
     home: str = find_spark_home._find_spark_home()  # type: ignore[no-untyped-call]
     settings = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-    asked = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
-    return [str(Path(home) / "bin" / "spark-submit"), *settings, *asked]
+    arguments = shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    return [str(Path(home) / "bin" / "spark-submit"), *settings, *arguments]
 
 
 def _wait_for_connection(
     process: subprocess.Popen[bytes], folder: Path, log: Path
 ) -> tuple[str, str]:
-    """The port and the secret that the JVM writes to a file once it listens."""
+    """Return the port and the secret that the JVM writes to a file once it listens."""
     place = folder / "connection"
     while not place.is_file():
         if (code := process.poll()) is not None:

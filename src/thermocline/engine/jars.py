@@ -1,8 +1,8 @@
-"""The Java libraries that Spark needs beside its own, fetched once and kept.
+"""Fetch and cache the additional Java libraries that Spark needs.
 
-Spark's package resolution is Apache Ivy, and the PySpark wheel carries it; so do we use it, but
-once, ahead of the session: a session that is given local files starts seconds sooner than one
-that resolves packages, and works offline.
+Spark resolves packages with Apache Ivy, which the PySpark wheel includes. Ivy runs here once,
+before the session: a session with local files starts seconds faster than one that resolves
+packages, and works offline.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from thermocline import interrupt
 from thermocline.engine import java
 from thermocline.errors import BadInput, EngineUnavailable
 
-# The pins. All are taken without what they depend on: each is complete, or complete together with
-# Spark's own jars, and a second Hadoop or Scala on the class path breaks Spark in odd places.
+# Pinned versions, fetched without their dependencies: each is complete, or complete together with
+# Spark's own jars, and a second Hadoop or Scala on the class path breaks Spark.
 ICEBERG = "1.12.0"  # the newest; Iceberg has no runtime for Spark 4.2 or later
 AWS_SDK = "2.54.17"  # the one inside that Iceberg's AWS bundle; parts of two don't mix
 BASE = (
@@ -67,9 +67,9 @@ SHA256 = {
     KAFKA[3]: "5273c8bc8c0dca2211175c0d27efbd7228efae99689aac001a8e1ef8e872e9ef",
 }
 
-# Half a gigabyte over a slow line; a fetch that hangs longer is given up.
+# Half a gigabyte over a slow line; a longer fetch is aborted.
 FETCH_TIMEOUT_SECONDS = 1800
-_FETCH_PREFIX = ".fetch-"  # how the folder of a fetch under way begins
+_FETCH_PREFIX = ".fetch-"  # prefix of the folder of a fetch in progress
 
 Announce = Callable[[str], None]
 
@@ -85,10 +85,10 @@ class Package:
 
     @classmethod
     def parse(cls, coordinate: str) -> Package:
-        # The parts become file names and an XML document, so nothing but the usual is let through.
+        # The parts become file names and XML, so only ordinary characters are allowed.
         if not re.fullmatch(r"\w[\w.-]*(:\w[\w.-]*){2,3}", coordinate, flags=re.ASCII):
             raise BadInput(
-                f"{coordinate!r} is not the coordinate of a jar.",
+                f"{coordinate!r} is not a Maven coordinate.",
                 "Write group:artifact:version, such as org.postgresql:postgresql:42.7.8.",
             )
         return cls(*coordinate.split(":"))
@@ -102,7 +102,7 @@ class Package:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where jars are kept: THERMOCLINE_CACHE, else the user's cache folder."""
+    """Return the folder of cached jars: in THERMOCLINE_CACHE, or in the user's cache folder."""
     if environ.get("THERMOCLINE_CACHE"):
         root = Path(environ["THERMOCLINE_CACHE"])
     elif environ.get("XDG_CACHE_HOME"):
@@ -113,9 +113,9 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_missing(packages: Sequence[str], environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Those of `packages` that `resolve` would have to fetch."""
-    kept = cache_folder(environ)
-    return [each for each in packages if not _jar_path(kept, Package.parse(each)).is_file()]
+    """Return those of `packages` that `resolve` would have to fetch."""
+    folder = cache_folder(environ)
+    return [each for each in packages if not _jar_path(folder, Package.parse(each)).is_file()]
 
 
 def resolve(
@@ -124,86 +124,86 @@ def resolve(
     environ: Mapping[str, str] = os.environ,
     hashes: Mapping[str, str] = SHA256,
 ) -> list[Path]:
-    """The jars of `packages` as local files, in their order.
+    """Return the jars of `packages` as local files, in the same order.
 
-    Fetches those that are not kept yet, and only then starts a JVM; `announce` is told of each one
-    in words for a person. A file appears under its name only when it is whole and, where `hashes`
-    knows it, has the right content. Any number of processes may ask at once: one fetches, the
-    others wait. Raises EngineUnavailable when a jar cannot be had.
+    Fetches jars that are not cached, and only then starts a JVM; `announce` receives a progress
+    message for each. A file appears under its name only when it is complete and matches its hash in
+    `hashes`, if it has one. Processes may call this concurrently: one fetches, the others wait.
+    Raises EngineUnavailable if a jar cannot be fetched.
     """
-    kept = cache_folder(environ)
+    folder = cache_folder(environ)
     if find_missing(packages, environ):
         try:
-            kept.mkdir(parents=True, exist_ok=True)
-            with _lock(kept / ".lock"):
-                wanted = [Package.parse(each) for each in find_missing(packages, environ)]
-                if wanted:
-                    _fetch(wanted, kept, announce or (lambda _: None), environ, hashes)
+            folder.mkdir(parents=True, exist_ok=True)
+            with _lock(folder / ".lock"):
+                missing = [Package.parse(each) for each in find_missing(packages, environ)]
+                if missing:
+                    _fetch(missing, folder, announce or (lambda _: None), environ, hashes)
         except OSError as error:
             raise EngineUnavailable(
-                f"Jars cannot be kept in {kept}: {error.strerror or error}.",
-                "Free or allow that folder, or set THERMOCLINE_CACHE to another.",
+                f"Jars cannot be stored in {folder}: {error.strerror or error}.",
+                "Make the folder writable, or set THERMOCLINE_CACHE to another folder.",
             ) from error
-    return [_jar_path(kept, Package.parse(each)) for each in packages]
+    return [_jar_path(folder, Package.parse(each)) for each in packages]
 
 
-def _jar_path(kept: Path, package: Package) -> Path:
-    return kept / package.group / package.filename
+def _jar_path(folder: Path, package: Package) -> Path:
+    return folder / package.group / package.filename
 
 
 @contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Holds `path` against other processes; the system lets go of it when a holder dies."""
+    """Lock `path` against other processes; the system releases it if its holder dies."""
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
 
 def _fetch(
-    wanted: Sequence[Package],
-    kept: Path,
+    missing: Sequence[Package],
+    folder: Path,
     announce: Announce,
     environ: Mapping[str, str],
     hashes: Mapping[str, str],
 ) -> None:
-    _remove_leftovers(kept)
-    # On the same file system as the final place, so that a rename is atomic. Ivy gets a cache of
-    # its own in there: one that another program broke or half filled can then not mislead us.
-    with tempfile.TemporaryDirectory(prefix=_FETCH_PREFIX, dir=kept) as attempt:
-        # Taken from there, not by Ivy's retrieval, which gives nothing when one of many fails.
+    _remove_leftovers(folder)
+    # On the same file system as the final folder, so that a rename is atomic. Ivy gets a new cache
+    # in it, because a shared cache may be broken or incomplete.
+    with tempfile.TemporaryDirectory(prefix=_FETCH_PREFIX, dir=folder) as attempt:
+        # Files are taken from the cache: Ivy's retrieval returns nothing if one of many fails.
         cache = Path(attempt) / "cache"
-        log = _run_ivy(wanted, Path(attempt), cache, announce, environ)
+        log = _run_ivy(missing, Path(attempt), cache, announce, environ)
         failed = []
-        for package in wanted:
+        for package in missing:
             fetched = cache / package.group / package.artifact / "jars" / package.filename
             if not fetched.is_file() or not zipfile.is_zipfile(fetched):
                 failed.append(package)
                 continue
             _verify(fetched, package, hashes)
             _sync_to_disk(fetched)
-            final = _jar_path(kept, package)
+            final = _jar_path(folder, package)
             final.parent.mkdir(exist_ok=True)
             fetched.replace(final)
     if failed:
-        kept_log = kept / "last-failure.log"
-        kept_log.write_text(log, encoding="utf-8")
+        failure_log = folder / "last-failure.log"
+        failure_log.write_text(log, encoding="utf-8")
         raise EngineUnavailable(
             f"Jars that Spark needs could not be fetched: {', '.join(map(str, failed))}.",
-            "Connect to the network once, or let THERMOCLINE_IVY_SETTINGS name your repository's "
-            f"Ivy settings; {kept_log} says more.",
+            "Connect to the network, or set THERMOCLINE_IVY_SETTINGS to the Ivy settings of your "
+            f"repository; for details see {failure_log}.",
             packages=[str(package) for package in failed],
-            log=str(kept_log),
+            log=str(failure_log),
         )
 
 
-def _remove_leftovers(kept: Path) -> None:
-    """Removes what a killed process left; the lock is held, so nobody is at work in there."""
-    for leftover in kept.glob(f"{_FETCH_PREFIX}*"):
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the folders of killed processes; the lock is held, so no other process is active."""
+    for leftover in folder.glob(f"{_FETCH_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _sync_to_disk(jar: Path) -> None:
-    """Has the content on disk before the name is, so that a power cut leaves no empty jar."""
+    """Sync the content to disk before the rename, so that a power failure leaves no empty jar."""
     with jar.open("rb") as handle:
         os.fsync(handle.fileno())
 
@@ -216,31 +216,31 @@ def _verify(jar: Path, package: Package, hashes: Mapping[str, str]) -> None:
         actual = hashlib.file_digest(handle, "sha256").hexdigest()
     if actual != expected:
         raise EngineUnavailable(
-            f"{package} was fetched with content that is not the pinned one.",
-            "Don't use that repository before you know why; nothing of it was kept.",
+            f"{package} was fetched, but its content does not match the pinned SHA-256.",
+            "Do not use this repository until you know why; the file was discarded.",
             expected=expected,
             actual=actual,
         )
 
 
 def _run_ivy(
-    wanted: Sequence[Package],
+    missing: Sequence[Package],
     attempt: Path,
     cache: Path,
     announce: Announce,
     environ: Mapping[str, str],
 ) -> str:
-    """Has Ivy put what it can get of `wanted` into `cache`. Returns what it said."""
+    """Run Ivy to fetch `missing` into `cache`. Returns its output."""
     description = attempt / "ivy.xml"
-    description.write_text(_build_ivy_xml(wanted), encoding="utf-8")
+    description.write_text(_build_ivy_xml(missing), encoding="utf-8")
     command = [str(java.find_java(environ).executable), "-Xmx256m", "-jar", str(_find_ivy_jar())]
     if environ.get("THERMOCLINE_IVY_SETTINGS"):
-        # For a repository of one's own, as Spark's spark.jars.ivySettings.
+        # For a private repository, like spark.jars.ivySettings.
         command += ["-settings", environ["THERMOCLINE_IVY_SETTINGS"]]
     command += ["-ivy", str(description), "-confs", "default", "-cache", str(cache)]
 
-    announce(f"fetching {len(wanted)} {'jar' if len(wanted) == 1 else 'jars'}, this once")
-    said = []
+    announce(f"fetching {len(missing)} {'jar' if len(missing) == 1 else 'jars'} (only once)")
+    output = []
     done = 0
     with interrupt.start_child(
         command,
@@ -256,20 +256,20 @@ def _run_ivy(
         watchdog.start()
         assert ivy.stdout is not None
         for line in ivy.stdout:
-            said.append(line)
+            output.append(line)
             success = re.search(r"\[SUCCESSFUL \] \S+#([^;]+);([^!\s]+)", line)
             if success:
                 done += 1
-                announce(f"fetched {success[1]} {success[2]} ({done} of {len(wanted)})")
+                announce(f"fetched {success[1]} {success[2]} ({done} of {len(missing)})")
         watchdog.cancel()
-    return "".join(said)
+    return "".join(output)
 
 
 def _build_ivy_xml(packages: Sequence[Package]) -> str:
-    """Ivy's description of exactly these jars.
+    """Return Ivy's description of exactly these jars.
 
     Packages that share group, artifact and version are artifacts of one dependency. The artifact
-    is named outright, because Ivy gives nothing for `bundle` and other packagings it doesn't know.
+    is named explicitly, because Ivy returns nothing for `bundle` and other unknown packagings.
     """
     modules: dict[tuple[str, str, str], list[Package]] = {}
     for package in packages:
@@ -281,12 +281,12 @@ def _build_ivy_xml(packages: Sequence[Package]) -> str:
         '  <configurations><conf name="default"/></configurations>',
         "  <dependencies>",
     ]
-    for (group, artifact, version), wanted in modules.items():
+    for (group, artifact, version), artifacts in modules.items():
         lines.append(
             f"    <dependency org={quoteattr(group)} name={quoteattr(artifact)} "
             f'rev={quoteattr(version)} conf="default->default" transitive="false">'
         )
-        for package in dict.fromkeys(wanted):
+        for package in dict.fromkeys(artifacts):
             which = f" m:classifier={quoteattr(package.classifier)}" if package.classifier else ""
             lines.append(
                 f'      <artifact name={quoteattr(artifact)} type="jar" ext="jar"{which}/>'
@@ -296,11 +296,11 @@ def _build_ivy_xml(packages: Sequence[Package]) -> str:
 
 
 def _find_ivy_jar() -> Path:
-    found = importlib.util.find_spec("pyspark")  # finds it without paying for the import
+    found = importlib.util.find_spec("pyspark")  # without importing it
     places = found.submodule_search_locations if found else None
     for place in places or ():
         for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
             return jar
     raise EngineUnavailable(
-        "PySpark, or the Ivy jar in it, is not installed.", "Install it again: pip install pyspark."
+        "PySpark, or its Ivy jar, is not installed.", "Reinstall it: pip install pyspark."
     )

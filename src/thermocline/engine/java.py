@@ -1,4 +1,4 @@
-"""Where the Java is that Spark runs on."""
+"""Find the Java installation that runs Spark."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from thermocline.errors import EngineUnavailable
 
 MIN_VERSION = 17
-# Spark 4.1 is tested on these. Any other from 17 up is taken only when neither is there.
+# Spark 4.1 is tested on these. Other versions from 17 are used only if neither is installed.
 SUPPORTED_VERSIONS = (17, 21)
-# Where Debian, Ubuntu, Fedora and macOS keep their Javas.
+# Installation folders of Debian, Ubuntu, Fedora and macOS.
 JAVA_FOLDERS = ("/usr/lib/jvm/*", "/Library/Java/JavaVirtualMachines/*/Contents/Home")
-# Spark asks for this module by name at start; slim runtimes without it die with a puzzling message.
+# Spark requires this module at start; minimal runtimes without it fail with an unclear message.
 REQUIRED_MODULE = "jdk.incubator.vector"
 
 
@@ -36,37 +36,37 @@ class Java:
 def find_java(
     environ: Mapping[str, str] = os.environ, folders: Sequence[str] = JAVA_FOLDERS
 ) -> Java:
-    """The Java to run Spark on: JAVA_HOME's, else the one on PATH, else one of `folders`.
+    """Return the Java to run Spark on: from JAVA_HOME, else PATH, else one of `folders`.
 
-    A release that Spark supports wins over a newer one, wherever it was found. Starts no JVM as
-    long as the installations carry their `release` file, which all usual ones do.
+    A release that Spark supports is preferred to a newer one. Starts no JVM if the installations
+    have a `release` file, as all common ones do.
     """
-    unfit: list[str] = []
+    rejected: list[str] = []
     usable: list[Java] = []
     for home in _find_homes(environ, folders):
         version, modules = _read_release(home)
         if version is None:
             continue
         if version < MIN_VERSION:
-            unfit.append(f"Java {version} in {home} is too old")
+            rejected.append(f"Java {version} in {home} is too old")
         elif modules is not None and REQUIRED_MODULE not in modules:
-            unfit.append(f"the Java in {home} lacks the module {REQUIRED_MODULE}")
+            rejected.append(f"the Java in {home} lacks the module {REQUIRED_MODULE}")
         elif version in SUPPORTED_VERSIONS:
             return Java(home, version)
         else:
             usable.append(Java(home, version))
     if usable:
         return usable[0]
-    why = f" ({'; '.join(unfit)})" if unfit else ""
+    reasons = f" ({'; '.join(rejected)})" if rejected else ""
     raise EngineUnavailable(
-        f"Java {MIN_VERSION} or newer was not found{why}.",
+        f"Java {MIN_VERSION} or newer was not found{reasons}.",
         "Install it: apt-get install openjdk-17-jre-headless (on newer systems "
         "openjdk-21-jre-headless), or set JAVA_HOME.",
     )
 
 
 def _find_homes(environ: Mapping[str, str], folders: Sequence[str]) -> Iterator[Path]:
-    """Each installation once, in the order in which a person would expect them to be tried."""
+    """Yield each installation once, in the order of preference."""
     candidates = []
     if environ.get("JAVA_HOME"):
         candidates.append(Path(environ["JAVA_HOME"]))
@@ -85,7 +85,7 @@ def _find_homes(environ: Mapping[str, str], folders: Sequence[str]) -> Iterator[
 
 
 def _read_release(home: Path) -> tuple[int | None, frozenset[str] | None]:
-    """The feature release of the Java in `home`, and its modules where it lists them."""
+    """Return the feature release of the Java in `home`, and its modules if it lists them."""
     try:
         release = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -97,7 +97,7 @@ def _read_release(home: Path) -> tuple[int | None, frozenset[str] | None]:
 
 
 def _run_version(home: Path) -> int | None:
-    """The feature release as the program itself tells it; a fraction of a second, so a last way."""
+    """Return the feature release that `java -version` reports; slow, so a fallback."""
     try:
         answer = subprocess.run(
             [home / "bin" / "java", "-version"],
@@ -113,6 +113,6 @@ def _run_version(home: Path) -> int | None:
 
 
 def _parse_feature_release(version: str) -> int | None:
-    """17 of 17.0.15, 8 of 1.8.0_392, 25 of 25-ea."""
+    """Return 17 for 17.0.15, 8 for 1.8.0_392, 25 for 25-ea."""
     numbers = re.match(r"(?:1\.)?(\d+)", version)
     return int(numbers.group(1)) if numbers else None

@@ -1,7 +1,7 @@
-"""The types of a query's expressions, as DuckDB has them.
+"""Infer the types of a query's expressions, as DuckDB defines them.
 
-The parser's own reckoning is mended where DuckDB 1.5 was seen to differ. Only what is asked of it
-is right here: the family of a type, a decimal's scale, and at least how many digits it may have.
+sqlglot's type annotation is corrected where DuckDB 1.5 was found to differ. Only these are exact:
+the family of a type, the scale of a decimal, and an upper bound of its digits.
 """
 
 from __future__ import annotations
@@ -41,28 +41,30 @@ TIMES = frozenset({"date", "timestamp", "timestamptz"})
 
 
 def family(node: exp.Expr | None) -> str:
-    """The kind of value that an expression gives; `unknown` when that is not known."""
+    """Return the type family of an expression, or `unknown`."""
     if node is None or isinstance(node, exp.Null):
         return "null"
     return _FAMILIES.get(node.type.this, "unknown") if node.type is not None else "unknown"
 
 
 def matches_type(node: exp.Expr, word: str) -> bool:
-    """Whether an expression gives a type in the words of contracts, or differs only in width."""
-    wanted = with_type(exp.Null(), _parse_column_type(word))
+    """Return whether an expression has a contract type, or differs from it only in width."""
+    expected = with_type(exp.Null(), _parse_column_type(word))
     if node.type is None or node.type.this in {T.UNKNOWN, T.NULL}:
         return False
-    if wanted.type is not None and wanted.type.this == T.DECIMAL:
+    if expected.type is not None and expected.type.this == T.DECIMAL:
         return (
             node.type.this == T.DECIMAL
-            and scale(node) == (_precision_and_scale(wanted) or (0, None))[1]
+            and scale(node) == (_precision_and_scale(expected) or (0, None))[1]
         )
-    kinds = {_FAMILIES.get(each.type.this, each.type.this) for each in (node, wanted) if each.type}
+    kinds = {
+        _FAMILIES.get(each.type.this, each.type.this) for each in (node, expected) if each.type
+    }
     return len(kinds) == 1
 
 
 def scale(node: exp.Expr) -> int | None:
-    """How many digits a decimal has after the point; 0 for an integer, None when not known."""
+    """Return the scale of a decimal; 0 for an integer, None if unknown."""
     if family(node) == "integer":
         return 0
     sizes = _precision_and_scale(node)
@@ -70,18 +72,18 @@ def scale(node: exp.Expr) -> int | None:
 
 
 def max_digits(node: exp.Expr) -> int | None:
-    """At most how many digits a whole number or a decimal has in all, None when not known."""
+    """Return an upper bound of the digits of an integer or decimal, or None if unknown."""
     return sum(_count_digits(node)) if scale(node) is not None else None
 
 
 def with_type(node: exp.Expr, kind: exp.DType | exp.DataType) -> exp.Expr:
-    """The node, with its type written on it."""
+    """Set the type of a node and return the node."""
     node.type = kind
     return node
 
 
 def build_schema(columns: Columns) -> MappingSchema:
-    """The tables' columns for the parser's own steps."""
+    """Return the tables' columns as a schema of the parser."""
     from sqlglot.schema import MappingSchema
 
     tables: dict[str, dict[str, dict[str, exp.DataType]]] = {}
@@ -93,7 +95,7 @@ def build_schema(columns: Columns) -> MappingSchema:
 
 
 def annotate(tree: exp.Query, known: MappingSchema, dialect: str = "duckdb") -> None:
-    """Write on each node of a qualified tree which type it has, in DuckDB's or Trino's meaning."""
+    """Annotate each node of a qualified tree with its type, by DuckDB's or Trino's rules."""
     from sqlglot.dialects.duckdb import DuckDB
     from sqlglot.optimizer.annotate_types import annotate_types
 
@@ -108,7 +110,7 @@ def annotate(tree: exp.Query, known: MappingSchema, dialect: str = "duckdb") -> 
 
 
 def build_empty_select(columns: Mapping[str, str]) -> exp.Select:
-    """A query that gives a table's columns, and no row; it reads nothing."""
+    """Return a query with a table's columns and no rows; it reads nothing."""
     results = []
     for name, word in columns.items():
         kind = _parse_column_type(word)
@@ -119,9 +121,9 @@ def build_empty_select(columns: Mapping[str, str]) -> exp.Select:
 
 
 def qualify_and_annotate(tree: exp.Query, columns: Columns) -> exp.Expr:
-    """Write each column under its source, stars and aliases out, and types on all nodes.
+    """Qualify columns, expand stars and aliases, and annotate types on all nodes.
 
-    The tree itself is changed. Raises SqlglotError where a name cannot be told.
+    Changes the tree in place. Raises SqlglotError for a name that cannot be resolved.
     """
     from sqlglot.optimizer.qualify import qualify
 
@@ -164,7 +166,7 @@ def _to_sqlglot_type(kind: contract.Type) -> exp.DataType:
 
 
 def decimal_type(precision: int, digits: int) -> exp.DataType:
-    """A decimal's type."""
+    """Return a decimal type."""
     sizes = [exp.DataTypeParam(this=exp.Literal.number(n)) for n in (precision, digits)]
     return exp.DataType(this=T.DECIMAL, expressions=sizes)
 
@@ -183,7 +185,7 @@ def _precision_and_scale(node: exp.Expr) -> tuple[int, int] | None:
 
 
 def _count_digits(node: exp.Expr) -> tuple[int, int]:
-    """How many digits a number of known scale may have before the point, and after it."""
+    """Return the maximum digits before the decimal point, and those after it."""
     sizes = _precision_and_scale(node)
     if sizes is not None:
         return sizes[0] - sizes[1], sizes[1]
@@ -191,11 +193,11 @@ def _count_digits(node: exp.Expr) -> tuple[int, int]:
 
 
 def _capped_decimal(before: int, after: int) -> exp.DataType:
-    """A decimal of so many digits, or of as many as there can be."""
+    """Return a decimal type with the digits capped at the maximum precision."""
     return decimal_type(min(before + after, 38), min(after, 38))
 
 
-# Where the parser's reckoning differs from DuckDB's -----------------------------------------------
+# Corrections of the parser's types for DuckDB -----------------------------------------------------
 
 
 def _set_type(self: TypeAnnotator, node: exp.Expr, kind: Any) -> exp.Expr:
@@ -204,7 +206,7 @@ def _set_type(self: TypeAnnotator, node: exp.Expr, kind: Any) -> exp.Expr:
 
 
 def _annotate_arithmetic(self: TypeAnnotator, node: exp.Binary) -> exp.Expr:
-    """The sum, difference or product of two numbers; or a time and a difference."""
+    """Type a sum, difference or product of numbers, or a time plus or minus an interval."""
     left, right = node.left, node.right
     families = {family(left), family(right)}
     if families == {"decimal"} or families == {"decimal", "integer"}:
@@ -271,7 +273,7 @@ def _annotate_sum(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     match family(of):
         case "integer" | "boolean":
-            return _set_type(self, node, T.BIGINT)  # in DuckDB wider, but answered as this
+            return _set_type(self, node, T.BIGINT)  # wider in DuckDB, but returned as this
         case "decimal":
             digits = scale(of)
             return _set_type(self, node, T.UNKNOWN if digits is None else decimal_type(38, digits))
@@ -281,7 +283,7 @@ def _annotate_sum(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
 
 
 def _annotate_literal(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
-    """A number with a point is a decimal in every one of our engines, one with an e a double."""
+    """Type a number: with a decimal point it is a decimal in all engines, with an e a double."""
     text = node.name
     if node.args.get("is_string"):
         return _set_type(self, node, T.TEXT)
@@ -294,7 +296,7 @@ def _annotate_literal(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
 
 
 def _annotate_common_type(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
-    """One type for several values: the widest of numbers, else that which they all have."""
+    """Type several values: the widest number type, otherwise their common type."""
     if isinstance(node, exp.Case):
         values = [*(each.args["true"] for each in node.args["ifs"]), node.args.get("default")]
     elif isinstance(node, exp.If):
@@ -342,7 +344,7 @@ def _annotate_extract(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
 
 
 def _annotate_anonymous(self: TypeAnnotator, node: exp.Expr) -> exp.Expr:
-    """What the parser knows no type of keeps the one that it was given."""
+    """Keep the assigned type of a function that the parser does not know."""
     counts = node.name.lower() == "strlen"
     return _set_type(self, node, T.BIGINT if counts else node.type or T.UNKNOWN)
 
@@ -359,7 +361,8 @@ _DUCKDB_METADATA: dict[type[exp.Expr], dict[str, Any]] = {
     **dict.fromkeys((exp.Add, exp.Sub, exp.Mul), _annotated_by(_annotate_arithmetic)),
     **dict.fromkeys((exp.DateTrunc, exp.TimestampTrunc), _annotated_by(_annotate_truncation)),
     **dict.fromkeys((exp.Floor, exp.Ceil), _annotated_by(_annotate_floor)),
-    **dict.fromkeys((exp.Abs, exp.Neg, exp.Paren, exp.Mod, exp.IntDiv), _annotated_by(_annotate_argument_type)),
+    **dict.fromkeys((exp.Abs, exp.Neg, exp.Paren, exp.Mod, exp.IntDiv),
+                    _annotated_by(_annotate_argument_type)),
     **dict.fromkeys((exp.Min, exp.Max, exp.Lag, exp.Lead, exp.FirstValue, exp.LastValue),
                     _annotated_by(_annotate_argument_type)),
     **dict.fromkeys((exp.Div, exp.Avg, exp.Median, exp.Sqrt, exp.Exp, exp.Ln, exp.Pow,
@@ -371,7 +374,8 @@ _DUCKDB_METADATA: dict[type[exp.Expr], dict[str, Any]] = {
                      exp.Replace, exp.SplitPart, exp.DPipe, exp.Concat, exp.JSONExtractScalar,
                      exp.RegexpReplace, exp.GroupConcat), _returns(T.TEXT)),
     **dict.fromkeys((exp.Contains, exp.EndsWith), _returns(T.BOOLEAN)),
-    **dict.fromkeys((exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least), _annotated_by(_annotate_common_type)),
+    **dict.fromkeys((exp.Case, exp.If, exp.Coalesce, exp.Greatest, exp.Least),
+                    _annotated_by(_annotate_common_type)),
     exp.Nullif: _annotated_by(_annotate_argument_type),
     exp.Anonymous: _annotated_by(_annotate_anonymous),
     exp.Literal: _annotated_by(_annotate_literal),

@@ -1,4 +1,4 @@
-"""The Spark session: built once a process, tuned for a laptop, or on a cluster by its URL."""
+"""The Spark session: one per process, local by default, or on a cluster by its URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from thermocline.config import private_files
-from thermocline.engine import jars, java
+from thermocline.engine import class_archive, jars, java
 from thermocline.engine.gateway import launch_jvm
 from thermocline.errors import EngineUnavailable
 
@@ -30,12 +30,12 @@ CATALOG = "lake"
 """The catalog's name in every engine, and in the catalog's own tables."""
 
 _CATALOG_PREFIX = f"spark.sql.catalog.{CATALOG}"
-# The second: Spark makes one method of all the steps of a stage, and Java would only interpret one
-# that is longer than 8,000 bytes. The strict reading of ten JSON fields is.
+# Second option: Spark compiles all steps of a stage into one method, and by default Java only
+# interprets methods of more than 8,000 bytes. Strict parsing of ten JSON fields exceeds that.
 _JVM_OPTIONS = "-Duser.timezone=UTC -XX:-DontCompileHugeMethods"
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _LOG_PATH_VARIABLE = "THERMOCLINE_SPARK_LOG"
-"""Where the JVM finds the path of its log: a path in an option would have to be escaped."""
+"""Variable with the path of the JVM's log: a path in an option would need escaping."""
 _LOG4J_FILE = Path(__file__).with_name("log4j2.properties")
 _ENFORCED_CONF = {
     # Spark replaces ${env:NAME}, ${system:NAME} and ${setting} in the text of a statement before it
@@ -70,27 +70,27 @@ class SparkEngine:
 
     @property
     def started(self) -> bool:
-        """Whether this engine's session exists already."""
+        """Return whether this engine's session exists."""
         return self._session is not None
 
     @property
     def session(self) -> SparkSession:
-        """The session, started when first asked for."""
+        """Return the session, which is started on first use."""
         if self._session is None:
             self._session = _start_session(self._settings)
         return self._session
 
     def beside(self, conf: Mapping[str, str] | None = None) -> SparkSession:
-        """A further session on the same lake, whose temporary views and settings are its own."""
+        """Return another session on the same lake, with its own temporary views and settings."""
         session = _new_session(self.session, self._settings)
         apply_conf(session, conf or {})
         return session
 
     @property
     def translated(self) -> SparkEngine:
-        """The same Spark with the settings that translated SQL relies on, whatever the project's.
+        """Return the same Spark with the settings that translated SQL requires.
 
-        It has temporary views of its own.
+        It has its own temporary views.
         """
         if self._translated is None:
             self._translated = SparkEngine(self._settings)
@@ -98,37 +98,37 @@ class SparkEngine:
         return self._translated
 
     def add_jars(self, packages: Sequence[str]) -> None:
-        """Have the session know further jars, whether it runs already or not."""
-        wanted = [each for each in packages if each not in self._added]
-        if not wanted:
+        """Add jars to the session, whether or not it has started."""
+        missing = [each for each in packages if each not in self._added]
+        if not missing:
             return
-        # Loaded where driver, sessions and local executors all look first. By `add jar` each of
-        # them has classes of its own, and a connector that registers its settings twice in one
-        # JVM is refused by Spark.
+        # Loaded in the class loader that driver, sessions and local executors share. With `add jar`
+        # each has its own classes, and Spark refuses a connector that registers its settings
+        # twice in one JVM.
         loader = _find_shared_class_loader(self.session)
-        for jar in jars.resolve(wanted):
+        for jar in jars.resolve(missing):
             if loader is not None:
                 file: Any = self.session._jvm.java.io.File(str(jar))  # type: ignore[union-attr]
                 loader.addURL(file.toURI().toURL())
             if loader is None or not self._settings.spark.master.startswith("local"):
                 escaped = str(jar).replace("\\", "\\\\").replace("'", "\\'")
                 self.session.sql(f"add jar '{escaped}'")
-        self._added.update(wanted)
+        self._added.update(missing)
 
     def read(self, table: str, snapshot: int) -> DataFrame:
-        """A table at one snapshot, which stays that snapshot whatever is committed later."""
+        """Return a table at one snapshot; later commits do not change it."""
         reader = self.session.read.option("versionAsOf", str(snapshot))
         return reader.table(f"{CATALOG}.{table}")
 
     def view(self, name: str, table: str, snapshot: int) -> None:
-        """Make a temporary view of a table at one snapshot."""
+        """Create a temporary view of a table at one snapshot."""
         self.read(table, snapshot).createOrReplaceTempView(name)
 
     def frame(self, rows: pa.Table, schema: StructType | str) -> DataFrame:
-        """Arrow rows as a Spark frame.
+        """Return Arrow rows as a Spark DataFrame.
 
-        The chunks are joined first: PySpark 4.1 sends one batch a chunk, and its JVM side takes
-        an empty batch for the end of the stream, so rows after it would be lost without a word.
+        The chunks are combined first: PySpark 4.1 sends one batch per chunk, and its JVM side
+        treats an empty batch as the end of the stream, so later rows would be lost silently.
         """
         return self.session.createDataFrame(rows.combine_chunks(), schema=schema)
 
@@ -137,23 +137,23 @@ class SparkEngine:
         return self.session.sql(text)
 
     def query(self, text: str) -> pa.Table:
-        """Run a query and give its rows in the canonical Arrow form."""
+        """Run a query and return its rows in canonical Arrow form."""
         from thermocline.engine.arrow import normalize
 
         return normalize(self.session.sql(text).toArrow())
 
     def stop(self) -> None:
-        """End the session and its JVM's work."""
+        """Stop the session."""
         if self._session is not None:
             self._session.stop()
             self._session = self._translated = None
 
 
 def build_catalog_conf(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
-    """Spark's configuration of the lake's catalog, and apart from it the secret part.
+    """Return Spark's configuration of the lake's catalog, and its secrets separately.
 
-    PySpark passes what is set before start on the JVM's command line, where any user of the
-    machine can read it. So secrets are set on the running session, before the catalog is used.
+    PySpark passes options on the JVM's command line, which every user of the machine can read. So
+    secrets are set on the running session, before the catalog is used.
     """
     catalog, secret = settings.catalog, {}
     conf = {
@@ -184,12 +184,12 @@ def build_catalog_conf(settings: Settings) -> tuple[dict[str, str], dict[str, st
 
 
 def uses_s3(settings: Settings) -> bool:
-    """Whether the warehouse or the configured object store asks for S3."""
+    """Return whether the warehouse or the object store settings require S3."""
     return settings.warehouse.startswith("s3://") or bool(settings.s3.endpoint)
 
 
 def warehouse_uri(settings: Settings) -> str:
-    """The warehouse as a URI, the same in every engine."""
+    """Return the warehouse as a URI, the same in every engine."""
     if "://" in settings.warehouse:
         return settings.warehouse
     return Path(settings.warehouse).as_uri()
@@ -244,15 +244,16 @@ def _build_base_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(spark.shuffle_partitions),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # Where the rows of files with two schemas are appended together, Spark 4.1 takes its own
-        # plan for an invalid one after this rule. What it gains elsewhere is hardly measurable.
+        # For a union of files with two schemas, this rule makes Spark 4.1 reject its own plan as
+        # invalid. Its benefit elsewhere is hardly measurable.
         "spark.sql.optimizer.excludedRules": (
             "org.apache.spark.sql.catalyst.optimizer.FoldablePropagation"
         ),
         "spark.sql.warehouse.dir": (settings.project / private_files.FOLDER / "spark").as_uri(),
         "spark.redaction.regex": "(?i)secret|password|token|credential|access[.-]?key",
         "spark.driver.extraJavaOptions": (
-            f"-Dlog4j.configurationFile={_LOG4J_FILE.as_uri()} {_JVM_OPTIONS} {_choose_garbage_collector()}"
+            f"-Dlog4j.configurationFile={_LOG4J_FILE.as_uri()} "
+            f"{_JVM_OPTIONS} {_choose_garbage_collector()} {class_archive.archive_options()}"
         ).strip(),
         "spark.executor.extraJavaOptions": _JVM_OPTIONS,
     }
@@ -263,7 +264,7 @@ def _build_base_conf(settings: Settings) -> dict[str, str]:
 
 
 def _find_shared_class_loader(session: SparkSession) -> Any:
-    """The class loader that spark-submit made, above all others; None where there is none."""
+    """Return the class loader of spark-submit, the parent of all others, or None."""
     jvm: Any = session._jvm
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     while loader is not None:
@@ -274,12 +275,12 @@ def _find_shared_class_loader(session: SparkSession) -> Any:
 
 
 def _choose_garbage_collector() -> str:
-    """The garbage collector to ask for, unless the environment asks for one: Java takes only one.
+    """Return the option for the garbage collector, unless the environment already sets one.
 
-    Batches want throughput: on two cores this one took a tenth less CPU than the default.
+    Batches need throughput: on two cores this collector used a tenth less CPU than the default.
     """
-    asked = " ".join(os.environ.get(name, "") for name in _JAVA_VARIABLES)
-    return "" if re.search(r"-XX:\+Use\w+GC", asked) else "-XX:+UseParallelGC"
+    options = " ".join(os.environ.get(name, "") for name in _JAVA_VARIABLES)
+    return "" if re.search(r"-XX:\+Use\w+GC", options) else "-XX:+UseParallelGC"
 
 
 def _start_session(settings: Settings) -> SparkSession:
@@ -287,14 +288,14 @@ def _start_session(settings: Settings) -> SparkSession:
     os.environ["JAVA_HOME"] = str(home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    # PySpark prints every failed query as a screenful of JSON; we tell errors ourselves.
+    # PySpark prints a page of JSON for every failed query; we report errors ourselves.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     if running is not None:
-        # One JVM a process. Another lake gets a session of its own in it, with its own catalog.
+        # One JVM per process. Another lake gets its own session in it, with its own catalog.
         return _new_session(running, settings)
     catalog, secret = build_catalog_conf(settings)
     builder = SparkSession.builder
@@ -311,8 +312,8 @@ def _start_session(settings: Settings) -> SparkSession:
             f"Spark did not start on {settings.spark.master}: {str(error).splitlines()[0]}",
             f"See {log}, or run `thermo doctor`.",
         ) from error
-    # PySpark's server of accumulators prints a traceback when the JVM ends before this process.
-    # That the JVM is gone every call to it says.
+    # PySpark's accumulator server prints a traceback if the JVM ends before this process. Every
+    # call to a dead JVM already reports that.
     server: Any = session.sparkContext._accumulatorServer
     server.handle_error = lambda *_: None
     apply_conf(session, {**catalog, **secret, **_ENFORCED_CONF})
@@ -322,7 +323,7 @@ def _start_session(settings: Settings) -> SparkSession:
 
 @contextmanager
 def _keep_signal_handler() -> Iterator[None]:
-    """Keep what Ctrl-C does: PySpark would have it break into whatever call is under way."""
+    """Keep the handler of Ctrl-C: PySpark's would interrupt any call in progress."""
     from pyspark.core import context
 
     pysparks: Any = context
@@ -334,9 +335,9 @@ def _keep_signal_handler() -> Iterator[None]:
 
 
 def _new_session(running: SparkSession, settings: Settings) -> SparkSession:
-    """A session in the same JVM. Of another's settings it has only those that the JVM began with.
+    """Return a new session in the same JVM. It inherits only the settings of the JVM's start.
 
-    Secrets are not among those, so that no log and no list of settings shows them.
+    These have no secrets, so that no log and no list of settings shows any.
     """
     session = running.newSession()
     catalog, secret = build_catalog_conf(settings)
@@ -345,10 +346,10 @@ def _new_session(running: SparkSession, settings: Settings) -> SparkSession:
 
 
 def _disable_checksum_files(session: SparkSession) -> None:
-    """Keep Hadoop from leaving a .crc file beside every file it writes to local disk.
+    """Keep Hadoop from writing a .crc file next to every file on local disk.
 
-    The raw file system would do it too, but Spark cannot cache frames over it. This reaches the
-    instance that the JVM shares; the executors of a cluster still leave theirs.
+    The raw file system would also avoid it, but Spark cannot cache DataFrames on it. This changes
+    the instance shared in the JVM; executors of a cluster still write .crc files.
     """
     context = session.sparkContext
     hadoop = context._jvm.org.apache.hadoop.fs.FileSystem  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""A query's tree as Spark's SQL."""
+"""Generate Spark SQL from a syntax tree."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sqlglot.generators.spark import SparkGenerator
 
 
 class _SparkWithNestedCtes(Spark):
-    """The parser's Spark, which has CTEs where the query has them.
+    """sqlglot's Spark dialect, but with nested CTEs.
 
-    It moves all of them to the top, as old versions of Spark need: two of one name end as an error
-    there, and one that uses columns of an outer query no longer finds them.
+    sqlglot moves all CTEs to the top, as old versions of Spark required: two of the same name then
+    fail, and a CTE that uses columns of an outer query cannot resolve them.
     """
 
     class Generator(SparkGenerator):

@@ -9,7 +9,7 @@ EXACT_JSON = (
     "map('timestampFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSSXXX', "
     "'timestampNTZFormat', 'yyyy-MM-dd\\'T\\'HH:mm:ss.SSSSSS')"
 )
-"""Options of `to_json`: Spark cuts timestamps to milliseconds unless told otherwise."""
+"""Options of `to_json`: by default Spark truncates timestamps to milliseconds."""
 
 _PRIMITIVES = {
     "boolean": "boolean",
@@ -21,21 +21,22 @@ _PRIMITIVES = {
     "timestamp": "timestamp_ntz",
     "timestamptz": "timestamp",
     "string": "string",
-    # Iceberg keeps sixteen bytes, Spark shows and takes the text of it.
+    # Iceberg stores sixteen bytes; Spark reads and writes them as text.
     "uuid": "string",
     "binary": "binary",
 }
 
 
 def to_ddl(type_: Type) -> str:
-    """The type as Spark's SQL names it, so that a column can be cast to it."""
+    """Return the type in Spark's SQL, for a cast."""
     match type_:
         case Decimal(precision, scale):
             return f"decimal({precision},{scale})"
         case Fixed():
             return "binary"
         case Struct(fields):
-            return f"struct<{', '.join(f'{quote_identifier(f.name)}: {to_ddl(f.type)}' for f in fields)}>"
+            columns = (f"{quote_identifier(f.name)}: {to_ddl(f.type)}" for f in fields)
+            return f"struct<{', '.join(columns)}>"
         case List(element):
             return f"array<{to_ddl(element)}>"
         case Map(key, value):
@@ -44,10 +45,10 @@ def to_ddl(type_: Type) -> str:
             return _PRIMITIVES[name]
     raise ContractError(
         [f"Spark has no type for Iceberg's {type_}."],
-        "Give the column type string, or long for microseconds since midnight.",
+        "Declare the column as string, or as long with the microseconds since midnight.",
     )
 
 
 def quote_identifier(name: str) -> str:
-    """A name that Spark's SQL reads as one identifier, whatever letters it has."""
+    """Quote a name as one identifier of Spark's SQL."""
     return "`" + name.replace("`", "``") + "`"

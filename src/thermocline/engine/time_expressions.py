@@ -1,7 +1,7 @@
-"""Expressions that name a moment: literals, the clock, and arithmetic on them.
+"""Evaluate constant time expressions: literals, the clock, and arithmetic on them.
 
-Moments are UTC without a zone, to the microsecond; a date is its midnight. What is not understood
-is None, and the caller then knows nothing of the time that is asked for.
+Times are UTC without a zone, in microseconds; a date is its midnight. The result is None for an
+expression that is not understood, which the caller must treat as unknown.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SECONDS = {"microsecond": 1e-6, "millisecond": 1e-3, "second": 1.0, "minute": 6
 
 
 def evaluate_moment(node: exp.Expr, now: datetime) -> datetime | None:
-    """The moment that an expression names, if it names one. `now` is what the clock shows."""
+    """Return the time of a constant expression, or None. `now` is the current time."""
     try:
         return _evaluate(node, now)
     except (ValueError, OverflowError, TypeError):
@@ -30,7 +30,7 @@ def evaluate_moment(node: exp.Expr, now: datetime) -> datetime | None:
 
 
 def truncate_time(at: datetime, unit: str) -> datetime:
-    """The beginning of the unit that a moment lies in."""
+    """Return the start of the unit that contains a time."""
     at = at.replace(microsecond=0) if unit not in UNITS[:2] else at
     match unit:
         case "microsecond":
@@ -59,7 +59,7 @@ def truncate_time(at: datetime, unit: str) -> datetime:
 
 
 def shift_time(at: datetime, count: float, unit: str) -> datetime:
-    """A moment so many units later. A day that a month has not becomes its last."""
+    """Return a time shifted by units. A day that the month lacks becomes its last day."""
     if unit in _MONTHS:
         months = at.year * 12 + at.month - 1 + round(count) * _MONTHS[unit]
         year, month = divmod(months, 12)
@@ -71,7 +71,7 @@ def shift_time(at: datetime, count: float, unit: str) -> datetime:
 
 
 def parse_unit(node: exp.Expr | None) -> str | None:
-    """The unit that a word names, in the singular."""
+    """Return the unit that a word names, in the singular."""
     if node is None:
         return None
     word = node.name.lower().removesuffix("s")
@@ -79,11 +79,11 @@ def parse_unit(node: exp.Expr | None) -> str | None:
 
 
 def parse_moment(text: str) -> datetime:
-    """A moment as people write it: a date, or a date and a time, with a zone or without."""
-    plain = text.strip()
-    if plain.upper().endswith(" UTC"):
-        plain = plain[:-4] + "+00:00"
-    at = datetime.fromisoformat(plain)
+    """Parse a date, or a date and time, with or without a zone."""
+    stripped = text.strip()
+    if stripped.upper().endswith(" UTC"):
+        stripped = stripped[:-4] + "+00:00"
+    at = datetime.fromisoformat(stripped)
     return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
 
 
@@ -111,7 +111,7 @@ def _evaluate(node: exp.Expr, now: datetime) -> datetime | None:
             return _evaluate_truncation(node.this, parse_unit(node.args.get("unit")), now)
         case exp.DateFromParts():
             parts = [int(node.args[name].name) for name in ("year", "month", "day")]
-            return datetime(parts[0], parts[1], parts[2])  # UTC, as all here
+            return datetime(parts[0], parts[1], parts[2])  # UTC, like all times here
     return _evaluate_sum(node, now)
 
 
@@ -131,7 +131,7 @@ def _evaluate_truncation(node: exp.Expr, unit: str | None, now: datetime) -> dat
 
 
 def _evaluate_sum(node: exp.Expr, now: datetime) -> datetime | None:
-    """A moment and a duration, added or taken away."""
+    """Evaluate a time plus or minus a duration."""
     from sqlglot import exp
 
     later = (exp.Add, exp.DateAdd, exp.TsOrDsAdd, exp.TimestampAdd, exp.DatetimeAdd)
@@ -154,7 +154,7 @@ def _evaluate_duration(node: exp.Expr, unit: str | None) -> tuple[float, str] | 
         count = _evaluate_number(node.this) if node.this is not None else None
         return None if unit is None or count is None else (count, unit)
     count = _evaluate_number(node)
-    # A date and a number are a number of days.
+    # A number added to a date is a number of days.
     return None if count is None else (count, unit or "day")
 
 

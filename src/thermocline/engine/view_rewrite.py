@@ -1,7 +1,7 @@
-"""Queries over stored tables, made to read views instead: the same names, and none captured.
+"""Rewrite queries over stored tables to read views, without changing what any name refers to.
 
 A reference with a schema is always the stored table, and `schema.table.column` always its column;
-everything else that has dots is a path into a struct and stays as it is.
+any other dotted name is a path into a struct and stays unchanged.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _PROCESS = uuid4().hex
 
 
 def private_view_name(name: str) -> str:
-    """Return a view's name that no query can have guessed for its own CTEs and aliases."""
+    """Return the name of a view that no query can guess for its own CTEs and aliases."""
     return f"_tc_{_PROCESS}_{name}"
 
 
-def replace_with_view(mention: exp.Table, view: str) -> None:
-    """Have a query read a view where it mentions a stored table."""
+def replace_with_view(reference: exp.Table, view: str) -> None:
+    """Replace a reference to a stored table with a view."""
     from sqlglot import exp
 
-    alias_tables(mention.root(), [mention])
-    mention.set("this", exp.to_identifier(view, quoted=True))
-    mention.set("db", None)
-    mention.set("catalog", None)
+    alias_tables(reference.root(), [reference])
+    reference.set("this", exp.to_identifier(view, quoted=True))
+    reference.set("db", None)
+    reference.set("catalog", None)
 
 
-def alias_tables(query: exp.Expr, mentions: Iterable[exp.Table]) -> None:
-    """Give each mention of a stored table an alias, and call its columns by that.
+def alias_tables(query: exp.Expr, references: Iterable[exp.Table]) -> None:
+    """Give each reference to a stored table an alias, and qualify its columns with it.
 
-    Of `gold.orders.address.city` an engine that reads a view sees `orders.address.city`. Raises
-    BadInput where it depends on the tables' columns which of two things a name means.
+    `gold.orders.address.city` becomes `orders.address.city` for an engine that reads a view. Raises
+    BadInput for a name whose meaning depends on the tables' columns.
     """
     from sqlglot import exp
 
-    wanted = [node for node in mentions if not node.alias]
-    if not wanted:
+    unaliased = [node for node in references if not node.alias]
+    if not unaliased:
         return
     sources = _collect_source_names(query)
     aliases: dict[int, dict[tuple[str, str], str]] = {}
-    for node in wanted:
+    for node in unaliased:
         select = id(node.find_ancestor(exp.Select))
         taken = sources.setdefault(select, set())
         names = (f"{node.db}_{node.name}{n or ''}" for n in count())
@@ -64,7 +64,7 @@ def alias_tables(query: exp.Expr, mentions: Iterable[exp.Table]) -> None:
 
 
 def _collect_source_names(query: exp.Expr) -> dict[int, set[str]]:
-    """Return by what names each SELECT calls what it reads, stored tables without alias apart."""
+    """Return the source names of each SELECT, without stored tables that have no alias."""
     from sqlglot import exp
 
     found: dict[int, set[str]] = {}
@@ -80,7 +80,7 @@ def _rename_column(
     aliases: Mapping[int, Mapping[tuple[str, str], str]],
     sources: Mapping[int, set[str]],
 ) -> None:
-    """Write an alias for `schema.table` at the beginning of a column's path."""
+    """Replace `schema.table` at the start of a column's path with the alias."""
     from sqlglot import exp
 
     parts = column.parts
@@ -95,7 +95,7 @@ def _rename_column(
             if alias is not None and parts[0].name.lower() in sources.get(id(select), ()):
                 raise BadInput(
                     f"{column.sql('duckdb')} may be a column of a table or a path into a struct.",
-                    "Give the table an alias, and call its columns by that.",
+                    "Give the table an alias, and qualify its columns with the alias.",
                 )
             if alias is not None:
                 _set_path(column, [exp.to_identifier(alias, quoted=True), *path[2:]])

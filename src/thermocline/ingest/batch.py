@@ -1,7 +1,7 @@
-"""One batch: read, judged, and written to a draft, what lands and what does not.
+"""Land one batch: read, validate, write to a draft, and publish.
 
-Whatever a source is, its records take this way: good ones into bronze, bad ones into quarantine,
-and how far the source has been read, in one publish.
+This is the same for every kind of source: good records go to bronze and bad ones to quarantine, and
+the same publish records how far the source has been read.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ STRING = Primitive("string")
 class Provenance:
     """Where records come from: a file, a partition of a topic, an endpoint.
 
-    `name` is what a person calls it. `identity` is a hash that is the same whenever the same
-    records come again, so that a bad one keeps its id; `layout` is how its records are written.
-    `records` is how many there are, where that is known and all their fields have a place.
+    `name` is for people. `identity` is a hash that stays the same when the same records arrive
+    again, so that a bad record keeps its id. `layout` is the layout of its records. `records` is
+    their number, if it is known and the contract names all their fields.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class UnreadableInput:
-    """Something that cannot be read at all, and goes to quarantine as one row."""
+    """An input that cannot be read at all; it goes to quarantine as one row."""
 
     name: str
     identity: str
@@ -69,10 +69,10 @@ class UnreadableInput:
 
 
 ReadRecords = Callable[[Contract, "frozenset[int] | None"], "DataFrame"]
-"""The judged records of a batch; or, to pick out bad ones, of some of its provenances."""
+"""Returns the validated records of a batch, or of some of its provenances."""
 
 OpenFastRead = Callable[[Contract], "FastRead | None"]
-"""The records of a batch as this process reads them; or None, and Spark is to read them."""
+"""Returns a read of the batch in this process, or None if Spark should read it."""
 
 
 def _skip_confirm() -> None:
@@ -81,11 +81,10 @@ def _skip_confirm() -> None:
 
 @dataclass(frozen=True)
 class Batch:
-    """Records that are to land in one commit.
+    """Records to land in one commit.
 
-    FILE in what `read` gives is a number in `origins`. `expected` is how many records there are,
-    where that is known. `confirm` is called before anything becomes visible, and raises when what
-    was read is no longer true.
+    FILE in the result of `read` is an index into `origins`. `expected` is the number of records, if
+    known. `confirm` is called before anything becomes visible, and raises if the input has changed.
     """
 
     lake: Lake
@@ -96,35 +95,35 @@ class Batch:
     read: ReadRecords
     bookmark: Mapping[str, Any]
     consumed: Consumption | None = None
-    """What the commit says beside the table's pointer; None on a catalog without rows of ours."""
+    """The rows that the commit writes to the catalog's database; None on a REST catalog."""
     expected: int | None = None
     position_ranges: tuple[tuple[int, int], ...] = ()
-    """Of each provenance the first position and the one behind the last, where that is known."""
+    """For each provenance the first position and the one after the last, if known."""
     unreadable: tuple[UnreadableInput, ...] = ()
     confirm: Callable[[], None] = _skip_confirm
     base: int | None = None
-    """The snapshot of the target that the batch was made for; None when any will do."""
-    before: tuple[int, int] = (0, 0)
-    """Bad records and all records of the batches before, which count towards the bad share."""
+    """The snapshot of the target that the batch requires; None if any will do."""
+    earlier_counts: tuple[int, int] = (0, 0)
+    """Bad records and all records of earlier batches, which count towards the bad share."""
     columns_added: bool = False
-    """Whether columns were added for this batch already. What has none then is rescued: to add
-    again would go on until every field had one, however many a batch may add."""
+    """Whether columns were already added for this batch. Further unknown fields are rescued, so
+    that a batch cannot add more columns than allowed."""
     fast_path: OpenFastRead | None = None
     tolerated_bad: int = 0
-    """So many bad records are let through whatever their share is, unless that must be 0."""
+    """This many bad records are tolerated regardless of their share, unless badShare is 0."""
 
     @property
     def all_origins(self) -> frozenset[int]:
-        """The numbers of all provenances: to read all of them again and pick out a few records."""
+        """The numbers of all provenances, to read them again and filter out a few records."""
         return frozenset(range(len(self.origins)))
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What a batch did.
+    """The result of a batch.
 
-    `bytes` are those of the payloads, and `oldest` and `newest` the event times, where records
-    have any; `gaps` counts positions that no record had, which a topic may have for good reasons.
+    `bytes` is the size of the payloads, and `oldest` and `newest` are event times, if records have
+    them. `gaps` counts positions without a record, which a topic may legitimately have.
     """
 
     rows: int
@@ -137,7 +136,7 @@ class BatchResult:
 
 
 class SchemaDrift(Exception):
-    """Records have fields that the contract's policy cannot pass over: names by provenance."""
+    """Records have unknown fields that the drift policy must handle: names by provenance."""
 
     def __init__(self, fields: dict[int, set[str]]) -> None:
         super().__init__(fields)
@@ -145,10 +144,10 @@ class SchemaDrift(Exception):
 
 
 def land(batch: Batch) -> BatchResult:
-    """Land a batch: good rows in bronze, bad ones in quarantine, in one publish, or not at all.
+    """Land a batch: good rows in bronze and bad ones in quarantine, in one publish or not at all.
 
-    Raises SchemaDrift when its records must be treated otherwise, and MainMoved when somebody else
-    landed something meanwhile. Nothing of the batch is visible then.
+    Raises SchemaDrift if unknown fields need handling, and MainMoved if the table changed
+    concurrently. Nothing of the batch is visible then.
     """
     draft = batch.lake.draft(batch.run, late_branches=True)
     try:
@@ -158,10 +157,10 @@ def land(batch: Batch) -> BatchResult:
         landed = _write(batch, draft)
         batch.confirm()
         if batch.consumed is not None:
-            draft.land_with(batch.source.target, landed.snapshot, batch.consumed)
+            draft.record_consumption(batch.source.target, landed.snapshot, batch.consumed)
         draft.publish()
     except CommitUnknown:
-        raise  # it may have landed: whoever looks it up needs the branches as they are
+        raise  # it may have landed: recovery needs the branches unchanged
     except Exception:
         draft.drop()
         raise
@@ -171,16 +170,16 @@ def land(batch: Batch) -> BatchResult:
 
 def _write(batch: Batch, draft: Draft) -> BatchResult:
     now = datetime.now(UTC)
-    if batch.fast_path and (reading := batch.fast_path(batch.contract)) is not None:
+    if batch.fast_path and (fast_read := batch.fast_path(batch.contract)) is not None:
         try:
-            return _write_by_fast_path(batch, draft, reading, now)
+            return _write_by_fast_path(batch, draft, fast_read, now)
         except NeedsSpark:
-            pass  # nothing happened; who declined has said why
+            pass  # no side effects; the reader has logged the reason
     frame = batch.read(batch.contract, None)
     crash_point("ingest.read")
     known = [origin.records for origin in batch.origins if origin.records is not None]
-    whole = bool(known) and len(known) == len(batch.origins) and not batch.source.has_messages
-    seen, counted = (None, frame) if whole else batch_stats.observe(batch, frame)
+    is_counted = bool(known) and len(known) == len(batch.origins) and not batch.source.has_messages
+    observation, counted = (None, frame) if is_counted else batch_stats.observe(batch, frame)
     good = counted.where(f"not {BAD}").selectExpr(*table_rows.bronze_columns(batch, now))
     snapshot = draft.commit(
         batch.source.target,
@@ -190,8 +189,8 @@ def _write(batch: Batch, draft: Draft) -> BatchResult:
     )
     crash_point("ingest.committed-bronze")
     found = (
-        batch_stats.from_counts(seen.get)
-        if seen
+        batch_stats.from_counts(observation.get)
+        if observation
         else batch_stats.from_missing(batch, draft, snapshot)
     )
     _expect_every_record(batch, found)
@@ -207,18 +206,18 @@ def _write(batch: Batch, draft: Draft) -> BatchResult:
 
 
 def _write_by_fast_path(
-    batch: Batch, draft: Draft, reading: FastRead, now: datetime
+    batch: Batch, draft: Draft, fast_read: FastRead, now: datetime
 ) -> BatchResult:
-    """The same for records that this process reads: Spark judges those that are not plain."""
+    """Write the batch through the Arrow lane; ambiguous records are validated separately."""
     found = BatchStats(0, 0, frozenset())
-    with draft.writing(batch.source.target) as files:
-        for piece in reading.pieces():
-            found = found.plus(_count_records(batch, piece))
-            files.add(fast_path.to_bronze(batch, piece, now))
+    with draft.open_writer(batch.source.target) as files:
+        for records in fast_read.read_unambiguous():
+            found = found.plus(_count_records(batch, records))
+            files.add(fast_path.to_bronze(batch, records, now))
         bad = None
-        if (judged := reading.judged()) is not None:
-            bad, good = fast_path.split_bad_and_good(judged)
-            found = found.plus(BatchStats(judged.num_rows, bad.num_rows, frozenset()))
+        if (validated := fast_read.validate_ambiguous()) is not None:
+            bad, good = fast_path.split_bad_and_good(validated)
+            found = found.plus(BatchStats(validated.num_rows, bad.num_rows, frozenset()))
             files.add(fast_path.to_bronze(batch, good, now))
         crash_point("ingest.read")
         _expect_every_record(batch, found)
@@ -232,16 +231,16 @@ def _write_by_fast_path(
     quarantined = found.bad + len(batch.unreadable)
     if quarantined:
         batch.lake.ensure(quarantine.quarantine_contract(batch.source))
-        aside = fast_path.to_quarantine(batch, bad, now)
-        draft.append(batch.source.quarantine, aside, bookmark=None, operation="quarantine")
+        rejected = fast_path.to_quarantine(batch, bad, now)
+        draft.append(batch.source.quarantine, rejected, bookmark=None, operation="quarantine")
     crash_point("ingest.committed-quarantine")
     return _make_result(batch, found, quarantined, snapshot)
 
 
-def _count_records(batch: Batch, piece: pa.Table) -> BatchStats:
+def _count_records(batch: Batch, records: pa.Table) -> BatchStats:
     if batch.source.has_messages:
-        return fast_path.count_messages(piece, batch.position_ranges)
-    return BatchStats(piece.num_rows, 0, frozenset())
+        return fast_path.count_messages(records, batch.position_ranges)
+    return BatchStats(records.num_rows, 0, frozenset())
 
 
 def _make_bookmark(batch: Batch, draft: Draft) -> Mapping[str, Any]:
@@ -263,8 +262,7 @@ def _make_result(batch: Batch, found: BatchStats, quarantined: int, snapshot: in
 
 
 def _expect_every_record(batch: Batch, found: BatchStats) -> None:
-    """Stop when records are missing or more than there can be: each must land once, or be set
-    aside."""
+    """Raise if records are missing or duplicated: each must land or be quarantined exactly once."""
     if batch.expected is not None and found.rows != batch.expected:
         raise Permanent(
             f"{batch.source.name}: {found.rows:,} of {batch.expected:,} records were read.",
@@ -273,22 +271,22 @@ def _expect_every_record(batch: Batch, found: BatchStats) -> None:
     most = sum(end - start for start, end in batch.position_ranges)
     if batch.position_ranges and (found.outside or found.rows > most):
         raise Permanent(
-            f"{batch.source.name} gave {found.rows:,} records for {most:,} positions, "
-            f"{found.outside:,} of them others than were asked for.",
-            "Nothing of the batch landed. Look whether the source was restored from a copy.",
+            f"{batch.source.name} returned {found.rows:,} records for {most:,} positions, "
+            f"{found.outside:,} of them outside the requested ranges.",
+            "Nothing of the batch landed. Check whether the source was restored from a copy.",
         )
 
 
 def _expect_every_bad_row(batch: Batch, found: BatchStats, kept: int) -> None:
     if kept != found.bad:
         raise Permanent(
-            f"{batch.source.name}: {kept:,} of {found.bad:,} bad records were set aside.",
+            f"{batch.source.name}: {kept:,} of {found.bad:,} bad records were quarantined.",
             "Nothing of the batch landed. This is a bug; please report it.",
         )
 
 
 def _refuse_drift(batch: Batch) -> None:
-    """Raise SchemaDrift where the policy refuses, or would have added a column."""
+    """Raise SchemaDrift if the policy refuses the fields or adds columns for them."""
     if batch.contract.drift is DriftMode.RESCUE or batch.columns_added:
         return
     drifted = batch.read(batch.contract, batch.all_origins).where(HAS_DRIFT)
@@ -299,26 +297,26 @@ def _refuse_drift(batch: Batch) -> None:
     if batch.contract.drift is DriftMode.ADD:
         found = dict.fromkeys({name for names in fields.values() for name in names}, STRING)
         if drift.add_columns(batch.contract, found) == batch.contract:
-            return  # the rest has no place but `_rescued`
+            return  # the other fields can only be rescued
     raise SchemaDrift(fields)
 
 
 def _expect_allowed_bad_share(
-    batch: Batch, found: BatchStats, some: Callable[[], Sequence[Any]]
+    batch: Batch, found: BatchStats, sample: Callable[[], Sequence[Any]]
 ) -> None:
-    """Stop when more records are bad than the source allows; `some` gives a few of them."""
-    bad, rows = found.bad + batch.before[0], found.rows + batch.before[1]
+    """Raise if the share of bad records is too high; `sample` returns a few of them."""
+    bad, rows = found.bad + batch.earlier_counts[0], found.rows + batch.earlier_counts[1]
     tolerated_bad = batch.tolerated_bad if batch.source.bad_share else 0
     if not found.bad or bad <= max(batch.source.bad_share * rows, tolerated_bad):
         return
-    said = "; ".join(
+    samples = "; ".join(
         f"{one_line(batch.origins[row[FILE]].name)}:{row[POSITION]} {one_line(row[REASONS][0])}"
-        for row in some()
+        for row in sample()
     )
     raise CheckFailed(
         f"{bad:,} of {rows:,} rows for {batch.source.target} are bad, more than "
-        f"{batch.source.bad_share:.0%}: {said}",
-        f"Nothing of the batch landed. Mend the source or the contract, or raise badShare of "
+        f"{batch.source.bad_share:.0%}: {samples}",
+        f"Nothing of the batch landed. Fix the source or the contract, or raise badShare of "
         f"{batch.source.name}.",
         bad=bad,
         rows=rows,

@@ -1,4 +1,4 @@
-"""What a batch's records turned out to be: counted on their way, or by what is missing after."""
+"""Statistics of a batch's records: counted while writing, or derived from missing rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BatchStats:
-    """What a batch's records turned out to be. `bad_files` are the provenances with bad ones."""
+    """Statistics of a batch's records. `bad_files` are the numbers of provenances with bad ones."""
 
     rows: int
     bad: int
@@ -41,7 +41,7 @@ class BatchStats:
     newest: datetime | None = None
 
     def plus(self, other: BatchStats) -> BatchStats:
-        """Both together."""
+        """Return the combined statistics."""
         times = [
             [it for it in each if it is not None]
             for each in ((self.oldest, other.oldest), (self.newest, other.newest))
@@ -59,18 +59,21 @@ class BatchStats:
 
 
 def observe(batch: Batch, frame: DataFrame) -> tuple[Observation, DataFrame]:
-    """The rows, counted while they are written: a second reading is needed only for bad ones.
+    """Return an observation that counts the rows while they are written, and the observed frame.
 
-    What only those need is left out before, because Spark computes all that a count looks at.
+    The columns that only bad rows need are dropped first, because Spark computes every column that
+    an observation sees; bad rows are read again.
     """
     from pyspark.sql import Observation
 
-    seen = Observation()
-    return seen, frame.drop(RAW, REASONS, UNKNOWN_FIELDS).observe(seen, *_count_columns(batch))
+    observation = Observation()
+    return observation, frame.drop(RAW, REASONS, UNKNOWN_FIELDS).observe(
+        observation, *_count_columns(batch)
+    )
 
 
 def from_counts(counts: Mapping[str, Any]) -> BatchStats:
-    """What the counting of `observed` found."""
+    """Return the statistics from the counts of `observe`."""
     return BatchStats(
         counts["rows"], counts["bad"], frozenset(counts["bad_files"]),
         drifted=bool(counts["drifted"]),
@@ -82,19 +85,21 @@ def from_counts(counts: Mapping[str, Any]) -> BatchStats:
 
 
 def from_missing(batch: Batch, draft: Draft, snapshot: int) -> BatchStats:
-    """What provenances of known length did not bring. Cheaper than counting rows on their way:
-    Spark reads, judges and writes them in one loop then."""
+    """Return the statistics from the rows missing of provenances with a known number of records.
+
+    This is cheaper than counting while writing: Spark then reads, validates and writes in one loop.
+    """
     rows = sum(origin.records or 0 for origin in batch.origins)
     bad = rows - count_added_rows(draft.lake, batch.source.target, snapshot)
     if not bad:
         return BatchStats(rows, 0, frozenset())
     landed = _count_landed_by_file(draft, batch.source.target, snapshot)
-    lacking = (
+    incomplete = (
         number
         for number, origin in enumerate(batch.origins)
         if landed.get(origin.name, 0) < (origin.records or 0)
     )
-    return BatchStats(rows, bad, frozenset(lacking))
+    return BatchStats(rows, bad, frozenset(incomplete))
 
 
 def _count_landed_by_file(draft: Draft, table: str, snapshot: int) -> dict[str, int]:
@@ -132,9 +137,9 @@ def _count_columns(batch: Batch) -> list[Any]:
 
 
 def to_utc(micros: float | None) -> datetime | None:
-    """Return the time so long after 1970; None for one that no calendar has.
+    """Return a time in microseconds since 1970 as a datetime; None if it is out of range.
 
-    Who writes a message or a file says when, and may say it in another unit.
+    The writer of a message or a file sets its time, and may use another unit.
     """
     if micros is None:
         return None

@@ -1,7 +1,7 @@
-"""Quarantined rows as a file that a person mends: how it is written, and read again.
+"""Write quarantined rows to a file for correction, and read the corrected file.
 
-Each row's fields stand beside what quarantine says of it, whose names begin with `_quarantine_`. A
-field of the row with such a name has one more underscore there, so that nothing can collide.
+Each row has its own fields and quarantine's fields, whose names begin with `_quarantine_`. A row's
+field with such a name gets an additional underscore, so names cannot collide.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ _ID_PREFIX = re.compile(r"[0-9a-f]{4,64}")
 
 @dataclass(frozen=True)
 class Correction:
-    """A row's corrected fields. As a `whole` they are all it has; else the others stay."""
+    """A row's corrected fields. If `is_whole`, they replace the row; else other fields stay."""
 
     fields: Mapping[str, Any]
     is_whole: bool = False
 
     def to_json(self) -> str:
-        """The fields as JSON in which numbers are texts: so they keep their digits in Spark."""
+        """Format the fields as JSON with numbers as texts, which keep their digits in Spark."""
         return json.dumps(self.fields, ensure_ascii=False)
 
     def is_same_as(self, fields: Mapping[str, Any]) -> bool:
-        """Whether it says what a row was exported with."""
-        ours, theirs = (
+        """Whether the fields equal those that were exported."""
+        own, theirs = (
             {k: _to_text(v) for k, v in each.items() if v is not None}
             for each in (self.fields, fields)
         )
-        return ours == theirs
+        return own == theirs
 
 
 def export_row(row: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
-    """What a file to be mended says of a quarantined row.
+    """Return the export of a quarantined row.
 
-    A row that cannot be read as fields has its text, and the contract's columns to fill in.
+    A row that cannot be parsed into fields has its text, and the contract's columns to fill in.
     """
-    said: dict[str, Any] = {
+    exported: dict[str, Any] = {
         ID: row["id"],
         REASON: "; ".join(row["reasons"]),
         FILE: row["file"],
@@ -65,39 +65,39 @@ def export_row(row: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
     }
     fields = editable_fields(row, contract)
     if row["raw"] is not None and (_parse_row(row) is None or row["reasons"][0].startswith("not ")):
-        said[RAW] = row["raw"]
-    return said | {_escape(name): _to_python(value) for name, value in fields.items()}
+        exported[RAW] = row["raw"]
+    return exported | {_escape(name): _to_python(value) for name, value in fields.items()}
 
 
 def editable_fields(row: Mapping[str, Any], contract: Contract) -> dict[str, Any]:
-    """A row's fields, and the contract's columns that it lacks as null."""
+    """Return a row's fields, with null for the contract's columns that it lacks."""
     found = _parse_row(row) or _parse_partial_row(row) or {}
     return {**found, **{c.name: None for c in contract.columns if c.name not in found}}
 
 
 def write(rows: Iterable[Mapping[str, Any]], out: IO[str], *, as_csv: bool) -> int:
-    """Write exported rows, and say how many there were."""
+    """Write exported rows and return their number."""
     count = 0
     if not as_csv:
         for row in rows:
             out.write(to_json(row) + "\n")
             count += 1
         return count
-    held = list(rows)
-    names = list(dict.fromkeys(name for row in held for name in row))
-    # A missing value and an empty text differ by their quotes alone.
+    exported_rows = list(rows)
+    names = list(dict.fromkeys(name for row in exported_rows for name in row))
+    # Only quotes distinguish an empty text from a missing value.
     out.write(",".join(_quote_cell(name) for name in names) + "\n")
-    for row in held:
+    for row in exported_rows:
         out.write(",".join(_quote_cell(_to_cell_text(row.get(name))) for name in names) + "\n")
-    return len(held)
+    return len(exported_rows)
 
 
 def read(path: Path) -> dict[str, Correction]:
-    """The corrected fields by quarantine id, or the beginning of one.
+    """Read corrections by quarantine id or id prefix.
 
-    A JSON line or CSV row that was exported is the whole record. In JSON lines, `{"id": …,
-    "field": …}` corrects some fields and leaves the others; where the table has a field `id` of
-    its own, that is `{"id": …, "row": {"id": …}}`. Everything wrong is reported together.
+    An exported JSON line or CSV row is the whole record. In JSON lines, `{"id": …, "field": …}`
+    corrects some fields and leaves the others; if the table has a field `id`, use
+    `{"id": …, "row": {"id": …}}`. All problems are reported together.
     """
     if not path.is_file() or path.stat().st_size > MAX_FILE_BYTES:
         raise BadInput(f"{path} is no file of at most 256 MiB.", "Check the path, or split it.")
@@ -111,7 +111,7 @@ def read(path: Path) -> dict[str, Correction]:
             problems.append(f"{path.name}:{number}  {error}")
     if problems:
         more = f"\n… and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise BadInput("\n".join(problems[:20]) + more, "Mend the file. Nothing was replayed.")
+        raise BadInput("\n".join(problems[:20]) + more, "Fix the file. Nothing was replayed.")
     return corrections
 
 
@@ -178,7 +178,7 @@ def _parse_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _parse_partial_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What can be read of a record that is not whole."""
+    """Parse what is readable of a record that is not whole."""
     try:
         return None if row["layout"] is not None else parse_fields(row["raw"], Layout("jsonl"))
     except NeedsSpark:
@@ -186,7 +186,7 @@ def _parse_partial_row(row: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _to_python(value: Any) -> Any:
-    """A value as Python has it; a number with a fraction stays as it is written."""
+    """Convert a value to Python; a number with a fraction stays as written."""
     match value:
         case NumberToken():
             is_whole = value.removeprefix("-").isdigit() and value != "-0"
@@ -211,7 +211,7 @@ def _unescape(name: str) -> str:
 
 
 def _to_text(value: Any) -> str:
-    """A field as text, by which a value of JSON and a cell of CSV are the same."""
+    """Return a field as text, so that JSON values and CSV cells compare equal."""
     return value if isinstance(value, str) else to_json(value)
 
 

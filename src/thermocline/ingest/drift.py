@@ -1,4 +1,4 @@
-"""Fields that the contract does not name, and what its policy makes of them."""
+"""Fields that the contract does not name, and the contract's drift policy for them."""
 
 from __future__ import annotations
 
@@ -20,42 +20,43 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 MAX_ADDED_COLUMNS = 100
-"""How many columns one batch may add. A file whose keys are data would add thousands."""
+"""The most columns that one batch may add. A file that uses data as keys would add thousands."""
 
 _STRING = types.Primitive("string")
 
 
 def include_added_columns(lake: Lake, contract: Contract) -> Contract:
-    """The contract with the columns that drift has added to its table before."""
+    """Return the contract with the columns that drift has already added to its table."""
     if contract.drift is not DriftMode.ADD or not lake.exists(contract.table):
         return contract
     named = {column.name for column in contract.table_columns} | set(contract.dropped)
     shape = schemas.shape_of(lake.state(contract.table))
-    more = tuple(column for column in shape.columns if column.name not in named)
-    return replace(contract, columns=contract.columns + more)
+    added = tuple(column for column in shape.columns if column.name not in named)
+    return replace(contract, columns=contract.columns + added)
 
 
 def add_columns(contract: Contract, names: Mapping[str, types.Type]) -> Contract:
-    """The contract with nullable columns for new fields.
+    """Return the contract with nullable columns for new fields.
 
-    A field whose name cannot be a column's, and what is beyond MOST_ADDED, is left to `_rescued`.
+    A field whose name is no valid column name, or that exceeds MAX_ADDED_COLUMNS, goes to
+    `_rescued`.
     """
-    taken = {column.name.lower() for column in contract.table_columns}
+    used_names = {column.name.lower() for column in contract.table_columns}
     columns = list(contract.columns)
     for name, type_ in sorted(names.items()):
         usable = not name.startswith("_") and "." not in name and check_column_name(name) is None
         if (
             usable
-            and name.lower() not in taken
+            and name.lower() not in used_names
             and len(columns) - len(contract.columns) < MAX_ADDED_COLUMNS
         ):
-            taken.add(name.lower())
+            used_names.add(name.lower())
             columns.append(Column(name, type_, doc="added by drift"))
     return replace(contract, columns=tuple(columns))
 
 
 def find_unknown_fields(file: InspectedFile, contract: Contract) -> dict[str, types.Type]:
-    """The fields of a CSV header or a Parquet schema that the contract does not name."""
+    """Return the fields of a CSV header or Parquet schema that the contract does not name."""
     known = {column.name for column in contract.columns}
     if file.schema is None:
         return {name: _STRING for name in file.fields if name not in known}
@@ -67,29 +68,29 @@ def find_unknown_fields(file: InspectedFile, contract: Contract) -> dict[str, ty
 
 
 def explain_mismatch(file: InspectedFile, contract: Contract) -> str | None:
-    """Why no row of a file can satisfy the contract, if its header or schema already says so."""
+    """Return why no row of a file can satisfy the contract, based on its header or schema."""
     if file.format == "jsonl" or not file.expanded or (file.schema is None and not file.fields):
         return None
-    there = set(file.fields) if file.schema is None else set(file.schema.names)
-    lacks = [c.name for c in contract.columns if c.required and c.name not in there]
-    if lacks:
-        noun = "column" if len(lacks) == 1 else "columns"
-        return f"lacks the required {noun} {_format_names(lacks)}"
+    present = set(file.fields) if file.schema is None else set(file.schema.names)
+    missing = [c.name for c in contract.columns if c.required and c.name not in present]
+    if missing:
+        noun = "column" if len(missing) == 1 else "columns"
+        return f"lacks the required {noun} {_format_names(missing)}"
     if file.schema is None:
         return None
     for column in contract.columns:
-        if column.name in there:
+        if column.name in present:
             kind = file.schema.field(column.name).type
             found = parquet_types.to_spark_type(kind)
             if found is None:
                 return f"{column.name}: {kind} cannot be read"
-            if said := parquet_types.explain_type_mismatch(column.type, found):
-                return f"{column.name}: {said}"
+            if reason := parquet_types.explain_type_mismatch(column.type, found):
+                return f"{column.name}: {reason}"
     return None
 
 
 def explain_refusal(names: Iterable[str], contract: Contract) -> str:
-    """Why a file with such fields is refused, and what would let it in."""
+    """Explain why a file with such fields is refused, and how to admit it."""
     listed = sorted(names)
     noun = "a field" if len(listed) == 1 else "fields"
     return (
@@ -100,8 +101,8 @@ def explain_refusal(names: Iterable[str], contract: Contract) -> str:
 
 def _format_names(names: Iterable[str]) -> str:
     names = list(names)
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
-    return ", ".join(quote(name)[1:-1] for name in names[:10]) + more
+    added = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(quote(name)[1:-1] for name in names[:10]) + added
 
 
 def _to_contract_type(found: DataType | None) -> types.Type:

@@ -1,9 +1,8 @@
-"""What a pull may reach: which schemes, which hosts, which addresses.
+"""Which schemes, hosts and addresses a pull may connect to.
 
-A source's file, a redirect, a link to the next page and a name's DNS entry may all be written by
-somebody else, so none of them is believed. A name is resolved here, every address it has is
-checked, and the connection is made to exactly those addresses: there is no second look-up that
-could answer differently.
+Other people may control a source's file, a redirect, a link to the next page and a DNS entry, so
+none of them is trusted. A name is resolved here, all its addresses are checked, and the connection
+uses exactly those addresses: there is no second lookup that could return a different result.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ HOW_TO_ALLOW = (
     "If that is meant, set ingest.api.allow_private = true, or name its network in "
     "ingest.api.allow_networks."
 )
-# `is_global` of older Pythons counts some of these as public.
+# `is_global` of older Python versions treats some of these as public.
 _NEVER_PUBLIC = tuple(
     ipaddress.ip_network(text)
     for text in (
@@ -46,7 +45,7 @@ class AddressRefused(BadInput):
 
 @dataclass(frozen=True)
 class UrlOrigin:
-    """Scheme, host and port: who is spoken to, and whether in the clear."""
+    """Scheme, host and port of a URL."""
 
     scheme: str
     host: str
@@ -58,16 +57,16 @@ class UrlOrigin:
         return f"{self.scheme}://{host}{port}"
 
     def covers(self, other: UrlOrigin) -> bool:
-        """Whether who may go here may go there: the same, or the same host now encrypted."""
+        """Whether access to this origin includes the other: the same one, or its HTTPS variant."""
         if self == other:
             return True
         upgraded = (self.scheme, other.scheme) == ("http", "https")
-        plain = self.port == PORTS["http"] and other.port == PORTS["https"]
-        return upgraded and plain and self.host == other.host
+        default_ports = self.port == PORTS["http"] and other.port == PORTS["https"]
+        return upgraded and default_ports and self.host == other.host
 
 
 def parse_origin(url: str) -> UrlOrigin:
-    """Whom a URL speaks to. Refuses what is not HTTP, and a URL that carries a password."""
+    """Return the origin of a URL. Refuse schemes other than HTTP(S), and embedded credentials."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -93,20 +92,20 @@ def parse_origin(url: str) -> UrlOrigin:
 
 @dataclass(frozen=True)
 class EgressPolicy:
-    """The addresses that may be connected to: public ones, and what the settings allow."""
+    """The addresses that a pull may connect to: public ones, and those the settings allow."""
 
     allow_private: bool = False
     networks: tuple[Network, ...] = ()
 
     @classmethod
     def from_settings(cls, allow_private: bool, networks: Sequence[str]) -> EgressPolicy:
-        """The reach that the settings describe."""
+        """Return the policy of the settings."""
         return cls(allow_private, tuple(ipaddress.ip_network(each) for each in networks))
 
     def explain_refusal(self, address: Address) -> str | None:
-        """What kind of address it is, if it may not be reached; else nothing.
+        """Return the kind of an address that is not allowed, else None.
 
-        An IPv6 address that stands for an IPv4 one is as public as that one.
+        An IPv6 address that embeds an IPv4 address is treated as that address.
         """
         for each in _effective_addresses(address):
             kind = _classify(each)
@@ -120,13 +119,11 @@ class EgressPolicy:
         return None
 
     def resolve(self, host: str, port: int) -> list[str]:
-        """The addresses of a host, all of them allowed, in the order to try them."""
+        """Return the addresses of a host in the order to try them. Refuse if any is not allowed."""
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except UnicodeError:
-            raise _make_refusal(
-                f"{_format(host)} cannot be a host name.", "Mend the URL."
-            ) from None
+            raise _make_refusal(f"{_format(host)} cannot be a host name.", "Fix the URL.") from None
         except socket.gaierror as error:
             raise Transient(
                 f"The name {_format(host)} cannot be resolved: {error.strerror}.",
@@ -136,14 +133,16 @@ class EgressPolicy:
         for text in addresses:
             kind = self.explain_refusal(ipaddress.ip_address(text))
             if kind is not None:
-                same = text == host
-                said = _format(host) if same else f"{_format(host)} resolves to {text}, which"
-                raise _make_refusal(f"{said} is {kind} and is not reached.", HOW_TO_ALLOW)
+                is_literal = text == host
+                subject = (
+                    _format(host) if is_literal else f"{_format(host)} resolves to {text}, which"
+                )
+                raise _make_refusal(f"{subject} is {kind} and is not reached.", HOW_TO_ALLOW)
         return addresses
 
 
 def _classify(address: Address) -> str | None:
-    """Why an address is not public, in a word or two."""
+    """Return why an address is not public, or None if it is."""
     kinds = (
         ("the unspecified address", address.is_unspecified),
         ("a loopback address", address.is_loopback),
@@ -157,7 +156,7 @@ def _classify(address: Address) -> str | None:
 
 
 def _effective_addresses(address: Address) -> Iterator[Address]:
-    """The address that packets go to in the end, and others that stand in its bits."""
+    """Yield the addresses embedded in an IPv6 address, or else the address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         yield address
         return

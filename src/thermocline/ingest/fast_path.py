@@ -1,8 +1,8 @@
-"""The swift lane's way of a batch: records that are read in this process, around Spark.
+"""The Arrow lane: the fast path of a batch, which reads and writes records without Spark.
 
-It lands what Spark would land, in the same commit with the same bookmark, at the same points where
-a process may be killed. Whoever reads the records (`kafka/swift`, `arrow`) gives those that are
-good for certain. Spark judges the few others, and all of them where the lane declines.
+It lands exactly what Spark would land, in the same commit with the same bookmark and the same crash
+points. Its readers (`kafka.arrow_reader`, `arrow.reader`) return the records that are certainly
+valid. Spark validates the few others if needed, and the whole batch if a reader raises NeedsSpark.
 """
 
 from __future__ import annotations
@@ -33,61 +33,63 @@ if TYPE_CHECKING:
     from thermocline.ingest.batch import Batch, Provenance
 
 MAX_SKIPPED = 64
-"""For how many batches, at most, the lane is not tried after it was declined again and again."""
+"""The most batches that skip the Arrow lane after repeated declines."""
 
 
 class FastPathBackoff:
-    """Whether the lane is worth a try: a batch that it declines was read for nothing."""
+    """Decides whether to try the Arrow lane: reading a declined batch is wasted work."""
 
     def __init__(self) -> None:
         self._declined = 0
-        self._left = 0
+        self._skips_left = 0
 
     def is_ready(self) -> bool:
-        """Whether to try with this batch. Each call is one batch."""
-        if self._left:
-            self._left -= 1
+        """Whether to try the next batch. Call once per batch."""
+        if self._skips_left:
+            self._skips_left -= 1
             return False
         return True
 
     def record_declined(self) -> None:
-        """A batch was not taken: one alone changes nothing, a row of them makes a longer rest."""
+        """Record a declined batch. After the first one, each further one doubles the pause."""
         self._declined += 1
-        self._left = min(MAX_SKIPPED, (1 << self._declined) - 2)
+        self._skips_left = min(MAX_SKIPPED, (1 << self._declined) - 2)
 
     def record_success(self) -> None:
-        """A batch was taken."""
+        """Record a batch that landed through the Arrow lane."""
         self._declined = 0
 
 
 class FastRead(Protocol):
-    """The records of a batch, read in this process once. Any of it may raise `plain.Declined`."""
+    """One read of a batch's records in this process. Every method may raise NeedsSpark."""
 
-    def pieces(self) -> Iterator[pa.Table]:
-        """Records that are good for certain, as `bronze` takes them."""
+    def read_unambiguous(self) -> Iterator[pa.Table]:
+        """Yield the records that are certainly valid, in the form that `to_bronze` reads."""
 
-    def judged(self) -> pa.Table | None:
-        """The other records, in the form of `judge`, once the pieces have been read."""
+    def validate_ambiguous(self) -> pa.Table | None:
+        """Return the other records, validated. Call it after `read_unambiguous` is exhausted."""
 
 
 @dataclass(frozen=True)
 class SingleTableRead:
-    """Records that were read at once and are all good."""
+    """Records that were read as one table and are all valid."""
 
     records: pa.Table
 
-    def pieces(self) -> Iterator[pa.Table]:
-        """The one piece."""
+    def read_unambiguous(self) -> Iterator[pa.Table]:
+        """Yield the table."""
         yield self.records
 
-    def judged(self) -> pa.Table | None:
-        """None are left."""
+    def validate_ambiguous(self) -> pa.Table | None:
+        """Return None: no record is ambiguous."""
         return None
 
 
 def to_bronze(batch: Batch, records: pa.Table, now: datetime) -> pa.Table:
-    """Records (FILE, POSITION, MESSAGE's and the contract's columns, RESCUED where there is any)
-    as rows of the target."""
+    """Convert records to rows of the target.
+
+    Records have FILE, POSITION, the columns of MESSAGE and of the contract, and optionally RESCUED.
+    """
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
@@ -102,7 +104,7 @@ def to_bronze(batch: Batch, records: pa.Table, now: datetime) -> pa.Table:
         "_ingested_at": pa.repeat(pa.scalar(now, pa.timestamp("us", "UTC")), count),
     }
     if batch.source.has_messages:
-        filled |= {name: records.column(held) for name, held in MESSAGE.items()}
+        filled |= {name: records.column(column_name) for name, column_name in MESSAGE.items()}
     columns = {}
     for column in batch.contract.table_columns:
         if column.name == RESCUED and RESCUED not in records.column_names:
@@ -116,7 +118,7 @@ def to_bronze(batch: Batch, records: pa.Table, now: datetime) -> pa.Table:
 
 
 def to_quarantine(batch: Batch, bad: pa.Table | None, now: datetime) -> pa.Table:
-    """Bad records, in the form of `judge`, and what is damaged, as rows of the quarantine."""
+    """Convert bad validated records and unreadable inputs to rows of the quarantine."""
     import pyarrow as pa
 
     rows: list[tuple[Any, ...]] = [
@@ -129,35 +131,35 @@ def to_quarantine(batch: Batch, bad: pa.Table | None, now: datetime) -> pa.Table
                          _quarantine_layout(origin, row[REASONS])))  # fmt: skip
     names = ("file", "file_sha256", "position", "reasons", "raw", "layout")
     columns: dict[str, Any] = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    marks = zip(columns["file_sha256"], columns["position"], strict=True)
-    columns["id"] = [sha256(f"{content}:{at}".encode()).hexdigest() for content, at in marks]
-    for name, said in {
+    identities = zip(columns["file_sha256"], columns["position"], strict=True)
+    columns["id"] = [sha256(f"{content}:{at}".encode()).hexdigest() for content, at in identities]
+    for name, value in {
         "source": batch.source.name, "target": batch.source.target, "run": batch.run,
         "quarantined_at": now, "replayed_at": None, "replayed_run": None,
     }.items():  # fmt: skip
-        columns[name] = [said] * len(rows)
-    kinds = {
+        columns[name] = [value] * len(rows)
+    types = {
         "position": pa.int64(), "reasons": pa.list_(pa.string()),
         "quarantined_at": pa.timestamp("us", "UTC"), "replayed_at": pa.timestamp("us", "UTC"),
     }  # fmt: skip
-    return pa.table({n: pa.array(v, kinds.get(n, pa.string())) for n, v in columns.items()})
+    return pa.table({n: pa.array(v, types.get(n, pa.string())) for n, v in columns.items()})
 
 
 def _quarantine_layout(origin: Provenance, reasons: Sequence[str]) -> str | None:
-    """How a record is written; of one that was cut or could not be decoded it says nothing."""
+    """Return a record's layout; None for one that was cut or could not be decoded."""
     return None if reasons[0] in {TOO_LONG, NOT_TEXT} else origin.layout.to_json()
 
 
-def split_bad_and_good(judged: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Records in the form of `judge`, parted."""
+def split_bad_and_good(validated: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """Split validated records into bad and good ones."""
     import pyarrow.compute as pc
 
-    bad = judged.column(BAD)
-    return judged.filter(bad), judged.filter(pc.invert(bad))
+    bad = validated.column(BAD)
+    return validated.filter(bad), validated.filter(pc.invert(bad))
 
 
 def count_messages(records: pa.Table, position_ranges: Sequence[tuple[int, int]]) -> BatchStats:
-    """What messages are, counted exactly: one not in order, or not in its span, is outside."""
+    """Count messages; one that is out of order or out of its range counts as outside."""
     import pyarrow.compute as pc
 
     times = pc.min_max(records.column(EVENT_TIME).cast("int64")).as_py()

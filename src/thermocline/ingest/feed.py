@@ -1,8 +1,8 @@
-"""A feed: a source that goes on, seen as positions; and the way of one batch of it into bronze.
+"""A feed: a continuous source that is read by position, and lands batch by batch in bronze.
 
-No second state. Where to read on is the mark in the newest commit of the target table; the batch
-that is read from there lands together with the next mark. Killed anywhere, the next start reads
-the mark again.
+There is no separate state. The mark in the newest commit of the target table says where to
+continue, and each batch lands together with the next mark. After a crash at any point, the next
+start reads the mark again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 MAX_ATTEMPTS = 8
-"""How often a batch is begun anew while maintenance moves the table under it."""
+"""How often a batch is retried when maintenance commits to the table concurrently."""
 
 RECENT_BATCHES, TOLERATED_BAD = 20, 10
-"""The share of bad records is that of so many last batches, and a handful of them is no share: a
-single poison record in a quiet hour does not stop a stream."""
+"""The share of bad records is computed over this many recent batches, and a few bad records are
+always tolerated: a single poison record in a quiet hour does not stop a stream."""
 
 FIRST_ROW_BYTES = 4096.0
-"""How many bytes a record is taken to have before any was seen."""
+"""The assumed size of a record before the first batch."""
 
 LINES_SCHEMA = (
     f"{FILE} int, {POSITION} long, {RAW} string, {FLAW} string, {KEY} binary, "
@@ -60,9 +60,9 @@ LINES_SCHEMA = (
 )
 """The columns of a pull's lines, as a Spark schema.
 
-FILE is the number of the record's provenance, POSITION its place there. RAW is the record as JSON
-text, or null for a tombstone; FLAW is why it cannot be read as such, else null. PAYLOAD are the
-bytes as they came.
+FILE is the number of the record's provenance, POSITION its position there. RAW is the record as
+JSON text, or null for a tombstone. FLAW says why it cannot be read, or is null. PAYLOAD has the
+original bytes.
 """
 
 _STRING = Primitive("string")
@@ -70,15 +70,15 @@ _STRING = Primitive("string")
 
 @dataclass(frozen=True)
 class Pull:
-    """What a feed has between two positions.
+    """The records of a feed between two positions.
 
-    `lines` gives the records in the columns of LINES, of all provenances or of some; it may be
-    called again and must then give the same. `records` is how many there are, where the feed knows
-    it exactly; `spans` are, for each provenance, its first position and the one behind its last,
-    where positions count up and a second record at the same one would be wrong. `behind` is how
-    many wait after these, as far as is known. `confirm` has the last word before anything becomes
-    visible, as in `Batch`. `explain` tells trouble of the source from a failure to write, when
-    reading goes on meanwhile. `swift` is as in `Batch`: a shorter way to the same rows.
+    `lines` returns the records with the columns of LINES_SCHEMA, of all provenances or of some; it
+    may be called again and must return the same. `records` is their number if the feed knows it
+    exactly. `position_ranges` has, for each provenance, its first position and the one after its
+    last, if positions increase and must be unique. `behind` is how many records remain after these,
+    if known. `confirm` is called before anything becomes visible, as in `Batch`. `explain`
+    translates a failure of the source that occurs while a batch is written. `fast_path` is as in
+    `Batch`.
     """
 
     origins: tuple[Provenance, ...]
@@ -93,30 +93,30 @@ class Pull:
 
 
 class Feed(Protocol):
-    """One source that goes on. One thread uses it, from `begin` to `close`."""
+    """One continuous source. Not thread-safe."""
 
     def begin(self, position: Position | None, *, accept_loss: bool = False) -> Position | None:
-        """Get ready to read from a position; None is a first start.
+        """Prepare to read from a position; None means a first start.
 
-        Gives the position to really read from, as a rule the same. Raises `LostData` when the
-        source no longer has what follows the position, unless the loss is accepted.
+        Return the position to start from, usually the same. Raise `LostData` if the source no
+        longer has what follows the position, unless the loss is accepted.
         """
 
     def pull(self, position: Position | None, limits: BatchLimits) -> Pull | None:
-        """What is there from a position on, within limits; None when there is nothing new.
+        """Return what follows a position, within limits; None if there is nothing new.
 
-        Raises Transient when the source cannot be reached at the moment.
+        Raise Transient if the source cannot be reached at the moment.
         """
 
     def acknowledge(self, position: Position) -> None:
-        """Everything before the position is published: the source need not keep it for us."""
+        """Acknowledge that everything before the position is published and need not be kept."""
 
     def close(self) -> None:
-        """Let go of connections and processes."""
+        """Close connections and processes."""
 
 
 class LostData(Permanent):
-    """A source no longer has records that were not read yet, or is not the one it was."""
+    """The source lost records that were not read yet, or was replaced by another one."""
 
     code = "lost-data"
 
@@ -144,7 +144,7 @@ class OtherStream(Permanent):
 
 @dataclass(frozen=True)
 class StreamBatch:
-    """One batch that has landed. `behind` records still wait, as far as is known."""
+    """One batch that has landed. `behind` is how many records remain, if known."""
 
     source: str
     target: str
@@ -157,13 +157,13 @@ class StreamBatch:
 
 
 def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
-    """The feed of a source, by its kind. Nothing is connected yet."""
+    """Return the feed of a source, by its kind. It does not connect yet."""
     feed: Feed = import_module(KINDS[source.kind]).open_feed(lake, source, contract)
     return feed
 
 
 class FeedIngester:
-    """A feed on its way into one table, batch by batch."""
+    """Lands a feed in one table, batch by batch."""
 
     def __init__(
         self,
@@ -184,16 +184,16 @@ class FeedIngester:
         self._accept_loss = accept_loss
         self._has_begun = False
         self._last_mark: Mark | None = None
-        """The mark that was there at the beginning, then the one that this stream left last."""
+        """The mark at the start; later, the last mark that this stream wrote."""
         self._start_position: Position | None = None
         self._row_bytes = FIRST_ROW_BYTES
         self._recent_counts: deque[tuple[int, int]] = deque(maxlen=RECENT_BATCHES)
 
     def ingest_batch(self) -> StreamBatch | None:
-        """Land one batch, or nothing when nothing is new.
+        """Land one batch, or return None if nothing is new.
 
-        Maintenance may move the table meanwhile: the batch is then begun anew. When another
-        stream does, OtherStream is raised. Either way nothing lands twice.
+        If maintenance commits to the table concurrently, the batch is retried. If another stream
+        does, OtherStream is raised. In both cases nothing lands twice.
         """
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
@@ -204,7 +204,7 @@ class FeedIngester:
         raise AssertionError("the last attempt returns or raises")
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Close the feed."""
         self.feed.close()
 
     def _ingest_batch(self) -> StreamBatch | None:
@@ -219,9 +219,9 @@ class FeedIngester:
         if pull is None:
             return None
         sequence = (self._last_mark.sequence if self._last_mark else 0) + 1
-        ours = Mark(self.stream, sequence, pull.position)
-        landed = self._land(pull, ours, state.head())
-        self._last_mark = ours
+        next_mark = Mark(self.stream, sequence, pull.position)
+        landed = self._land(pull, next_mark, state.head())
+        self._last_mark = next_mark
         self._learn_size(landed)
         self._recent_counts.append((landed.quarantined, landed.rows + landed.quarantined))
         self.feed.acknowledge(pull.position)
@@ -231,19 +231,19 @@ class FeedIngester:
         )  # fmt: skip
 
     def _batch_limits(self) -> BatchLimits:
-        """The limits, with as many rows as the bytes will hold by what was seen so far."""
+        """Return the limits; the rows are reduced to the number that should fit the bytes."""
         rows = max(1, int(self.limits.bytes / self._row_bytes))
         return BatchLimits(min(self.limits.rows, rows), self.limits.bytes)
 
     def _learn_size(self, landed: BatchResult) -> None:
         rows = landed.rows + landed.quarantined
         if rows and landed.bytes:
-            # Larger ones are believed at once, smaller ones by and by.
-            seen = landed.bytes / rows
-            self._row_bytes = max(seen, 0.7 * self._row_bytes + 0.3 * seen, 1.0)
+            # A larger size applies at once, a smaller one gradually.
+            row_bytes = landed.bytes / rows
+            self._row_bytes = max(row_bytes, 0.7 * self._row_bytes + 0.3 * row_bytes, 1.0)
 
     def _next_position(self, mark: Mark | None) -> Position | None:
-        """Where to read on, by the mark that is in the table now."""
+        """Return where to continue, based on the table's current mark."""
         if not self._has_begun or (mark != self._last_mark and self._was_rolled_back(mark)):
             position = mark.position if mark else None
             self._start_position = self.feed.begin(position, accept_loss=self._accept_loss)
@@ -251,8 +251,8 @@ class FeedIngester:
         elif mark != self._last_mark:
             if mark is None or mark.stream != self.stream:
                 raise OtherStream(self.source.name, self.source.target)
-            self._last_mark = mark  # ours, by a commit whose outcome was not known
-        # Until a batch of ours has landed, the mark does not know where the feed wants to begin.
+            self._last_mark = mark  # written by our own commit, whose outcome was unknown
+        # Until this stream has landed a batch, start where `begin` returned.
         is_ours = mark is not None and mark.stream == self.stream
         return mark.position if mark and is_ours else self._start_position
 
@@ -264,7 +264,7 @@ class FeedIngester:
 
     def _land(self, pull: Pull, mark: Mark, base: int | None) -> BatchResult:
         contract = drift.include_added_columns(self.lake, self._contract)
-        columns_added, rows = False, self.lake.beside is not None
+        columns_added, rows = False, self.lake.consumption_store is not None
         while True:
             batch = Batch(
                 self.lake,
@@ -281,7 +281,7 @@ class FeedIngester:
                 fast_path=pull.fast_path,
                 base=base,
                 columns_added=columns_added,
-                before=(
+                earlier_counts=(
                     sum(bad for bad, _ in self._recent_counts),
                     sum(rows for _, rows in self._recent_counts),
                 ),
@@ -303,14 +303,16 @@ class FeedIngester:
 
 
 def make_lines(lake: Lake, rows: Sequence[tuple[object, ...]]) -> DataFrame:
-    """Records that were pulled into this process as lines; each row in the order of LINES."""
+    """Return records of this process as lines; each row in the order of LINES_SCHEMA."""
     return lake.spark.session.createDataFrame(list(rows), LINES_SCHEMA)
 
 
 def _make_reader(pull: Pull) -> Callable[[Contract, frozenset[int] | None], DataFrame]:
     def read(contract: Contract, only: frozenset[int] | None) -> DataFrame:
-        found = replace(parse_objects(pull.lines(only), contract), carried=tuple(MESSAGE.values()))
-        judged = convert_and_validate(found, contract, picking=only is not None)
-        return reject_unknown_fields(judged) if contract.drift is DriftMode.REFUSE else judged
+        found = replace(
+            parse_objects(pull.lines(only), contract), passthrough=tuple(MESSAGE.values())
+        )
+        validated = convert_and_validate(found, contract, will_filter=only is not None)
+        return reject_unknown_fields(validated) if contract.drift is DriftMode.REFUSE else validated
 
     return read

@@ -1,4 +1,4 @@
-"""The files of a landing folder, examined and cut into batches."""
+"""Inspect the files of a landing folder and split them into batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCH_FILES = 500
 def inspect_files(
     folder: LandingFolder, files: Sequence[LandingFile], source: Source
 ) -> Iterator[InspectedFile | FileUnavailable]:
-    """Examine files, some at a time. Hashing leaves the interpreter alone, so threads help."""
+    """Inspect files in parallel. Hashing releases the interpreter lock, so threads help."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         for start in range(0, len(files), BATCH_FILES):
             part = files[start : start + BATCH_FILES]
@@ -27,20 +27,20 @@ def _inspect(
 ) -> InspectedFile | FileUnavailable:
     try:
         return inspect_file(folder, file, source)
-    except FileUnavailable as away:
-        return away
+    except FileUnavailable as unavailable:
+        return unavailable
     except OSError as error:
         return FileUnavailable(file, describe_error(error))
 
 
 def split_into_batches(
-    files: Iterator[InspectedFile], most_bytes: int
+    files: Iterator[InspectedFile], max_bytes: int
 ) -> Iterator[list[InspectedFile]]:
-    """Cut files into batches of so many bytes, unpacked, at most."""
+    """Split files into batches of at most `max_bytes` uncompressed bytes and BATCH_FILES files."""
     batch: list[InspectedFile] = []
     size = 0
     for file in files:
-        if batch and (size + file.expanded > most_bytes or len(batch) == BATCH_FILES):
+        if batch and (size + file.expanded > max_bytes or len(batch) == BATCH_FILES):
             yield batch
             batch, size = [], 0
         batch.append(file)

@@ -1,4 +1,4 @@
-"""Ingest a landing folder: every file exactly once, whatever is delivered twice or dies."""
+"""Ingest a landing folder: every file exactly once, despite duplicates and crashes."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 4 << 30
 MAX_ATTEMPTS = 5
-"""How often a batch is begun anew when somebody else lands something at the same moment."""
+"""How often a batch is retried after a concurrent commit to the table."""
 
 STRING = Primitive("string")
 
 
 @dataclass(frozen=True)
 class FileIngestReport:
-    """What one source's ingestion did.
+    """The result of one source's ingestion.
 
-    `skipped` files had landed before, `growing` ones wait, and those that are `away` could not be
-    read: they are to be looked at again.
+    `skipped` files had already landed, `growing` ones are not settled yet, and `unavailable` ones
+    could not be read and are tried again.
     """
 
     source: str
@@ -78,7 +78,7 @@ class FileIngestReport:
     unavailable: tuple[LandingFile, ...] = ()
 
     def plus(self, landed: BatchResult, files: int) -> FileIngestReport:
-        """The report with one more batch."""
+        """Return the report with one more batch."""
         return replace(
             self,
             files=self.files + files,
@@ -90,7 +90,7 @@ class FileIngestReport:
 
 @dataclass(frozen=True)
 class FileBatch:
-    """Files that are to land in one commit. `damaged` ones only go to quarantine, as files."""
+    """Files to land in one commit. `unreadable` ones are quarantined as whole files."""
 
     lake: Lake
     source: Source
@@ -105,25 +105,25 @@ class FileBatch:
 
     @property
     def all_files(self) -> list[InspectedFile]:
-        """Every file that the commit's bookmark will name."""
+        """All files that the commit records."""
         return [*self.files, *self.unreadable]
 
     @cached_property
     def staged_files(self) -> list[StagedFile]:
-        """The files as Spark can read them."""
+        """The files in a form that Spark can read."""
         return [stage_file(self.folder, file, self.source, self.scratch) for file in self.files]
 
-    def without(self, gone: set[str]) -> FileBatch:
-        """The batch without some files, by hash."""
+    def without(self, hashes: set[str]) -> FileBatch:
+        """Return the batch without some files, given by hash."""
         kept, unreadable = (
-            tuple(file for file in some if file.sha256 not in gone)
-            for some in (self.files, self.unreadable)
+            tuple(file for file in files if file.sha256 not in hashes)
+            for files in (self.files, self.unreadable)
         )
         return replace(self, files=kept, unreadable=unreadable)
 
     def land(self) -> BatchResult:
-        """Land the files, or raise as `batch.land` does."""
-        rows = self.lake.beside is not None
+        """Land the files. Raises like `batch.land`."""
+        rows = self.lake.consumption_store is not None
         counted = [file.records for file in self.files]
         known = [count for count in counted if count is not None]
         origins = tuple(
@@ -163,8 +163,8 @@ class FileBatch:
             for number, file in enumerate(self.staged_files)
             if only is None or number in only
         ]
-        spark, picking = self.lake.spark.session, only is not None
-        return read_files(spark, numbered, self.source, contract, picking=picking)
+        spark, will_filter = self.lake.spark.session, only is not None
+        return read_files(spark, numbered, self.source, contract, will_filter=will_filter)
 
     def _confirm(self) -> None:
         for file in self.all_files:
@@ -187,11 +187,11 @@ def ingest(
 ) -> FileIngestReport:
     """Land every new file of a source in its bronze table.
 
-    A file's identity is its content: delivered twice or under another name it lands once, changed
-    it is new. Rows that break the contract go to quarantine. Files are landed in batches, each in
-    one commit that also says which files it holds; a batch is visible whole or not at all. Files
-    that the contract's drift policy refuses are named in the report and tried again next time.
-    `listing` is what lies in the folder, where the caller has just looked.
+    A file's identity is its content: delivered twice or under another name it lands once; changed
+    it is a new file. Rows that violate the contract go to quarantine. Files land in batches, each
+    in one commit that also records its files; a batch becomes visible whole or not at all. Files
+    that the drift policy refuses are named in the report and tried again next time. `listing` is a
+    listing of the folder, if the caller already has one.
     """
     _refuse_overlap(source, lake)
     contract = strip_provenance(contract)
@@ -201,9 +201,9 @@ def ingest(
     crash_point("ingest.listed")
     if not lake.exists(source.target):
         lake.ensure(contract)
-    work = _FileIngest(lake, source, contract, folder, run)
-    fresh = work.ledger.filter_unread(listing.files)
-    work.report = FileIngestReport(
+    ingestion = _FileIngest(lake, source, contract, folder, run)
+    fresh = ingestion.ledger.filter_unread(listing.files)
+    ingestion.report = FileIngestReport(
         source.name,
         source.target,
         skipped=len(listing.files) - len(fresh),
@@ -212,17 +212,17 @@ def ingest(
     )
     try:
         for files in split_into_batches(
-            work.skip_unavailable(inspect_files(folder, fresh, source)), batch_bytes
+            ingestion.skip_unavailable(inspect_files(folder, fresh, source)), batch_bytes
         ):
-            work.land_files(files)
-            progress.advance(len(files), f"{work.report.rows:,} rows")
+            ingestion.land_files(files)
+            progress.advance(len(files), f"{ingestion.report.rows:,} rows")
     finally:
-        work.scratch.close()
-    return work.report
+        ingestion.scratch.close()
+    return ingestion.report
 
 
 class _FileIngest:
-    """One ingestion under way."""
+    """One ingestion in progress."""
 
     def __init__(
         self, lake: Lake, source: Source, contract: Contract, folder: LandingFolder, run: str
@@ -242,7 +242,7 @@ class _FileIngest:
     def skip_unavailable(
         self, found: Iterable[InspectedFile | FileUnavailable]
     ) -> Iterator[InspectedFile]:
-        """Pass on the files that could be read, and report the others."""
+        """Yield the files that could be read, and report the others."""
         for each in found:
             if isinstance(each, FileUnavailable):
                 self.report_unavailable(each)
@@ -259,7 +259,7 @@ class _FileIngest:
         )
 
     def land_files(self, files: Sequence[InspectedFile]) -> None:
-        """Land files, again from the start when somebody else was faster."""
+        """Land files; retry from the start after a concurrent commit."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
                 self._land_files(files)
@@ -275,17 +275,17 @@ class _FileIngest:
         new = self._filter_new(files)
         contract = drift.include_added_columns(self.lake, self.contract)
         refused: list[Refusal] = []
-        sound = _admit_files([file for file in new if file.flaw is None], contract, refused)
+        readable = _accept_files([file for file in new if file.flaw is None], contract, refused)
         if contract.drift is DriftMode.ADD:
-            contract = drift.add_columns(contract, _collect_new_fields(sound, contract))
+            contract = drift.add_columns(contract, _collect_new_fields(readable, contract))
         batch = FileBatch(
-            self.lake, self.source, contract, self.folder, tuple(sound),
+            self.lake, self.source, contract, self.folder, tuple(readable),
             tuple(file for file in new if file.flaw is not None),
             self.run, self.scratch.path, self.fast_path,
         )  # fmt: skip
         landed, batch = self._land(batch, refused)
-        taken = len(batch.all_files)
-        report = self.report if landed is None else self.report.plus(landed, taken)
+        file_count = len(batch.all_files)
+        report = self.report if landed is None else self.report.plus(landed, file_count)
         self.report = replace(
             report,
             skipped=report.skipped + len(files) - len(new),
@@ -296,7 +296,7 @@ class _FileIngest:
     def _land(
         self, batch: FileBatch, refused: list[Refusal]
     ) -> tuple[BatchResult | None, FileBatch]:
-        """Land a batch, without the files that turn out to be unfit while it is read."""
+        """Land a batch without the files that turn out to be unreadable or refused."""
         while batch.all_files:
             self.lake.ensure(batch.contract)
             try:
@@ -321,7 +321,7 @@ class _FileIngest:
         return None, batch
 
     def _find_unavailable(self, batch: FileBatch, error: Exception) -> set[str]:
-        """The files, by hash, that are not as they were listed, which may be why a batch failed."""
+        """Return the hashes of files that changed or vanished, a possible cause of the failure."""
         found = {
             file.file: FileUnavailable(file.file)
             for file in batch.all_files
@@ -334,7 +334,7 @@ class _FileIngest:
         return {file.sha256 for file in batch.all_files if file.file in found}
 
     def _filter_new(self, files: Sequence[InspectedFile]) -> list[InspectedFile]:
-        """Files whose content has not landed, each content once."""
+        """Return the files whose content has not landed, each content once."""
         new: dict[str, InspectedFile] = {}
         landed = self.ledger.find_landed(files)
         for file in files:
@@ -343,23 +343,23 @@ class _FileIngest:
         return list(new.values())
 
 
-def _admit_files(
+def _accept_files(
     files: Sequence[InspectedFile], contract: Contract, refused: list[Refusal]
 ) -> list[InspectedFile]:
-    """The files that header or schema do not already forbid."""
-    admitted = []
+    """Return the files whose header or schema fits the contract; refuse the others."""
+    accepted = []
     for file in files:
         reason = drift.explain_mismatch(file, contract)
-        stray = (
+        unknown_fields = (
             drift.find_unknown_fields(file, contract) if contract.drift is DriftMode.REFUSE else {}
         )
-        if reason is None and stray:
-            reason = drift.explain_refusal(stray, contract)
+        if reason is None and unknown_fields:
+            reason = drift.explain_refusal(unknown_fields, contract)
         if reason is None:
-            admitted.append(file)
+            accepted.append(file)
         else:
             refused.append(Refusal(file.file.name, reason))
-    return admitted
+    return accepted
 
 
 def _collect_new_fields(files: Sequence[InspectedFile], contract: Contract) -> dict[str, Type]:
@@ -373,21 +373,21 @@ def _collect_new_fields(files: Sequence[InspectedFile], contract: Contract) -> d
 def _apply_drift(
     batch: FileBatch, fields: dict[int, set[str]], refused: list[Refusal]
 ) -> FileBatch:
-    """The batch as the contract's policy wants it, now that the fields are known."""
+    """Apply the drift policy to the batch: add columns, or refuse files."""
     if batch.contract.drift is DriftMode.ADD:
         names = {name for found in fields.values() for name in found}
         contract = drift.add_columns(batch.contract, dict.fromkeys(names, STRING))
         return replace(batch, contract=contract, columns_added=True)
-    unfit = {number: batch.files[number] for number in fields}
-    for number, file in unfit.items():
+    refused_files = {number: batch.files[number] for number in fields}
+    for number, file in refused_files.items():
         refused.append(
             Refusal(file.file.name, drift.explain_refusal(fields[number], batch.contract))
         )
-    return batch.without({file.sha256 for file in unfit.values()})
+    return batch.without({file.sha256 for file in refused_files.values()})
 
 
 def _find_unreadable(batch: FileBatch) -> list[InspectedFile]:
-    """The files that Spark cannot read to their end, found by reading each alone."""
+    """Find the files that Spark cannot read to the end by reading each one separately."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -398,16 +398,16 @@ def _find_unreadable(batch: FileBatch) -> list[InspectedFile]:
             frame.write.format("noop").mode("overwrite").save()
         except Py4JJavaError as error:
             broken.append(
-                replace(file.examined, flaw=f"damaged: {_root_message(error.java_exception)}")
+                replace(file.inspected, flaw=f"damaged: {_root_message(error.java_exception)}")
             )
         except PySparkException as error:
-            said = one_line(str(error).strip().splitlines()[0])[:200]
-            broken.append(replace(file.examined, flaw=f"damaged: {said}"))
+            message = one_line(str(error).strip().splitlines()[0])[:200]
+            broken.append(replace(file.inspected, flaw=f"damaged: {message}"))
     return broken
 
 
 def _root_message(failure: Any) -> str:
-    """What the innermost of Java's exceptions says, which is the one that knows."""
+    """Return the message of the innermost Java exception."""
     while failure.getCause() is not None:
         failure = failure.getCause()
     return one_line(str(failure.getMessage() or failure.getClass().getName()))[:200]

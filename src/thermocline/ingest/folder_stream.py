@@ -1,7 +1,7 @@
-"""A landing folder that is watched: what is new in it lands, look by look.
+"""Watch a landing folder: each poll lands its new files.
 
-Which files have landed is known from the table alone, as always. What is remembered here between
-two looks only saves asking again about files that have not changed.
+The table alone determines which files have landed. The state kept here between polls only avoids
+checking unchanged files again.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 
 
 SETTLE_SECONDS = 2.0
-"""So long a file must have been left alone, unless the source says otherwise. Who looks every few
-seconds would else meet many a file that is being written."""
+"""The default of `settle` for streams: how long a file must be unchanged. Polling every few seconds
+would otherwise often find files that are still being written."""
 
 
 FULL_LISTING_SECONDS = 60.0
-"""Every so often all files are asked how they are, for what was changed in place since it landed;
-between, only new names and changed folders are."""
+"""How often all files are checked for changes in place; in between, only new names and changed
+folders are."""
 
 
 class FolderIngester:
-    """A landing folder on its way into its table."""
+    """Lands the files of one landing folder, poll by poll."""
 
     def __init__(
         self, lake: Lake, source: Source, contract: Contract, *, limits: BatchLimits | None = None
@@ -48,7 +48,7 @@ class FolderIngester:
         self._bytes = min(files.BATCH_BYTES, (limits or source.limits).bytes)
         self._folder = open_folder(source, lake.settings)
         self._known_files: set[LandingFile] = set()
-        """Files that landed, were known by their content, or were refused: as they were then."""
+        """Files that landed, were duplicates, or were refused, with their state at that time."""
         self._refused: set[str] = set()
         self._listing_cache = ListingCache()
         self._last_full_listing = -FULL_LISTING_SECONDS
@@ -56,15 +56,15 @@ class FolderIngester:
         self._sequence = 0
 
     def ingest_batch(self) -> StreamBatch | None:
-        """Land the files that are new; None when there are none.
+        """Land the new files; return None if there are none.
 
-        A file that still changes waits until it has settled. One that the contract refuses is
-        looked at again when it changes, or by the next process.
+        A file that still changes waits until it has settled. A file that the contract refuses is
+        tried again when it changes, or by the next process.
         """
         if not self.lake.exists(self.source.target):
             self.lake.ensure(
                 strip_provenance(self._contract)
-            )  # models may read it before a file comes
+            )  # models may read it before the first file arrives
         self._reset_after_rollback()
         is_full = time.monotonic() - self._last_full_listing > FULL_LISTING_SECONDS
         if is_full:
@@ -72,7 +72,7 @@ class FolderIngester:
         listing = list_landing(self._folder, self.source, self._listing_cache)
         fresh = [file for file in listing.files if file not in self._known_files]
         if is_full:
-            self._known_files.intersection_update(listing.files)  # others are gone from the folder
+            self._known_files.intersection_update(listing.files)  # the others were removed
         if not fresh:
             self._update_cache(listing.refused)
             return None
@@ -96,17 +96,17 @@ class FolderIngester:
     def _update_cache(
         self, refused: Sequence[Refusal], unavailable: Sequence[LandingFile] = ()
     ) -> None:
-        """Pass over what was listed, but for files that may be mended in place."""
+        """Skip listed files in later polls, except those that may be fixed in place."""
         self._refused.update(each.file for each in refused)
         for name in (*self._refused, *(each.name for each in unavailable)):
             self._listing_cache.recheck(name)
         self._listing_cache.skip_listed()
 
     def close(self) -> None:
-        """Nothing is held open between two looks."""
+        """Do nothing: no resource stays open between polls."""
 
     def _reset_after_rollback(self) -> None:
-        """Files that landed since the snapshot that main was taken back to are new again."""
+        """After a rollback of main, treat the files that landed since as new."""
         if self._last_snapshot is None:
             return
         state = self.lake.state(self.source.target)
@@ -117,6 +117,6 @@ class FolderIngester:
 
 
 def _newest_time(found: list[LandingFile]) -> datetime | None:
-    """When the newest of some files was written."""
+    """Return when the newest of the files was written."""
     written = max((file.modified_ns for file in found), default=None)
     return None if written is None else to_utc(written / 1000)

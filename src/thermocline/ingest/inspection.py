@@ -1,4 +1,4 @@
-"""One look at every byte of a file: its identity, and whether and how it can be read."""
+"""Inspect every byte of a file once: its hash, format, encoding and damage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 HEAD_BYTES = 1 << 16
 MAX_EXPANSION = 200
-"""A file that grows more than this when unpacked, and beyond a gigabyte, is taken for a bomb."""
+"""A file that expands by more than this factor, and beyond 1 GiB, counts as a zip bomb."""
 MIN_EXPANSION_LIMIT = 1 << 30
 
 _MAGIC = {
@@ -40,11 +40,11 @@ _FORMATS = {
 
 @dataclass(frozen=True)
 class InspectedFile:
-    """What a file turned out to be.
+    """The result of inspecting a file.
 
-    `flaw` says why the file cannot be read at all; then the rest does not count. `fields` are the
-    columns of a CSV file's header, `schema` is a Parquet file's own, `records` what its footer
-    counts. `longest_line` is exact where it matters: beyond the source's limit.
+    `flaw` says why the file cannot be read at all; other fields are then meaningless. `fields` are
+    the columns of a CSV header, `schema` is a Parquet file's schema, and `records` its footer's row
+    count. `longest_line` is exact only above the source's limit.
     """
 
     file: LandingFile
@@ -61,16 +61,16 @@ class InspectedFile:
 
 
 def inspect_file(folder: LandingFolder, file: LandingFile, source: Source) -> InspectedFile:
-    """Hash a file and find out how it is written, with little memory whatever its size."""
-    wanted = source.format if source.format != "auto" else _detect_format(file.name)
-    if wanted == "parquet":
+    """Hash a file and detect its format, in constant memory."""
+    format_ = source.format if source.format != "auto" else _detect_format(file.name)
+    if format_ == "parquet":
         return _inspect_parquet(folder, file)
     with folder.open(file) as raw:
         hashing = _HashingReader(raw)
         head = hashing.peek(6)
         compression = next((name for magic, name in _MAGIC.items() if head.startswith(magic)), "")
         meter = _TextMeter(source.max_line_bytes)
-        flaw = None if wanted else "a format that its name does not tell; set format in the source"
+        flaw = None if format_ else "a format that its name does not tell; set format in the source"
         if compression == "zip":
             flaw = "zip archives are not read; unpack it, or use gzip"
         if flaw is None:
@@ -78,22 +78,22 @@ def inspect_file(folder: LandingFolder, file: LandingFile, source: Source) -> In
         hashing.drain()
     encoding = _detect_encoding(meter.head, source.options.encoding)
     found = InspectedFile(
-        file, hashing.hexdigest(), wanted, compression, encoding, meter.size, meter.longest,
+        file, hashing.hexdigest(), format_, compression, encoding, meter.size, meter.longest,
         flaw=flaw,
     )  # fmt: skip
-    if wanted == "csv" and source.options.header and flaw is None and meter.size:
+    if format_ == "csv" and source.options.header and flaw is None and meter.size:
         return _read_header(found, meter.head, source.options)
     return found
 
 
 class Readable(Protocol):
-    """All that is asked of a stream of bytes."""
+    """A stream of bytes."""
 
     def read(self, size: int = ..., /) -> bytes: ...
 
 
 def decompress(raw: Any, compression: str) -> Readable:
-    """The content of a compressed file as a stream."""
+    """Return the decompressed content of a file as a stream."""
     if compression == "gz":
         return gzip.GzipFile(fileobj=raw)
     if compression == "bz2":
@@ -110,13 +110,13 @@ def decompress(raw: Any, compression: str) -> Readable:
 
 
 def read_chunks(stream: Readable) -> Iterator[bytes]:
-    """A stream in pieces."""
+    """Yield a stream in chunks."""
     while chunk := stream.read(CHUNK_BYTES):
         yield chunk
 
 
 def has_matching_suffix(name: str, compression: str) -> bool:
-    """Whether Spark, which goes by the name, will find the same compression as we did."""
+    """Whether Spark, which goes by the suffix, detects the same compression."""
     return _SUFFIXES.get(PurePosixPath(name).suffix.lower(), "") == compression
 
 
@@ -136,9 +136,9 @@ def _measure(stream: Readable, meter: _TextMeter, size: int) -> str | None:
                 return f"it unpacks to more than {MAX_EXPANSION} times its size"
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError, OSError) as error:
         if isinstance(error, OSError) and error.errno:
-            raise  # of the disk, not of the file's content
-        said = str(error).strip().splitlines()
-        return f"truncated or damaged: {said[0] if said else type(error).__name__}"
+            raise  # an error of the disk, not of the content
+        message = str(error).strip().splitlines()
+        return f"truncated or damaged: {message[0] if message else type(error).__name__}"
     meter.close()
     return None
 
@@ -166,9 +166,9 @@ def _read_header(found: InspectedFile, head: bytes, options: TextOptions) -> Ins
         return replace(found, flaw=f"its header cannot be read: {error}")
     if found.expanded > len(head) and "\n" not in text:
         return replace(found, flaw="its header is longer than 64 KiB")
-    twice = sorted({name for name in fields if fields.count(name) > 1})
-    if twice or "" in fields:
-        return replace(found, flaw=f"its header names a column twice or not at all: {twice}")
+    repeated = sorted({name for name in fields if fields.count(name) > 1})
+    if repeated or "" in fields:
+        return replace(found, flaw=f"its header names a column twice or not at all: {repeated}")
     return replace(found, fields=fields)
 
 
@@ -192,15 +192,15 @@ def _inspect_parquet(folder: LandingFolder, file: LandingFile) -> InspectedFile:
             opened = pq.ParquetFile(pa.PythonFile(raw, mode="r"))
             schema, records = opened.schema_arrow, opened.metadata.num_rows
         except (pa.ArrowException, OSError) as error:
-            said = str(error).strip().splitlines()[0]
-            return InspectedFile(file, sha256, "parquet", flaw=f"truncated or damaged: {said}")
+            message = str(error).strip().splitlines()[0]
+            return InspectedFile(file, sha256, "parquet", flaw=f"truncated or damaged: {message}")
     return InspectedFile(
         file, sha256, "parquet", expanded=file.size, schema=schema, records=records
     )
 
 
 class _HashingReader(io.RawIOBase):
-    """Passes a stream on and hashes what goes through."""
+    """Hashes a stream while it is read."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
@@ -216,9 +216,9 @@ class _HashingReader(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         if self._ahead:
-            taken = self._ahead if size < 0 else self._ahead[:size]
-            self._ahead = self._ahead[len(taken) :]
-            return taken
+            chunk = self._ahead if size < 0 else self._ahead[:size]
+            self._ahead = self._ahead[len(chunk) :]
+            return chunk
         found = self._raw.read(CHUNK_BYTES if size is None or size < 0 else size)
         self._sha256.update(found)
         return found
@@ -232,14 +232,15 @@ class _HashingReader(io.RawIOBase):
 
 
 class _TextMeter:
-    """Measures text that passes by: how much, how long its longest line is, how it begins."""
+    """Measures text: its size, its longest line, and its first bytes."""
 
     def __init__(self, limit: int) -> None:
         self.size = 0
         self.longest = 0
         self.head = b""
-        self._open = 0
-        self._fine = limit < CHUNK_BYTES  # then a line inside one chunk may already be too long
+        self._open_line_bytes = 0
+        # With a small limit, a line inside one chunk may already be too long.
+        self._splits_chunks = limit < CHUNK_BYTES
 
     def feed(self, chunk: bytes) -> None:
         self.size += len(chunk)
@@ -247,12 +248,12 @@ class _TextMeter:
             self.head += chunk[: HEAD_BYTES - len(self.head)]
         first = chunk.find(b"\n")
         if first < 0:
-            self._open += len(chunk)
+            self._open_line_bytes += len(chunk)
             return
-        self.longest = max(self.longest, self._open + first)
-        if self._fine:
+        self.longest = max(self.longest, self._open_line_bytes + first)
+        if self._splits_chunks:
             self.longest = max(self.longest, *map(len, chunk.split(b"\n")[1:]))
-        self._open = len(chunk) - chunk.rfind(b"\n") - 1
+        self._open_line_bytes = len(chunk) - chunk.rfind(b"\n") - 1
 
     def close(self) -> None:
-        self.longest = max(self.longest, self._open)
+        self.longest = max(self.longest, self._open_line_bytes)

@@ -1,4 +1,4 @@
-"""What lies in a landing folder, on local disk or on S3."""
+"""List and open the files of a landing folder, on local disk or on S3."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEMPORARY = (".tmp", ".part", ".partial", ".inprogress", ".crdownload", ".swp")
 
 @dataclass(frozen=True)
 class LandingFile:
-    """A file in a landing folder: its name there, and where it really is."""
+    """A file in a landing folder: its name there, and its real location."""
 
     name: str
     size: int
@@ -36,7 +36,7 @@ class LandingFile:
 
 @dataclass(frozen=True)
 class Refusal:
-    """A file that was not taken in, and why."""
+    """A file that was refused, and why."""
 
     file: str
     reason: str
@@ -47,7 +47,7 @@ class Refusal:
 
 @dataclass
 class Listing:
-    """The files that may be taken in, those that may not, and how many still grow."""
+    """The files to ingest, the refused ones, and how many are still growing."""
 
     files: list[LandingFile] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
@@ -55,9 +55,9 @@ class Listing:
 
 
 class FileUnavailable(Exception):
-    """A file cannot be read now: it is passed over, and looked at again.
+    """A file cannot be read now: it is skipped and tried again later.
 
-    `reason` is empty when it is no longer what was listed: removed, renamed, or replaced.
+    `reason` is empty if the file was removed, renamed or replaced after it was listed.
     """
 
     def __init__(self, file: LandingFile, reason: str = "") -> None:
@@ -67,10 +67,10 @@ class FileUnavailable(Exception):
 
 
 class ListingCache:
-    """What one process need not look at again in a folder on local disk, for a while.
+    """The names and folders on local disk that a process can skip in the next listings.
 
-    A name is passed over while its inode is the same, and a folder while nothing was added to it
-    or taken away. What is changed in place is only seen by a look that passes over nothing.
+    A name is skipped while its inode is the same, and a folder while no entry was added or removed.
+    Only a listing without a cache detects files that changed in place.
     """
 
     def __init__(self) -> None:
@@ -79,62 +79,62 @@ class ListingCache:
         self._unchanged: dict[str, tuple[int, list[str]]] = {}
 
     def note_listed(self, folder: str, name: str, inode: int) -> None:
-        """A file was listed."""
+        """Record that a file was listed."""
         self._listed[folder, name] = inode
 
     def recheck(self, name: str) -> None:
-        """Have a file that was listed looked at again."""
+        """List a file again next time."""
         folder, _, last = name.rpartition("/")
         self._listed.pop((f"{folder}/" if folder else "", last), None)
 
     def skip_listed(self) -> None:
-        """Pass over the other files that were listed."""
+        """Skip the other listed files from now on."""
         for (folder, name), inode in self._listed.items():
             self._skipped.setdefault(folder, {})[name] = inode
         self._listed.clear()
 
     def names(self, folder: str) -> Mapping[str, int]:
-        """The files of a folder that are passed over, with their inodes."""
+        """Return the skipped files of a folder with their inodes."""
         return self._skipped.get(folder, {})
 
     def unchanged_subfolders(self, folder: str, changed_ns: int) -> list[str] | None:
-        """The folders in a folder that did not change since all in it was passed over."""
+        """Return the subfolders of an unchanged folder whose files are all skipped, else None."""
         found = self._unchanged.get(folder)
         return found[1] if found and found[0] == changed_ns else None
 
     def mark_unchanged(self, folder: str, changed_ns: int, folders: list[str]) -> None:
-        """Pass over a folder while it does not change. One that just did may do so unnoticed."""
+        """Skip a folder while it is unchanged, unless it changed within the clock's granularity."""
         if time.time_ns() - changed_ns > _CLOCK_GRANULARITY_NS:
             self._unchanged[folder] = changed_ns, folders
 
 
 _CLOCK_GRANULARITY_NS = 2_000_000_000
-"""So much later a change of a folder has another time, whatever the file system's clock."""
+"""The coarsest modification time of a file system: a later change has a different time."""
 
 
 class LandingFolder(Protocol):
-    """Where files are listed, opened, and named for Spark."""
+    """Lists and opens files, and returns their URIs for Spark."""
 
     def entries(
         self, refused: list[Refusal], cache: ListingCache | None = None
     ) -> Iterator[LandingFile]:
-        """Every file below the folder that is not passed over.
+        """Yield every file below the folder that is not skipped.
 
-        What may not be followed goes to `refused`.
+        Files that may not be followed are added to `refused`.
         """
 
     def open(self, file: LandingFile) -> BinaryIO:
-        """The file's bytes, from the beginning."""
+        """Open the file."""
 
     def uri(self, file: LandingFile) -> str:
-        """What Spark calls the file."""
+        """Return the file's URI for Spark."""
 
     def is_unchanged(self, file: LandingFile) -> bool:
-        """Whether the file is still the one that was listed."""
+        """Whether the file is unchanged since it was listed."""
 
 
 def open_folder(source: Source, settings: Settings) -> LandingFolder:
-    """The folder a source lands in."""
+    """Return the landing folder of a source."""
     if source.is_remote:
         return S3Folder(source.path, settings.s3)
     return LocalFolder(Path(source.path))
@@ -143,10 +143,10 @@ def open_folder(source: Source, settings: Settings) -> LandingFolder:
 def list_landing(
     folder: LandingFolder, source: Source, cache: ListingCache | None = None
 ) -> Listing:
-    """The files of a source that are not passed over, in the order of their names.
+    """List the files of a source that are not skipped, ordered by name.
 
-    Hidden and temporary files are left out, files that changed within `settle` seconds are only
-    counted, and what leads outside the folder is refused.
+    Hidden and temporary files are left out. Files that changed within `settle` seconds are only
+    counted. Links that lead outside the folder are refused.
     """
     found = Listing()
     settled = time.time_ns() - int(source.settle * 1e9)
@@ -178,27 +178,26 @@ class LocalFolder:
     def entries(
         self, refused: list[Refusal], cache: ListingCache | None = None
     ) -> Iterator[LandingFile]:
-        """Files below the folder. A link counts as the file it leads to, if that is inside."""
+        """Yield the files below the folder. A link counts as its target if that is inside."""
         if not self._root.is_dir():
             raise NotFound(
-                f"The landing folder {self._root} is not there.", "Make it, or mend the source."
+                f"The landing folder {self._root} is not there.", "Create it, or fix the source."
             )
         yield from self._walk("", str(self._root.resolve()), refused, cache or ListingCache())
 
     def _walk(
         self, below: str, real: str, refused: list[Refusal], cache: ListingCache
     ) -> Iterator[LandingFile]:
-        """The files of a folder `below` the root, which really is at `real`.
+        """Yield the files of the folder `below` the root, whose real path is `real`.
 
-        There may be hundreds of thousands of old ones: a path is only looked up where a link may
-        lead elsewhere.
+        There may be hundreds of thousands of old files, so paths are resolved only for links.
         """
         try:
             changed_ns = (self._root / below).stat().st_mtime_ns  # before it is listed
             if cache.unchanged_subfolders(below, changed_ns) is None:
                 entries = self._scan(below, cache.names(below))
         except FileNotFoundError:
-            return  # it has just been taken away
+            return  # it was just removed
         except OSError as error:
             name = below.rstrip("/") or str(self._root)
             refused.append(Refusal(name, f"it cannot be listed: {describe_error(error)}"))
@@ -248,16 +247,13 @@ class LocalFolder:
             found = entry.stat()
         except FileNotFoundError:
             return None
-        except OSError as error:  # such as a link that leads to itself
-            refused.append(Refusal(name, f"it cannot be looked at: {describe_error(error)}"))
+        except OSError as error:  # such as a link to itself
+            refused.append(Refusal(name, f"it cannot be read: {describe_error(error)}"))
             return None
         return LandingFile(name, found.st_size, found.st_mtime_ns, place)
 
     def open(self, file: LandingFile) -> BinaryIO:
-        """The file's bytes. What became a link after it was listed is not followed.
-
-        What became a pipe is not waited for.
-        """
+        """Open the file. Do not follow a link or wait for a pipe that replaced it."""
         try:
             handle = os.open(file.location, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError as error:
@@ -270,7 +266,7 @@ class LocalFolder:
         return os.fdopen(handle, "rb", buffering=0)
 
     def uri(self, file: LandingFile) -> str:
-        """A plain path, with what Spark would take for a pattern escaped."""
+        """Return the path with glob characters escaped for Spark."""
         return escape_glob(file.location)
 
     def is_unchanged(self, file: LandingFile) -> bool:
@@ -310,7 +306,7 @@ class S3Folder:
     def entries(
         self, refused: list[Refusal], cache: ListingCache | None = None
     ) -> Iterator[LandingFile]:
-        """Objects below the prefix, all of them. A key with empty or dotted parts is refused."""
+        """Yield all objects below the prefix. A key with empty or dotted parts is refused."""
         from pyarrow.fs import FileSelector, FileType
 
         try:
@@ -334,7 +330,7 @@ class S3Folder:
                 yield LandingFile(name, info.size or 0, info.mtime_ns or 0, info.path)
 
     def open(self, file: LandingFile) -> BinaryIO:
-        """The object's bytes, streamed."""
+        """Open the object as a stream."""
         try:
             opened: BinaryIO = self._file_system.open_input_file(file.location)
         except FileNotFoundError as error:
@@ -344,7 +340,7 @@ class S3Folder:
         return opened
 
     def uri(self, file: LandingFile) -> str:
-        """The object as Hadoop's S3 client names it."""
+        """Return the object's URI for Hadoop's S3 client."""
         return f"s3a://{escape_glob(file.location)}"
 
     def is_unchanged(self, file: LandingFile) -> bool:
@@ -357,12 +353,12 @@ _GONE_ERRORS = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EN
 
 
 def describe_error(error: OSError) -> str:
-    """What the system says, in one line."""
+    """Return the system's message in one line."""
     return one_line(error.strerror or str(error))[:200]
 
 
 def escape_glob(path: str) -> str:
-    """A path in which no character is taken for a pattern."""
+    """Escape the glob characters of a path."""
     return "".join(f"\\{char}" if char in "{}[]*?\\" else char for char in path)
 
 

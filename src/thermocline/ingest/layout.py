@@ -1,4 +1,4 @@
-"""How records are written in a file: its format, its fields, and how cells are told apart."""
+"""The layout of records in a file: format, fields, delimiter and quoting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """Enough to read a record again long after its file is gone; quarantine keeps it."""
+    """Everything needed to parse a record again after its file is gone; quarantine stores it."""
 
     format: str
     fields: tuple[str, ...] = ()
@@ -28,14 +28,14 @@ class Layout:
     schema: str = ""
 
     @classmethod
-    def from_file(cls, examined: InspectedFile, source: Source, contract: Contract) -> Layout:
-        """The layout of a file; files of one layout are read together."""
-        if examined.format == "parquet":
-            return cls("parquet", schema=str(examined.schema))
-        if examined.format == "jsonl":
+    def from_file(cls, inspected: InspectedFile, source: Source, contract: Contract) -> Layout:
+        """Return the layout of a file. Files of one layout are read together."""
+        if inspected.format == "parquet":
+            return cls("parquet", schema=str(inspected.schema))
+        if inspected.format == "jsonl":
             return cls("jsonl")
         options = source.options
-        fields = examined.fields if options.header else tuple(c.name for c in contract.columns)
+        fields = inspected.fields if options.header else tuple(c.name for c in contract.columns)
         return cls(
             "csv", fields, options.delimiter, options.quote, options.escape, options.null,
             options.header,
@@ -43,18 +43,18 @@ class Layout:
 
     @classmethod
     def read(cls, text: str) -> Layout:
-        """A layout that quarantine kept."""
+        """Parse a layout that quarantine stored."""
         kept = json.loads(text)
         return cls(**{**kept, "fields": tuple(kept["fields"])})
 
     def to_json(self) -> str:
-        """The layout as quarantine keeps it. A Parquet row is kept as JSON."""
+        """Format the layout for quarantine. A Parquet row is stored as JSON."""
         if self.format == "parquet":
             return Layout("jsonl").to_json()
         return json.dumps(asdict(self), ensure_ascii=False, sort_keys=True)
 
     def csv_options(self) -> dict[str, str]:
-        """The options of Spark's CSV parser."""
+        """Return the options of Spark's CSV parser."""
         return {
             "mode": "PERMISSIVE",
             "columnNameOfCorruptRecord": "__tc_malformed",
@@ -67,7 +67,7 @@ class Layout:
         }
 
     def open_quote_condition(self, text: str) -> str:
-        """A condition under which a quote in a record is opened and not closed."""
+        """Return a condition for a record with a quote that is not closed."""
         if self.escape != self.quote:
             escape = literal(self.escape)
             pair, quote = literal(self.escape * 2), literal(self.escape + self.quote)

@@ -1,4 +1,4 @@
-"""Text files as numbered lines: Spark reads them in blocks, we know each line's record number."""
+"""Read text files as numbered lines with Spark, which reads them in blocks without numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from thermocline.ingest.stage import StagedFile
 
 FLAW = "__tc_flaw"
-"""What is wrong with a line as a line, before anything is read from it; else null."""
+"""The flaw of a line before it is parsed, or null."""
 
 TOO_LONG = "longer than maxLineBytes"
 NOT_TEXT = "not valid text in its encoding"
@@ -25,9 +25,9 @@ NumberedFiles = Sequence[tuple[int, "StagedFile"]]
 def read_numbered_lines(
     spark: SparkSession, files: NumberedFiles, separator: str, *, header: bool
 ) -> DataFrame:
-    """The lines of text files that are not blank: FILE, POSITION, RAW and FLAW.
+    """Read the lines of text files that are not blank, as FILE, POSITION, RAW and FLAW.
 
-    A header is no record: the first record of a file has the position 1 either way.
+    A header does not count: the first record of a file always has position 1.
     """
     reader = spark.read.option("lineSep", separator)
     scanned = reader.text([file.uri for _, file in files]).selectExpr(
@@ -46,8 +46,8 @@ def read_numbered_lines(
         f"case when {too_long} then '{TOO_LONG}'"
         f" when not is_valid_utf8(value) then '{NOT_TEXT}' end"
     )
-    # A line that is not UTF-8 is kept byte by byte, as Latin-1 shows it. The byte order mark that
-    # a file may begin with has been taken off by Hadoop's reader.
+    # A line that is not UTF-8 is kept byte by byte as Latin-1. Hadoop's reader has already removed
+    # a byte order mark.
     text = (
         "case when not is_valid_utf8(value) then decode(cast(value as binary), 'ISO-8859-1')"
         " else value end"
@@ -61,10 +61,10 @@ def read_numbered_lines(
 def _block_offsets(
     spark: SparkSession, scanned: DataFrame, files: NumberedFiles, *, skipped: int
 ) -> DataFrame:
-    """What to take from a row's id to get its record number, for each block that Spark reads.
+    """Return, for each block that Spark reads, the offset from a row's id to its record number.
 
-    Ids grow by one inside a partition. So a block's first id and the number of lines in the
-    file's blocks before it are enough; counting them costs a scan that parses nothing.
+    Ids grow by one inside a partition. So a block's first id and the number of lines in the file's
+    earlier blocks are enough; counting them takes a scan without parsing.
     """
     from pyspark.sql import functions as F
 
@@ -87,18 +87,18 @@ def _block_offsets(
 
 
 def decode_uri(path: str) -> str:
-    """The plain location behind a file's URI as Spark reports it."""
+    """Return the location of a file's URI as Spark reports it."""
     parts = urlsplit(path)
     return unquote(f"{parts.netloc}{parts.path}")
 
 
 def unescape_path(uri: str) -> str:
-    """The plain location behind a path that was escaped for Spark."""
-    plain, escaped = [], False
+    """Return the location of a path that was escaped for Spark."""
+    characters, escaped = [], False
     for char in uri.removeprefix("s3a://"):
         if char == "\\" and not escaped:
             escaped = True
         else:
-            plain.append(char)
+            characters.append(char)
             escaped = False
-    return "".join(plain)
+    return "".join(characters)

@@ -1,4 +1,4 @@
-"""Replay in this process: few rows, judged with certainty, need no Spark."""
+"""Replay a few rows in this process, if they can be validated without Spark."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from thermocline.lake import Draft, Lake
 
 MAX_ROWS = 20_000
-"""So many rows are replayed here at most; more are Spark's."""
+"""The most rows that are replayed here; Spark replays more."""
 _JSON = Layout("jsonl")
 
 
 def validate(
     pending: pa.Table, corrections: Mapping[str, Correction], contract: Contract
 ) -> tuple[pa.Table, list[int]]:
-    """Rows of the quarantine that can be read, in the form of `judge`, and their numbers.
+    """Return the readable quarantined rows in the form of `validation`, and their numbers.
 
-    FILE is a row's number. Declined where Spark might judge one of them otherwise.
+    FILE is a row's number. Raises NeedsSpark if Spark might validate one of them differently.
     """
     import pyarrow as pa
 
@@ -46,24 +46,24 @@ def validate(
         elif row["layout"] is not None:
             layout = Layout.read(row["layout"])
             lines.setdefault(layout, []).append((number, row["position"], row["raw"], None))
-    few = LocalValidator(contract, refusing=True)
-    found = [few.judged(some, layout) for layout, some in lines.items()]
+    validator = LocalValidator(contract, refuse_unknown=True)
+    found = [validator.validate_lines(some, layout) for layout, some in lines.items()]
     if not found:
         return pa.table({}), []
-    judged = pa.concat_tables(found)
-    return judged, judged.column(FILE).to_pylist()
+    validated = pa.concat_tables(found)
+    return validated, validated.column(FILE).to_pylist()
 
 
 def land(
-    lake: Lake, source: Source, draft: Draft, judged: pa.Table, pending: pa.Table,
+    lake: Lake, source: Source, draft: Draft, validated: pa.Table, pending: pa.Table,
     contract: Contract, run: str,
 ) -> tuple[int, int | None]:  # fmt: skip
-    """Add what passes to the target, on the draft; says how many rows, and in which snapshot."""
+    """Add the good rows to the target on the draft; return their number and the snapshot."""
     import pyarrow.compute as pc
 
-    good = judged.filter(pc.invert(judged.column(BAD)))
+    good = validated.filter(pc.invert(validated.column(BAD)))
     if not good.num_rows:
-        # Whatever writes to the quarantine writes to its table: see lake.companions.
+        # A write to the quarantine always comes with one to its table: see lake.companions.
         draft.append(source.target, (), bookmark=None, operation="replay")
         return 0, None
     rows = _to_bronze(good, pending.take(good.column(FILE)), source, contract, datetime.now(UTC))
@@ -72,21 +72,21 @@ def land(
 
 
 def mark_replayed(
-    lake: Lake, source: Source, draft: Draft, judged: pa.Table, pending: pa.Table, run: str
+    lake: Lake, source: Source, draft: Draft, validated: pa.Table, pending: pa.Table, run: str
 ) -> None:
-    """Mark what landed, give what stays its new reasons, and forget what landed long ago."""
+    """Mark rows that landed, update the reasons of others, and delete old replayed rows."""
     import pyarrow as pa
 
     from thermocline.lake.row_counts import RowCounts
 
     now = datetime.now(UTC)
-    rows = pending.take(judged.column(FILE))
-    bad = judged.column(BAD).to_pylist()
+    rows = pending.take(validated.column(FILE))
+    bad = validated.column(BAD).to_pylist()
     moment = pa.timestamp("us", "UTC")
     changed = {
         "reasons": pa.array(
             [why if wrong else was for why, was, wrong in zip(
-                judged.column(REASONS).to_pylist(), rows.column("reasons").to_pylist(), bad,
+                validated.column(REASONS).to_pylist(), rows.column("reasons").to_pylist(), bad,
                 strict=True,
             )],
             pa.list_(pa.string()),
@@ -97,22 +97,24 @@ def mark_replayed(
     for name, values in changed.items():
         rows = rows.set_column(rows.column_names.index(name), name, values)
     before = now - timedelta(seconds=lake.settings.quarantine.replayed_seconds)
-    gone = _find_positions(lake, draft, source.quarantine, rows.column("id").to_pylist(), before)
-    removed = sum(map(len, gone.values())) - rows.num_rows
+    obsolete = _find_positions(
+        lake, draft, source.quarantine, rows.column("id").to_pylist(), before
+    )
+    removed = sum(map(len, obsolete.values())) - rows.num_rows
     draft.replace_rows(
-        source.quarantine, rows, gone, on_read=False, bookmark=None, operation="replay",
-        notes=RowCounts(0, rows.num_rows, removed).notes(),
+        source.quarantine, rows, obsolete, on_read=False, bookmark=None, operation="replay",
+        extra_properties=RowCounts(0, rows.num_rows, removed).as_properties(),
     )  # fmt: skip
 
 
 def _apply_correction(row: Mapping[str, Any], correction: Correction) -> dict[str, Any]:
-    """A record with its corrected fields, which come first."""
+    """Return a record with its corrected fields first."""
     if correction.is_whole:
         return dict(correction.fields)
-    there: Mapping[str, Any] = {}
+    present: Mapping[str, Any] = {}
     if row["layout"] is not None:
-        there = parse_fields(row["raw"], Layout.read(row["layout"])) or {}
-    return {**correction.fields, **{k: v for k, v in there.items() if k not in correction.fields}}
+        present = parse_fields(row["raw"], Layout.read(row["layout"])) or {}
+    return {**correction.fields, **{k: v for k, v in present.items() if k not in correction.fields}}
 
 
 def _to_bronze(
@@ -140,7 +142,7 @@ def _to_bronze(
 def _find_positions(
     lake: Lake, draft: Draft, table: str, ids: Sequence[str], before: datetime
 ) -> dict[str, npt.NDArray[np.int64]]:
-    """Where in the quarantine's files these rows are, and those that landed before a time."""
+    """Find the positions of these rows, and of rows replayed before a time, in the data files."""
     import numpy as np
     import pyarrow as pa
 

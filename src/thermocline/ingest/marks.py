@@ -1,9 +1,9 @@
-"""How far a feed has been read: its mark in the bookmark of the table's own commits.
+"""A feed's mark: how far it has been read, stored in the bookmark of the table's commits.
 
-A mark is written by the commit that holds the rows, so what it says and what the table holds
-cannot differ. Every later commit of ingestion carries it on, whatever source it is of; those of
-maintenance carry none, and the newest one on main's ancestry counts. On a SQL catalog the mark
-only names its batch; the position itself, which may be large, is a row beside the pointer.
+The commit that holds the rows also writes the mark, so the two cannot disagree. Every later
+ingestion commit repeats the marks of all sources; maintenance commits have none, and the newest
+mark in main's ancestry counts. On a SQL catalog the mark only names its batch; the position itself,
+which may be large, is a row next to the table's pointer.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 Position = Mapping[str, Any]
-"""Where a feed is to be read from next. JSON, in words of the feed's own."""
+"""Where to continue reading a feed: JSON in a form that the feed defines."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A feed's position, and which stream left it there as its n-th batch.
+    """A feed's position, and the stream and sequence number of the batch that wrote it.
 
-    A stream is one process's reading of a source: two that were started by mistake have two ids.
+    A stream is one process that reads a source. Two streams started by mistake have different ids.
     """
 
     stream: str
@@ -39,50 +39,50 @@ class Mark:
 
 
 def read(lake: Lake, state: TableState, source: str, *, accept_loss: bool = False) -> Mark | None:
-    """A source's mark on main; None when nothing of it has landed yet.
+    """Return a source's mark on main; None if nothing of it has landed.
 
-    With `lost`, a mark that has expired counts as none.
+    With `accept_loss`, an expired mark counts as none.
     """
     head = state.head()
-    named = read_all(state, head).get(FEEDS, {}).get(source)
-    if named is not None:
-        found = _load_position(lake, state, source, named)
+    stored = read_all(state, head).get(FEEDS, {}).get(source)
+    if stored is not None:
+        found = _load_position(lake, state, source, stored)
         if found is not None or accept_loss:
             return found
     if not accept_loss and (
-        named is not None or not bookmarks.is_history_complete(lake, state, head)
+        stored is not None or not bookmarks.is_history_complete(lake, state, head)
     ):
         raise Permanent(
-            f"{state.table} no longer says how far {source} was read: "
-            + ("its row in the catalog is gone." if named else "its old snapshots expired."),
-            f"Tell it with `thermo stream {source} --accept-loss`, which begins where the source "
-            "does, or land in a new table.",
+            f"{state.table} no longer records how far {source} was read: "
+            + ("its row in the catalog is gone." if stored else "its old snapshots expired."),
+            f"Run `thermo stream {source} --accept-loss`, which starts where the source does, "
+            "or land in a new table.",
         )
     return None
 
 
 def _load_position(
-    lake: Lake, state: TableState, source: str, named: Mapping[str, Any]
+    lake: Lake, state: TableState, source: str, stored: Mapping[str, Any]
 ) -> Mark | None:
-    """The mark with its position, wherever that is kept."""
-    if "position" in named:
-        return Mark(**named)
-    stream, sequence = named["stream"], named["sequence"]
-    rows = lake.beside
+    """Return the mark with its position, from the bookmark or from the catalog's row."""
+    if "position" in stored:
+        return Mark(**stored)
+    stream, sequence = stored["stream"], stored["sequence"]
+    rows = lake.consumption_store
     text = rows.position(state.uuid, source, stream, sequence) if rows else None
     return None if text is None else Mark(stream, sequence, json.loads(text))
 
 
 def to_bookmark(source: str, mark: Mark, *, beside: bool) -> dict[str, Any]:
-    """The part of a bookmark that says a source's mark; without the position where a row has it."""
-    said = asdict(mark)
+    """Return the bookmark entry of a mark; without the position if a catalog row has it."""
+    document = asdict(mark)
     if beside:
-        del said["position"]
-    return {FEEDS: {source: said}}
+        del document["position"]
+    return {FEEDS: {source: document}}
 
 
 def to_consumed(source: str, mark: Mark) -> values.Consumption:
-    """The row that a commit lands with a mark."""
+    """Return the catalog row that a commit writes with a mark."""
     text = json.dumps(mark.position, separators=(",", ":"))
     return values.Consumption(
         (), (values.SourcePosition(source, mark.stream, mark.sequence, text),)
@@ -90,7 +90,7 @@ def to_consumed(source: str, mark: Mark) -> values.Consumption:
 
 
 def read_all(state: TableState, snapshot: int | None) -> dict[str, Any]:
-    """The part of a bookmark that says all sources' marks, from the newest commit that has it."""
+    """Return the bookmark entry with all sources' marks, from the newest commit that has one."""
     for _, found in bookmarks.walk(state, snapshot):
         if FEEDS in found:
             return {FEEDS: found[FEEDS]}
@@ -98,6 +98,6 @@ def read_all(state: TableState, snapshot: int | None) -> dict[str, Any]:
 
 
 def merge(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """A bookmark with the marks of the commits before it, and its own in front."""
+    """Merge earlier marks into a bookmark; its own marks take precedence."""
     feeds = {**before.get(FEEDS, {}), **own.get(FEEDS, {})}
     return {**own, FEEDS: feeds} if feeds else dict(own)

@@ -1,4 +1,4 @@
-"""From a Parquet file's own types to the contract's: kept, widened, or checked value by value."""
+"""Convert a Parquet file's types to the contract's: kept, widened, or checked value by value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WIDENABLE_FROM = {
 
 
 def convert(type_: Type, it: str, found: DataType, depth: int = 0) -> str:
-    """The value of a column or member as the contract's type; null where it does not fit."""
+    """Return an expression for a value as the contract's type; null if it does not fit."""
     from pyspark.sql import types as spark
 
     if found.simpleString() == spark_type(type_).replace("`", "") and not _needs_check(type_):
@@ -35,9 +35,9 @@ def convert(type_: Type, it: str, found: DataType, depth: int = 0) -> str:
     x = f"x{depth}"
     match type_, found:
         case Struct(fields), spark.StructType():
-            there = {member.name: member.dataType for member in found.fields}
+            file_types = {member.name: member.dataType for member in found.fields}
             members = ", ".join(
-                f"{literal(f.name)}, {_member_expression(f.type, it, f.name, there, depth)}"
+                f"{literal(f.name)}, {_member_expression(f.type, it, f.name, file_types, depth)}"
                 for f in fields
             )
             return f"if({it} is null, null, named_struct({members}))"
@@ -53,7 +53,7 @@ def convert(type_: Type, it: str, found: DataType, depth: int = 0) -> str:
 
 
 def to_spark_type(kind: pa.DataType) -> DataType | None:
-    """The type that Spark reads a file's type as; None where it cannot read it."""
+    """Return the type as which Spark reads a file's type, or None if it cannot."""
     import pyarrow as pa
     from pyspark.errors import PySparkTypeError
     from pyspark.sql.pandas.types import from_arrow_type
@@ -69,18 +69,20 @@ def to_spark_type(kind: pa.DataType) -> DataType | None:
 
 
 def explain_type_mismatch(type_: Type, found: DataType) -> str | None:
-    """Why no value of the file's type can ever be the contract's, if that is so."""
+    """Return why no value of the file's type can convert to the contract's, or None."""
     from pyspark.sql import types as spark
 
     match type_, found:
         case _, spark.NullType():
             return None
         case Struct(fields), spark.StructType():
-            there = {member.name: member.dataType for member in found.fields}
+            file_types = {member.name: member.dataType for member in found.fields}
             inner = (
-                explain_type_mismatch(f.type, there[f.name]) for f in fields if f.name in there
+                explain_type_mismatch(f.type, file_types[f.name])
+                for f in fields
+                if f.name in file_types
             )
-            return next((said for said in inner if said), None)
+            return next((reason for reason in inner if reason), None)
         case List(element), spark.ArrayType():
             return explain_type_mismatch(element, found.elementType)
         case Map(key, value), spark.MapType():
@@ -111,46 +113,48 @@ _CONVERTIBLE_FROM = {
     **dict.fromkeys(("date", "timestamp", "timestamptz"), _TIMES),
     "time": set(),
 }
-"""By what a column holds, the types of a file that may become it, if each value does."""
+"""The file types whose values may convert to a column's type family, checked value by value."""
 
 
 def conversion_flaws(
     type_: Type, it: str, found: DataType, path: str, depth: int = 0
 ) -> Iterator[FlawExpression]:
-    """Which values of the file may not fit."""
+    """Yield the flaws of values that may not fit."""
     from pyspark.sql import types as spark
 
     x = f"x{depth}"
     match type_, found:
         case Struct(fields), spark.StructType():
-            there = {member.name: member.dataType for member in found.fields}
+            file_types = {member.name: member.dataType for member in found.fields}
             for field in fields:
                 here, name = f"{it}.{quote_identifier(field.name)}", f"{path}.{field.name}"
                 if field.required:
-                    lacks = f"{it} is not null" + (
-                        f" and {here} is null" if field.name in there else ""
+                    is_missing = f"{it} is not null" + (
+                        f" and {here} is null" if field.name in file_types else ""
                     )
-                    yield FlawExpression(f"({lacks})", literal(f"{name} is missing"))
-                if field.name in there:
-                    yield from conversion_flaws(field.type, here, there[field.name], name, depth)
+                    yield FlawExpression(f"({is_missing})", literal(f"{name} is missing"))
+                if field.name in file_types:
+                    yield from conversion_flaws(
+                        field.type, here, file_types[field.name], name, depth
+                    )
         case List(element), spark.ArrayType():
             for flaw in conversion_flaws(element, x, found.elementType, path, depth + 1):
                 yield FlawExpression(
-                    f"exists({it}, {x} -> {flaw.when})",
+                    f"exists({it}, {x} -> {flaw.condition})",
                     literal(f"{path}: {_mismatch_text(element)}"),
                 )
         case Map(_, inner), spark.MapType():
             of = f"map_values({it})"
             for flaw in conversion_flaws(inner, x, found.valueType, path, depth + 1):
-                when = f"exists({of}, {x} -> {flaw.when})"
-                yield FlawExpression(when, literal(f"{path}: a value {_mismatch_text(inner)}"))
+                condition = f"exists({of}, {x} -> {flaw.condition})"
+                yield FlawExpression(condition, literal(f"{path}: a value {_mismatch_text(inner)}"))
         case _ if not _always_fits(type_, found):
             typed = _convert_scalar(type_, it, found)
             text = f"base64({it})" if found.typeName() == "binary" else f"cast({it} as string)"
-            shown = f"left({text}, 60)"
-            said = literal(f" {_mismatch_text(type_)}")
-            says = f"concat({literal(path + ': ')}, '\"', {shown}, '\"', {said})"
-            yield FlawExpression(f"({it} is not null and {typed} is null)", says)
+            quoted = f"left({text}, 60)"
+            suffix = literal(f" {_mismatch_text(type_)}")
+            reason = f"concat({literal(path + ': ')}, '\"', {quoted}, '\"', {suffix})"
+            yield FlawExpression(f"({it} is not null and {typed} is null)", reason)
 
 
 def _mismatch_text(type_: Type) -> str:
@@ -158,11 +162,11 @@ def _mismatch_text(type_: Type) -> str:
 
 
 def _member_expression(
-    type_: Type, it: str, name: str, there: dict[str, DataType], depth: int
+    type_: Type, it: str, name: str, file_types: dict[str, DataType], depth: int
 ) -> str:
-    if name not in there:
+    if name not in file_types:
         return f"cast(null as {spark_type(type_)})"
-    return convert(type_, f"{it}.{quote_identifier(name)}", there[name], depth)
+    return convert(type_, f"{it}.{quote_identifier(name)}", file_types[name], depth)
 
 
 def _convert_scalar(type_: Type, it: str, found: DataType) -> str:
@@ -177,10 +181,10 @@ def _convert_scalar(type_: Type, it: str, found: DataType) -> str:
         return f"case when octet_length({it}) = {type_.length} then {it} end"
     if type_ == Primitive("string"):
         return f"case when is_valid_utf8(cast({it} as string)) then cast({it} as string) end"
-    # A cast rounds, cuts and overflows; what comes back from it unchanged was kept.
+    # A cast may round, cut or overflow; a value is kept if casting it back gives the same.
     read, back = f"try_cast({it} as {target})", found.simpleString()
     same = f"try_cast({read} as {back}) = {it}"
-    # 2^63, which is a double but no long, is cast to the largest long, and that is cast to it.
+    # 2^63 is a double but no long: it casts to the largest long, which casts back to 2^63.
     floating = {"float", "double"}
     if str(type_) == "long" and found.typeName() in floating:
         same += f" and {it} < 9223372036854775807D"

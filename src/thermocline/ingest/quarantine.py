@@ -1,4 +1,4 @@
-"""Quarantine: the rows that could not land, with the reason, and the way back for mended ones."""
+"""Quarantine: rows that could not land, with their reasons; export and replay of such rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TIMESTAMPTZ = Primitive("timestamptz")
 
 @dataclass(frozen=True)
 class QuarantinedRow:
-    """A record that could not land. One without `raw` and layout is a whole unreadable file."""
+    """A record that could not land. Without `raw` and layout it is a whole unreadable file."""
 
     id: str
     source: str
@@ -44,7 +44,7 @@ class QuarantinedRow:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What a replay did: rows that landed, that stay, and that had landed before."""
+    """The result of a replay: rows that landed, that stay, and that had already landed."""
 
     source: str
     target: str
@@ -55,11 +55,11 @@ class ReplayReport:
 
 
 def quarantine_contract(source: Source) -> Contract:
-    """The contract of the table that keeps a source's bad rows.
+    """Return the contract of the table that keeps a source's bad rows.
 
-    `id` is made of the file's content (or the partition) and the position in it: the same record
-    always gets the same one. `layout` is how `raw` is written, null where `raw` is not the whole
-    record. What came with a message is kept, for when it lands after all.
+    `id` is derived from the file's content (or the partition) and the position, so the same record
+    always gets the same id. `layout` is the layout of `raw`, or null if `raw` is not the whole
+    record. Message columns are kept for a later replay.
     """
     columns = (
         Column("id", _STRING, required=True, doc="sha256 of file_sha256 and the position"),
@@ -91,38 +91,38 @@ def quarantine_contract(source: Source) -> Contract:
 def list_rows(
     lake: Lake, table: str | None = None, *, replayed: bool = False, limit: int = 10_000
 ) -> list[QuarantinedRow]:
-    """Rows that wait in quarantine, oldest first: of one table, or of all.
+    """Return the rows in quarantine, oldest first, of one table or of all.
 
-    `table` may be the quarantine's or the one that the rows were meant for. Rows that were
-    replayed are left out unless asked for. No JVM is started.
+    `table` may be the quarantine table or the target of the rows. Replayed rows are included only
+    if `replayed` is set. This does not start a JVM.
     """
     from pyiceberg.table import ALWAYS_TRUE
 
-    wanted = [name for name in lake.tables() if name.startswith(f"{QUARANTINE}.")]
+    tables = [name for name in lake.tables() if name.startswith(f"{QUARANTINE}.")]
     if table is not None:
-        lake.state(table)  # says so when there is no such table
-        wanted = [name for name in wanted if name.partition(".")[2] == table.partition(".")[2]]
+        lake.state(table)  # raises if there is no such table
+        tables = [name for name in tables if name.partition(".")[2] == table.partition(".")[2]]
     condition = ALWAYS_TRUE if replayed else "replayed_at is null"
     fields = tuple(QuarantinedRow.__dataclass_fields__)
 
-    def kept(name: str) -> Iterator[QuarantinedRow]:
+    def read_rows(name: str) -> Iterator[QuarantinedRow]:
         scan = lake.iceberg(name).scan(row_filter=condition, selected_fields=fields)
         for batch in scan.to_arrow_batch_reader():
             for row in batch.to_pylist():
                 yield QuarantinedRow(**{**row, "reasons": tuple(row["reasons"])})
 
-    # So many are held at a time, however many there are.
-    found = chain.from_iterable(map(kept, wanted))
+    # At most `limit` rows are held in memory.
+    found = chain.from_iterable(map(read_rows, tables))
     return nsmallest(limit, found, key=lambda row: (row.quarantined_at, row.file, row.position))
 
 
 def export(
     lake: Lake, source: Source, contract: Contract, ids: Sequence[str] | None = None
 ) -> tuple[list[dict[str, Any]], int]:
-    """Rows that wait, ready to be mended and replayed, oldest first; and how many cannot be.
+    """Export quarantined rows, oldest first, to be corrected; also return how many cannot be.
 
-    Each has its fields, and its id, reason, file and position under names that begin with
-    `_quarantine_`. What is left out are whole files that could not be read. No JVM is started.
+    Each row has its fields, and its id, reason, file and position under names that begin with
+    `_quarantine_`. Unreadable files are left out. This does not start a JVM.
     """
     from thermocline.ingest.corrections import export_row
     from thermocline.ingest.replay import resolve_ids
@@ -146,17 +146,17 @@ def replay(
     source: Source,
     contract: Contract,
     *,
-    mended: Path | None = None,
+    file: Path | None = None,
     ids: Sequence[str] | None = None,
     run: str,
 ) -> ReplayReport:
-    """Put quarantined rows through the contract's checks again, each at most once.
+    """Validate quarantined rows again and land the good ones, each at most once.
 
-    Without a file, the records as they were written are judged by today's contract. With one
-    (as `export` gives it, or JSON lines, each with a quarantine `id` and corrected fields), its
-    fields replace those of the record. Rows that now pass land in bronze with their old file and
-    position and are marked as replayed in the same publish; the others stay, with the new reason.
-    An id may be given by its beginning. Few rows need no JVM.
+    Without `file`, the original records are validated by the current contract. With a file (as
+    written by `export`, or JSON lines, each with a quarantine `id` and corrected fields), its
+    fields replace those of the record. Good rows land in bronze with their original file and
+    position and are marked as replayed in the same publish; the others stay, with new reasons. An
+    id may be abbreviated to a unique prefix. Few rows need no JVM.
     """
     from thermocline.ingest.corrections import read
     from thermocline.ingest.replay import Replay
@@ -166,7 +166,7 @@ def replay(
             raise BadInput(
                 f"{quote(each)} is no id of a quarantined row.", "`thermo quarantine` lists them."
             )
-    corrections = None if mended is None else read(mended)
+    corrections = None if file is None else read(file)
     if not lake.exists(source.quarantine):
         return ReplayReport(source.name, source.target)
     return Replay(lake, source, contract, run, corrections, ids).apply()

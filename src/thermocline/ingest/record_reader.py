@@ -1,7 +1,7 @@
-"""Files of one batch as judged rows: typed columns, the reasons against a row, where it came from.
+"""Read the files of a batch with Spark into validated rows: typed columns, reasons, provenance.
 
-Nothing is decided here. There is a row for every record of the files; `files` lands those without
-a reason and quarantines the others.
+There is a row for every record of the files. `batch` lands rows without a reason and quarantines
+the others.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
     from thermocline.ingest.stage import StagedFile
 
 OBJECT, EMPTY, MISMATCH = "__tc_object", "__tc_empty", "__tc_odd"
-"""A JSON object's members as texts, by their names; whether there is no text at all; whether there
-are not as many members as columns with a value."""
+"""A JSON object's members as texts by name; whether there is no text; and whether the number of
+members differs from the number of columns with a value."""
 
 CELLS, MALFORMED = "__tc_cells", "__tc_malformed"
-"""The cells of a line, c0, c1, …, and the line itself when it has more or fewer of them."""
+"""The cells of a line, c0, c1, …, and the line itself if their number is wrong."""
 
 FIELDS = "__tc_fields"
-"""All fields of a record as texts, by their names."""
+"""All fields of a record as texts by name."""
 
 
 @dataclass(frozen=True)
 class TextRecords:
-    """Records whose fields can be named, but are still text.
+    """Records split into named fields that are still text.
 
-    `texts` has the expression of a text for every column of the contract, and `stray` what a
-    record has beyond them. `flaws` are those of the record itself. `odd` is a condition, over the
-    columns with their values, without which each text has become a value. `carried` columns are
-    passed through.
+    `texts` has a text expression for every column of the contract, and `unknown_fields` describes
+    other fields. `flaws` are those of the record itself. If the condition `mismatch` (over the
+    typed columns) is false, every text has become a value. `passthrough` columns are kept as they
+    are.
     """
 
     frame: DataFrame
     texts: Mapping[str, str]
     flaws: Sequence[FlawExpression]
-    stray: UnknownFields
-    odd: str = "true"
-    carried: tuple[str, ...] = ()
+    unknown_fields: UnknownFields
+    mismatch: str = "true"
+    passthrough: tuple[str, ...] = ()
 
 
 def read_files(
@@ -61,16 +61,16 @@ def read_files(
     source: Source,
     contract: Contract,
     *,
-    picking: bool = False,
+    will_filter: bool = False,
 ) -> DataFrame:
-    """All records of the files, judged. Files may differ in format, header or schema.
+    """Read and validate all records of the files, which may differ in format, header or schema.
 
-    `picking` says that the caller will pick out a few of them by what stands against them.
+    `will_filter` says that the caller filters the rows by their reasons.
     """
     groups: dict[tuple[str, Layout], list[tuple[int, StagedFile]]] = {}
     for index, file in files:
-        if file.examined.expanded:
-            key = (file.separator, Layout.from_file(file.examined, source, contract))
+        if file.inspected.expanded:
+            key = (file.separator, Layout.from_file(file.inspected, source, contract))
             groups.setdefault(key, []).append((index, file))
     frames = []
     for (separator, layout), members in groups.items():
@@ -80,7 +80,7 @@ def read_files(
             lines = read_numbered_lines(spark, members, separator, header=layout.header)
             frames.append(
                 convert_and_validate(
-                    parse_records(lines, layout, contract), contract, picking=picking
+                    parse_records(lines, layout, contract), contract, will_filter=will_filter
                 )
             )
     if not frames:
@@ -89,16 +89,16 @@ def read_files(
 
 
 def parse_records(lines: DataFrame, layout: Layout, contract: Contract) -> TextRecords:
-    """Lines (RAW and FLAW among their columns) as records of a layout."""
+    """Parse lines (with RAW and FLAW) as records of a layout."""
     if layout.format == "jsonl":
         return parse_objects(lines, contract)
     return _parse_cells(lines, layout, contract)
 
 
 def parse_objects(lines: DataFrame, contract: Contract) -> TextRecords:
-    """Lines of JSON as records, one object a line."""
-    # Parsed as an array that a null of ours ends: what follows the object on its line, and what
-    # Spark would pass over, then makes the text invalid or the array longer.
+    """Parse lines of JSON as records, one object per line."""
+    # Parsed inside an array that ends with null: text after the object, which Spark would ignore,
+    # then makes the JSON invalid or the array longer.
     text = f"concat('[', {value_expressions.exact_numbers(RAW)}, ',null]')"
     array = f"from_json({text}, 'array<map<string,string>>', {value_expressions.STRICT_JSON})"
     parsed = lines.selectExpr(
@@ -108,36 +108,36 @@ def parse_objects(lines: DataFrame, contract: Contract) -> TextRecords:
         *lines.columns, EMPTY, f"if(size(__tc_array) = 2, __tc_array[0], null) as {OBJECT}"
     )
     texts = {column.name: member(OBJECT, column.name) for column in contract.columns}
-    # As many members as there are values: then each is known, there once, and readable. Only the
-    # other records are worth the search for a name among their members.
+    # If there are as many members as values, each member is known, unique and readable. Only other
+    # records need a search through their members.
     filled = " + ".join(f"if({quote_identifier(name)} is null, 0, 1)" for name in texts) or "0"
-    odd = f"coalesce(size({OBJECT}) <> {filled}, false)"
+    mismatch = f"coalesce(size({OBJECT}) <> {filled}, false)"
     names = f"map_keys({OBJECT})"
-    twice = f"({MISMATCH} and size(array_distinct({names})) < size({OBJECT}))"
+    is_repeated = f"({MISMATCH} and size(array_distinct({names})) < size({OBJECT}))"
     flaws = [
         FlawExpression(f"{FLAW} is not null", FLAW),
-        # A message without a value is a record of its own, whose fields are all missing.
+        # A message without a value is a record whose fields are all missing.
         FlawExpression(
             f"({FLAW} is null and not {EMPTY} and {OBJECT} is null)", "'not a JSON object'"
         ),
-        FlawExpression(twice, "'a field that is there twice'"),
+        FlawExpression(is_repeated, "'a field that is there twice'"),
         value_expressions.unpaired_surrogate(RAW),
     ]
     known = f"array({', '.join(literal(name) for name in texts)})"
     unknown = f"array_except({names}, {known})"
-    # Not by map_filter, which Spark can only interpret; and it refuses a map with a key twice.
+    # Not map_filter: Spark can only interpret it, and it fails on a map with a repeated key.
     pairs = ", ".join(f"struct({literal(n)} as key, {it} as value)" for n, it in texts.items())
     others = f"map_from_entries(array_except(map_entries({OBJECT}), array({pairs})))"
-    stray = UnknownFields(
+    unknown_fields = UnknownFields(
         f"({MISMATCH} and size({unknown}) > 0)",
         unknown,
-        f"if({twice}, null, {others})" if texts else OBJECT,
+        f"if({is_repeated}, null, {others})" if texts else OBJECT,
     )
-    return TextRecords(frame, texts, flaws, stray, odd)
+    return TextRecords(frame, texts, flaws, unknown_fields, mismatch)
 
 
 def extract_fields(lines: DataFrame, layout: Layout) -> DataFrame:
-    """Lines with FIELDS, whatever a contract says of them; null where a line cannot be read."""
+    """Add FIELDS to lines, regardless of a contract; null if a line cannot be parsed."""
     if layout.format == "jsonl":
         exact = value_expressions.exact_numbers(RAW)
         everything = f"from_json({exact}, 'map<string,string>', {value_expressions.STRICT_JSON})"
@@ -172,28 +172,28 @@ def _parse_cells(lines: DataFrame, layout: Layout, contract: Contract) -> TextRe
     for column in contract.columns:
         text = fields.pop(column.name, "cast(null as string)")
         if not value_expressions.is_nested(column.type) and str(column.type) != "string":
-            # An empty cell is no number: who quotes all cells writes a missing one like this.
+            # An empty cell is a missing value: writers that quote all cells write it as "".
             text = f"nullif(trim({text}), '')"
         texts[column.name] = text
-    stray = UnknownFields()
+    unknown_fields = UnknownFields()
     if fields:
-        stray = UnknownFields(
+        unknown_fields = UnknownFields(
             "true",
             f"array({', '.join(literal(name) for name in fields)})",
             f"map({', '.join(f'{literal(name)}, {it}' for name, it in fields.items())})",
         )
-    return TextRecords(_split_cells(lines, layout), texts, flaws, stray)
+    return TextRecords(_split_cells(lines, layout), texts, flaws, unknown_fields)
 
 
 def convert_and_validate(
-    found: TextRecords, contract: Contract, *, picking: bool = False
+    records: TextRecords, contract: Contract, *, will_filter: bool = False
 ) -> DataFrame:
-    """Records with the contract's columns, judged; `picking` as for `read`."""
+    """Convert records to the contract's columns and validate them. See `read_files`."""
     columns = contract.columns
-    frame, texts = found.frame, dict(found.texts)
+    frame, texts = records.frame, dict(records.texts)
     nested = [column for column in columns if value_expressions.is_nested(column.type)]
     shapes = {column.name: quote_identifier(f"__tc_shape_{i}") for i, column in enumerate(nested)}
-    # A projection each for shapes, values and reasons: Spark then computes each of them once.
+    # Separate projections for shapes, values and reasons, so that Spark computes each once.
     frame = frame.selectExpr(
         "*",
         *(f"{value_expressions.parse(c.type, texts[c.name])} as {shapes[c.name]}" for c in nested),
@@ -206,26 +206,26 @@ def convert_and_validate(
             for c in columns
         ),
     )
-    frame = frame.selectExpr("*", f"{found.odd} as {MISMATCH}")
-    frame = _parse_once(frame) if picking else frame
-    flaws = list(found.flaws)
+    frame = frame.selectExpr("*", f"{records.mismatch} as {MISMATCH}")
+    frame = _parse_once(frame) if will_filter else frame
+    flaws = list(records.flaws)
     for column in columns:
         name, type_ = column.name, column.type
         if str(type_) != "string":
             typed_by = shapes.get(name, quote_identifier(name))
             flaw = value_expressions.unreadable_flaw(name, type_, texts[name], typed_by)
-            flaws.append(replace(flaw, when=f"({MISMATCH} and {flaw.when})"))
+            flaws.append(replace(flaw, condition=f"({MISMATCH} and {flaw.condition})"))
         if name in shapes:
             flaws += value_expressions.flaws(type_, shapes[name], name)
-    stray = _add_nested_unknown(found.stray, contract, shapes, texts)
-    return validate(frame, contract, flaws, stray, found.carried)
+    unknown_fields = _add_nested_unknown(records.unknown_fields, contract, shapes, texts)
+    return validate(frame, contract, flaws, unknown_fields, records.passthrough)
 
 
 def _parse_once(frame: DataFrame) -> DataFrame:
-    """The same rows, behind a count that Spark moves no filter across.
+    """Return the same rows behind an observation, which Spark does not push filters through.
 
-    A filter on the reasons would otherwise go below the parsing, and parse each record again for
-    every field that it looks at.
+    A filter on the reasons would otherwise be pushed below the parsing, and parse each record again
+    for every field that it uses.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -236,7 +236,7 @@ def _parse_once(frame: DataFrame) -> DataFrame:
 def _add_nested_unknown(
     outer: UnknownFields, contract: Contract, shapes: Mapping[str, str], texts: Mapping[str, str]
 ) -> UnknownFields:
-    """What a record has beyond its columns, with what there is beyond the contract inside them."""
+    """Combine the unknown fields of a record with the unknown members inside its columns."""
     flags, names, saved = [outer.drifted], [outer.names], [outer.texts]
     for column in contract.columns:
         inside = []
@@ -249,7 +249,7 @@ def _add_nested_unknown(
         flag = " or ".join(f"coalesce({one}, false)" for one, _ in inside)
         flags.append(flag)
         names += [named for _, named in inside]
-        # A member inside a column has no place of its own: the whole column's text is kept.
+        # An unknown member has no column of its own, so the whole column's text is rescued.
         saved.append(f"if({flag}, map({literal(column.name)}, {texts[column.name]}), null)")
     if outer == UnknownFields() and len(flags) == 1:
         return outer

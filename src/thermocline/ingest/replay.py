@@ -1,4 +1,4 @@
-"""Replay: quarantined rows through the same checks again, and into bronze at most once."""
+"""Replay: validate quarantined rows again, and land the good ones at most once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from thermocline.contract.definition import Contract, DriftMode
-from thermocline.engine.spark_types import quote_identifier
 from thermocline.errors import BadInput, CommitUnknown
 from thermocline.ingest import drift, local_replay
 from thermocline.ingest.corrections import Correction, editable_fields
@@ -26,7 +25,7 @@ from thermocline.ingest.record_reader import (
     parse_records,
 )
 from thermocline.ingest.source import Source
-from thermocline.ingest.table_rows import append
+from thermocline.ingest.table_rows import append, select_columns
 from thermocline.ingest.unambiguous_json import NeedsSpark
 from thermocline.ingest.validation import (
     FILE,
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from thermocline.lake import Draft, Lake
 
 _MAX_NAMED_IDS = 1_000
-"""So many ids are named to the reader, so that it passes over files that have none of them."""
+"""Up to this many ids are listed in the filter, so that the scan can skip files."""
 MAX_ATTEMPTS = 5
 _PASSTHROUGH = ("__tc_id", "__tc_source", "__tc_name")
 _PATCH, _WHOLE = "__tc_patch", "__tc_whole"
@@ -57,7 +56,7 @@ _PATCH, _WHOLE = "__tc_patch", "__tc_whole"
 
 @dataclass(frozen=True)
 class ReplayRows:
-    """The rows of a replay: how many landed before, those that wait, and their corrections."""
+    """The rows of a replay: how many had already landed, the pending ones, and corrections."""
 
     already: int
     pending: pa.Table
@@ -66,9 +65,9 @@ class ReplayRows:
 
 @dataclass(frozen=True)
 class Replay:
-    """One replay. `patches` are corrected fields by id; `chosen` limits it to some ids.
+    """One replay. `corrections` has corrected fields by id; `ids` limits the replay to some rows.
 
-    Both may name an id by its beginning.
+    Both may abbreviate an id to a unique prefix.
     """
 
     lake: Lake
@@ -79,7 +78,7 @@ class Replay:
     ids: Sequence[str] | None
 
     def apply(self) -> ReplayReport:
-        """Land what passes, again from the start when somebody else moved the tables."""
+        """Land the good rows; retry from the start if the tables changed concurrently."""
         refuse_unwritable_types(self.contract)
         contract = drift.include_added_columns(self.lake, strip_provenance(self.contract))
         self.lake.ensure(contract)
@@ -109,8 +108,8 @@ class Replay:
             return ReplayReport(self.source.name, self.source.target, 0, 0, selected.already)
         try:
             if self.source.lane == "spark":
-                raise NeedsSpark("the source wants Spark")
-            judged, readable = local_replay.validate(
+                raise NeedsSpark("the source sets lane: spark")
+            validated, readable = local_replay.validate(
                 selected.pending, selected.corrections, contract
             )
         except NeedsSpark as reason:
@@ -120,11 +119,11 @@ class Replay:
             replayed, snapshot = 0, None
             if readable:
                 replayed, snapshot = local_replay.land(
-                    self.lake, self.source, draft, judged, selected.pending, contract, self.run
+                    self.lake, self.source, draft, validated, selected.pending, contract, self.run
                 )
                 crash_point("replay.committed-bronze")
                 local_replay.mark_replayed(
-                    self.lake, self.source, draft, judged, selected.pending, self.run
+                    self.lake, self.source, draft, validated, selected.pending, self.run
                 )
                 crash_point("replay.committed-quarantine")
         left = selected.pending.num_rows - replayed
@@ -135,26 +134,26 @@ class Replay:
     def _write_by_spark(
         self, draft: Draft, contract: Contract, selected: ReplayRows
     ) -> tuple[int, int | None]:
-        judged = self._validate(self._to_frame(draft, selected), contract)
-        if judged is None:
+        validated = self._validate(self._to_frame(draft, selected), contract)
+        if validated is None:
             return 0, None
-        judged = judged.persist()
+        validated = validated.persist()
         try:
-            good = judged.where(f"size({REASONS}) = 0")
+            good = validated.where(f"size({REASONS}) = 0")
             replayed = good.count()
             snapshot = self._append(draft, good, contract) if replayed else None
             if snapshot is None:
-                # Whatever writes to the quarantine writes to its table: see lake.companions.
+                # A write to the quarantine always comes with one to its table: see lake.companions.
                 draft.append(self.source.target, (), bookmark=None, operation="replay")
             crash_point("replay.committed-bronze")
-            self._mark_replayed(draft, judged)
+            self._mark_replayed(draft, validated)
             crash_point("replay.committed-quarantine")
         finally:
-            judged.unpersist()
+            validated.unpersist()
         return replayed, snapshot
 
     def _select_rows(self, base: int, contract: Contract) -> ReplayRows:
-        """The rows in question, with their corrections. A row that was not changed has none."""
+        """Select the rows and their corrections. A correction without changes is dropped."""
         import pyarrow as pa
         import pyarrow.compute as pc
         from pyiceberg.expressions import In
@@ -192,7 +191,7 @@ class Replay:
         return ReplayRows(len(ids) - len(waiting), pending, corrections)
 
     def _resolve_rows(self, landed: Mapping[str, bool]) -> tuple[list[str], dict[str, Correction]]:
-        """The ids of the rows in question, whole, and the corrections by them."""
+        """Return the full ids of the selected rows, and the corrections by full id."""
         names = resolve_ids(
             [*(self.corrections or ()), *(self.ids or ())], landed, self.source.quarantine
         )
@@ -200,13 +199,13 @@ class Replay:
             names[name]: correction for name, correction in (self.corrections or {}).items()
         }
         if len(corrections) < len(self.corrections or ()):
-            raise BadInput("Two rows of the file are for one id.", "Mend it. Nothing was replayed.")
+            raise BadInput("Two rows of the file are for one id.", "Fix it. Nothing was replayed.")
         selected = None if self.ids is None else {names[name] for name in self.ids}
         ids = landed if self.corrections is None else corrections
         return [each for each in ids if selected is None or each in selected], corrections
 
     def _to_frame(self, draft: Draft, selected: ReplayRows) -> DataFrame:
-        """The rows that wait, with their corrections, as Spark reads them."""
+        """Return the pending rows with their corrections as a DataFrame."""
         spark = self.lake.spark.session
         ids = selected.pending.column("id").to_pylist()
         corrections = [
@@ -223,7 +222,7 @@ class Replay:
         return rows.join(spark.createDataFrame(corrections, schema), "id")
 
     def _validate(self, pending: DataFrame, contract: Contract) -> DataFrame | None:
-        """The rows that can be read, judged by the contract as it is now."""
+        """Validate the readable rows by the current contract."""
         patched = f"(raw is not null and {_PATCH} is not null)"
         readable = pending.where(f"layout is not null or {patched}")
         lines = readable.selectExpr(
@@ -235,37 +234,39 @@ class Replay:
         frames = []
         for row in readable.selectExpr("layout", f"{_PATCH} is null as kept").distinct().collect():
             layout = Layout("jsonl") if row["layout"] is None else Layout.read(row["layout"])
-            same = (
+            same_layout = (
                 "layout is null" if row["layout"] is None else f"layout = {literal(row['layout'])}"
             )
             kept = f"{_PATCH} is {'' if row['kept'] else 'not '}null"
-            some = lines.where(f"{same} and {kept}")
+            group = lines.where(f"{same_layout} and {kept}")
             found = (parse_records if row["kept"] else self._apply_corrections)(
-                some, layout, contract
+                group, layout, contract
             )
-            frames.append(convert_and_validate(replace(found, carried=self._passthrough), contract))
+            frames.append(
+                convert_and_validate(replace(found, passthrough=self._passthrough), contract)
+            )
         if not frames:
             return None
-        judged = reduce(lambda one, other: one.unionByName(other), frames)
+        validated = reduce(lambda one, other: one.unionByName(other), frames)
         if contract.drift is not DriftMode.REFUSE:
-            return judged
-        return reject_unknown_fields(judged)
+            return validated
+        return reject_unknown_fields(validated)
 
     def _apply_corrections(
         self, lines: DataFrame, layout: Layout, contract: Contract
     ) -> TextRecords:
-        # What was there, without the corrected fields, behind them in one object. As text: a
-        # field that was there twice, and is not corrected, shall be found out again.
+        # One object with the corrected fields, then the remaining original ones. It stays text, so
+        # that a repeated field that was not corrected is detected again.
         named = f"json_object_keys({_PATCH})"
         left = f"map_filter({FIELDS}, (k, v) -> not array_contains({named}, k))"
         rest = f"substring(coalesce(to_json({left}), '{{}}'), 2)"
         front = f"left({_PATCH}, length({_PATCH}) - 1)"
-        mended = (
+        corrected = (
             f"case when {_WHOLE} or {rest} = '}}' then {_PATCH} when size({named}) = 0 then "
             f"concat('{{', {rest}) else concat({front}, ',', {rest}) end"
         )
         frame = extract_fields(lines, layout).selectExpr(
-            *(name for name in lines.columns if name != RAW), f"{mended} as {RAW}"
+            *(name for name in lines.columns if name != RAW), f"{corrected} as {RAW}"
         )
         return parse_objects(frame, contract)
 
@@ -281,11 +282,7 @@ class Replay:
             "_ingested_at": instant(datetime.now(UTC)),
             **(MESSAGE if self.source.has_messages else {}),
         }
-        columns = [
-            f"{filled.get(column.name, quote_identifier(column.name))} as {quote_identifier(column.name)}"
-            for column in contract.table_columns
-        ]
-        rows = good.selectExpr(*columns)
+        rows = good.selectExpr(*select_columns(contract, filled))
         return draft.commit(
             self.source.target,
             lambda target: append(rows, target),
@@ -293,10 +290,10 @@ class Replay:
             operation="replay",
         )
 
-    def _mark_replayed(self, draft: Draft, judged: DataFrame) -> None:
-        """Mark what landed, give what stays its new reasons, and forget what landed long ago."""
+    def _mark_replayed(self, draft: Draft, validated: DataFrame) -> None:
+        """Mark rows that landed, update the reasons of others, and delete old replayed rows."""
         view = f"replay_{uuid4().hex}"
-        judged.selectExpr("__tc_id as id", f"{REASONS} as reasons").createOrReplaceTempView(view)
+        validated.selectExpr("__tc_id as id", f"{REASONS} as reasons").createOrReplaceTempView(view)
         at = datetime.now(UTC)
         now = instant(at)
         kept = timedelta(seconds=self.lake.settings.quarantine.replayed_seconds)
@@ -317,20 +314,20 @@ class Replay:
 
 
 def resolve_ids(names: Iterable[str], known: Iterable[str], table: str) -> dict[str, str]:
-    """The whole id for each id, or beginning of one that no other id has; else BadInput."""
+    """Return the full id for each id or unique prefix; raise BadInput for others."""
     from bisect import bisect_left
 
-    every, found, missing = sorted(known), dict[str, str](), list[str]()
+    known_ids, found, missing = sorted(known), dict[str, str](), list[str]()
     for name in dict.fromkeys(names):
-        place = bisect_left(every, name)
-        same = [each for each in every[place : place + 2] if each.startswith(name)]
-        if len(same) > 1 and same[0] != name:
+        start = bisect_left(known_ids, name)
+        matches = [each for each in known_ids[start : start + 2] if each.startswith(name)]
+        if len(matches) > 1 and matches[0] != name:
             raise BadInput(
                 f"More than one row in {table} has an id that begins with {name}.",
                 "Give more of the id. Nothing was replayed.",
             )
-        if same:
-            found[name] = same[0]
+        if matches:
+            found[name] = matches[0]
         else:
             missing.append(name)
     if missing:

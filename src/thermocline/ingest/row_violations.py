@@ -1,7 +1,7 @@
-"""Which rows of this process break their contract: found by Arrow and DuckDB, told by Spark.
+"""Find the rows that violate their contract, with Arrow and DuckDB.
 
-DuckDB is shown to agree with Spark on every rule that a row can break (`check`). It says which
-rows do, not why: the words are Spark's.
+Tests show that DuckDB agrees with Spark on every row-level rule (`check`). This module finds which
+rows violate a rule, but not the reasons.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.rules import row_rules
-from thermocline.check.violating_rows import row_breaks
+from thermocline.check.violating_rows import compile_row_violation
 
 if TYPE_CHECKING:
     import duckdb
@@ -23,35 +23,35 @@ _ROW = "__tc_row"
 
 
 class RowViolations:
-    """The rules of a contract that a single row can break. One thread uses it."""
+    """The rules of a contract that a single row can violate. Not thread-safe."""
 
     def __init__(self, contract: Contract) -> None:
         names = {column.name for column in contract.columns}
         rules = row_rules(contract)
-        filled = {column.name for column in contract.columns if column.required}
-        filled |= {name for rule in rules if rule.kind == "missing" for name in rule.columns}
-        self._filled = sorted(filled & names)
+        required = {column.name for column in contract.columns if column.required}
+        required |= {name for rule in rules if rule.kind == "missing" for name in rule.columns}
+        self._required = sorted(required & names)
         more = [rule for rule in rules if rule.kind != "missing" or rule.arguments]
         more += [rule for rule in rules if not set(rule.columns) <= names]  # inside a column
-        self._condition = row_breaks(contract, "duckdb") if more else None
+        self._condition = compile_row_violation(contract, "duckdb") if more else None
         named = {name for rule in rules for name in rule.columns}
         self._columns = sorted(names & (named | {name.split(".")[0] for name in named}))
         self._connection: duckdb.DuckDBPyConnection | None = None
 
-    def rows(self, table: pa.Table) -> npt.NDArray[np.int64]:
-        """The numbers of the rows that break something, rising."""
+    def find(self, table: pa.Table) -> npt.NDArray[np.int64]:
+        """Return the numbers of the rows that violate a rule, in ascending order."""
         import numpy as np
 
         found = np.zeros(table.num_rows, dtype=bool)
-        for name in self._filled:
+        for name in self._required:
             column = table.column(name)
             if column.null_count:
                 found |= column.is_null().to_numpy()
         if self._condition is not None:
-            found[self._by_duckdb(table.select(self._columns))] = True
+            found[self._find_by_duckdb(table.select(self._columns))] = True
         return np.flatnonzero(found)
 
-    def _by_duckdb(self, table: pa.Table) -> Any:
+    def _find_by_duckdb(self, table: pa.Table) -> Any:
         import duckdb
         import numpy as np
         import pyarrow as pa

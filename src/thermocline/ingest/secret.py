@@ -1,7 +1,7 @@
-"""Secrets in a source's file: named there, kept elsewhere.
+"""Secrets in a source's file: references to environment variables.
 
 `{secret: NAME}` stands for the value of the environment variable NAME. The file is shared and the
-value is not, so a password in the clear is refused where it is read.
+value is not, so a password in the clear is refused.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ REFERENCE = "secret"
 
 
 def is_reference(value: Any) -> bool:
-    """Whether a value only names a secret."""
+    """Whether a value is a reference to a secret."""
     return isinstance(value, Mapping) and set(value) == {REFERENCE}
 
 
 def reveal(value: Any, environ: Mapping[str, str] = os.environ) -> Any:
-    """The value with the secrets it names in it, hidden from whatever is printed from now on."""
+    """Replace secret references by their values, which are redacted in all later output."""
     if is_reference(value):
         return _read_secret(value[REFERENCE], environ)
     if isinstance(value, Mapping):
@@ -36,7 +36,7 @@ def reveal(value: Any, environ: Mapping[str, str] = os.environ) -> Any:
 def find_literal_secret(
     value: Any, path: tuple[str | int, ...] = ()
 ) -> tuple[str | int, ...] | None:
-    """Where a secret is written in the clear, if it is: a name that promises one, with a text."""
+    """Return the path of a secret in the clear (a secret's name with a literal value), or None."""
     if is_reference(value):
         return None
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a source is: where raw data comes from, and into which bronze table it goes."""
+"""Sources: where raw data comes from, and into which bronze table it goes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LANES = ("auto", "spark")
 
 @dataclass(frozen=True)
 class TextOptions:
-    """How text files are written. `null` is what stands for a missing value in a CSV cell."""
+    """The format of text files. `null` is the text of a missing value in a CSV cell."""
 
     delimiter: str = ","
     quote: str = '"'
@@ -46,7 +46,7 @@ class TextOptions:
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much one batch may hold, whichever is reached first."""
+    """The limits of one batch; the first one reached applies."""
 
     rows: int = 500_000
     bytes: int = 256 << 20
@@ -56,11 +56,11 @@ class BatchLimits:
 class Source:
     """Where raw data comes from, and the table it feeds.
 
-    For files that is a landing folder: `path` on local disk (absolute) or on S3. For other kinds
-    `connection` holds what the kind's module read. `max_line_bytes` bounds a record; `bad_share`
-    is the share of bad rows above which a batch is refused as a whole; a file that changed within
-    the last `settle` seconds is still growing. `lane` is "spark" where no file is to be read
-    without it.
+    For files this is a landing folder: `path` on local disk (absolute) or on S3. For other kinds
+    `connection` holds the settings that the kind's module read. `max_line_bytes` limits a record.
+    `bad_share` is the share of bad rows above which a whole batch is refused. A file that changed
+    within the last `settle` seconds counts as growing. `lane` is "spark" to read all files with
+    Spark.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Source:
 
     @property
     def has_messages(self) -> bool:
-        """Whether records come one by one, with a key, a time and a payload of their own."""
+        """Whether records are messages, each with a key, a time and a payload."""
         return self.kind != "files"
 
     @property
@@ -94,17 +94,17 @@ class Source:
         return self.path.startswith("s3://")
 
     def matches(self, name: str) -> bool:
-        """Whether the pattern names this file, by its path in the folder or by its last part."""
+        """Whether the pattern matches this file's path in the folder or its last part."""
         last = name.rpartition("/")[2]
         return fnmatchcase(name, self.pattern) or fnmatchcase(last, self.pattern)
 
 
 def load_sources(folder: Path | str, *, warehouse: str | None = None) -> dict[str, Source]:
-    """All sources of a project's `sources` folder by name; none when there is no such folder.
+    """Load all sources of a project's `sources` folder by name; none if there is no such folder.
 
-    Every problem of every file is reported together, with file and line. `path` is meant from
-    the project, the folder that holds `sources`; a landing folder and the warehouse may not lie
-    inside one another.
+    All problems of all files are reported together, with file and line. `path` is relative to the
+    project, the parent of `sources`. A landing folder and the warehouse must not contain one
+    another.
     """
     folder = Path(folder).absolute()
     sources: dict[str, Source] = {}
@@ -133,12 +133,12 @@ def load_sources(folder: Path | str, *, warehouse: str | None = None) -> dict[st
         sources[source.name] = source
     if problems:
         what = "that" if len(problems) == 1 else f"those {len(problems)} problems"
-        raise ContractError(list(problems), f"Mend {what} in the source. Nothing was read.")
+        raise ContractError(list(problems), f"Fix {what} in the source. Nothing was read.")
     return sources
 
 
 def find_source(sources: Mapping[str, Source], name: str) -> Source:
-    """A source by name, or an error that lists the ones there are."""
+    """Return a source by name; the error for an unknown name lists the existing ones."""
     if name in sources:
         return sources[name]
     known = ", ".join(sorted(sources)) or "none"
@@ -163,7 +163,7 @@ def _load(path: Path, project: Path, warehouse: str | None) -> tuple[Source | No
 
 
 class SettingsReader:
-    """The settings of one source, read one by one; what is wrong with each goes to the report."""
+    """Reads the settings of one source and reports what is wrong with each."""
 
     def __init__(self, data: Mapping[str, Any], report: ProblemReport, project: Path) -> None:
         self.data = data
@@ -175,14 +175,14 @@ class SettingsReader:
         self.report.add((key,), key, what, hint)
 
     def required_text(self, key: str, hint: str) -> str:
-        """A text that must be there."""
+        """Return a required text."""
         if key not in self.data:
             self.report.add_missing((), key, "is missing", hint)
             return ""
         return self.text(key, "")
 
     def text(self, key: str, default: str) -> str:
-        """A text."""
+        """Return a text."""
         value = self.data.get(key, default)
         if not isinstance(value, str):
             self.report_flaw(key, f"{quote(value)} is not a text")
@@ -190,7 +190,7 @@ class SettingsReader:
         return value
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """A list of texts; one alone may stand without the list."""
+        """Return a list of texts; a single text may be written without a list."""
         value = self.data.get(key, [])
         listed = [value] if isinstance(value, str) else value
         if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
@@ -199,7 +199,7 @@ class SettingsReader:
         return tuple(listed)
 
     def one_of(self, key: str, default: str, allowed: Sequence[str]) -> str:
-        """One of several words."""
+        """Return one of the allowed values."""
         value = self.text(key, default)
         if value not in allowed:
             hint = did_you_mean(value, tuple(allowed)) or f"use {', '.join(allowed)}"
@@ -207,7 +207,7 @@ class SettingsReader:
         return value
 
     def number(self, key: str, default: float, minimum: float, maximum: float) -> float:
-        """A number within bounds, both included."""
+        """Return a number between `minimum` and `maximum`, both included."""
         value: object = self.data.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             self.report_flaw(key, f"{quote(value)} is not a number")
@@ -219,7 +219,7 @@ class SettingsReader:
         return number
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """A mapping of names to values."""
+        """Return a mapping of names to values."""
         value = self.data.get(key) or {}
         if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
             self.report_flaw(key, "must be a mapping")
@@ -227,7 +227,7 @@ class SettingsReader:
         return value
 
     def file(self, key: str) -> Path | None:
-        """A file of the project, if one is named."""
+        """Return the path of a file of the project, if the setting exists."""
         if key not in self.data:
             return None
         path = (self.project / self.text(key, "")).absolute()
@@ -267,7 +267,7 @@ def _read_source(fields: SettingsReader, path: Path, warehouse: str | None) -> S
 
 
 def _load_module(kind: str) -> Any:
-    """What reads and opens a kind of source; None for files, which are no feed."""
+    """Return the module that reads and opens a kind of source; None for files."""
     place = KINDS.get(kind)
     return import_module(place) if place else None
 
@@ -352,6 +352,7 @@ def _explain_option(key: str, value: Any) -> str | None:
 
 
 def folders_overlap(landing: str, warehouse: str) -> bool:
+    """Whether one of two locations contains the other."""
     if landing.startswith("s3://") != warehouse.startswith("s3://"):
         return False
     if landing.startswith("s3://"):

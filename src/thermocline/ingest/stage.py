@@ -1,8 +1,8 @@
-"""Make readable for Spark what it cannot read as it is.
+"""Rewrite files that Spark cannot read directly.
 
-Other encodings, xz and zstd, records too long for memory and CSV records over several lines are
-rewritten: into UTF-8 text with records of a bounded length. A file whose name Hadoop cannot spell
-gets another one. What is staged lives as long as the run.
+Files in other encodings, compressed with xz or zstd, with records that are too long for memory, or
+with CSV records over several lines are rewritten as UTF-8 text with records of a bounded length.
+Files with names that Hadoop cannot handle are renamed. Staged files exist only during the run.
 """
 
 from __future__ import annotations
@@ -29,128 +29,132 @@ RECORD_END = "\x1e\n"
 """Ends a record of several lines: ASCII's record separator, which no text file has by accident."""
 
 SAFE_NAME = re.compile(r"[A-Za-z0-9/ ._=+,@~-]+", re.ASCII)
-"""Names that mean the same to Hadoop and to us. A colon, for one, it cannot take."""
+"""Names that Hadoop interprets as they are. It cannot handle a colon, for example."""
 
-KEPT_BYTES = 4096
-"""How much of a record that is too long is kept for a person to recognise it."""
+MAX_EXCERPT_BYTES = 4096
+"""How much of a record that is too long is kept, so that a person can recognize it."""
 
 
 @dataclass(frozen=True)
 class StagedFile:
-    """A file as Spark will read it; `too_long` are the positions of records that were cut."""
+    """A file as Spark reads it; `too_long` lists the positions of records that were cut."""
 
-    examined: InspectedFile
+    inspected: InspectedFile
     uri: str
     separator: str = LINE_END
     too_long: tuple[int, ...] = ()
 
 
-def must_rewrite(examined: InspectedFile, source: Source) -> bool:
+def must_rewrite(inspected: InspectedFile, source: Source) -> bool:
     """Whether Spark cannot read the content as it is."""
-    if examined.format == "parquet":
+    if inspected.format == "parquet":
         return False
     return (
-        examined.encoding != "utf-8"
-        or examined.compression in {"xz", "zst"}
-        or not has_matching_suffix(examined.file.name, examined.compression)
-        or examined.longest_line > source.max_line_bytes
-        or (examined.format == "csv" and source.options.multiline)
+        inspected.encoding != "utf-8"
+        or inspected.compression in {"xz", "zst"}
+        or not has_matching_suffix(inspected.file.name, inspected.compression)
+        or inspected.longest_line > source.max_line_bytes
+        or (inspected.format == "csv" and source.options.multiline)
     )
 
 
 def stage_file(
-    folder: LandingFolder, examined: InspectedFile, source: Source, scratch: Path
+    folder: LandingFolder, inspected: InspectedFile, source: Source, scratch: Path
 ) -> StagedFile:
-    """The file as Spark can read it: itself, or what stands for it in the scratch folder."""
-    if must_rewrite(examined, source):
+    """Return a file that Spark can read: the original, or a copy in the scratch folder."""
+    if must_rewrite(inspected, source):
         scratch.mkdir(parents=True, exist_ok=True)
-        return _rewrite(folder, examined, source, scratch / f"{examined.sha256}.txt")
-    if not SAFE_NAME.fullmatch(examined.file.name):
+        return _rewrite(folder, inspected, source, scratch / f"{inspected.sha256}.txt")
+    if not SAFE_NAME.fullmatch(inspected.file.name):
         scratch.mkdir(parents=True, exist_ok=True)
-        return _rename(folder, examined, scratch)
-    return StagedFile(examined, folder.uri(examined.file))
+        return _rename(folder, inspected, scratch)
+    return StagedFile(inspected, folder.uri(inspected.file))
 
 
 def _rewrite(
-    folder: LandingFolder, examined: InspectedFile, source: Source, path: Path
+    folder: LandingFolder, inspected: InspectedFile, source: Source, path: Path
 ) -> StagedFile:
-    multiline = examined.format == "csv" and source.options.multiline
-    offset = 0 if examined.format == "csv" and source.options.header else 1
+    multiline = inspected.format == "csv" and source.options.multiline
+    offset = 0 if inspected.format == "csv" and source.options.header else 1
     separator = RECORD_END if multiline else LINE_END
     too_long: list[int] = []
-    with folder.open(examined.file) as raw, path.open("wb") as out:
-        found = split_lines(read_text(raw, examined), source.max_line_bytes)
+    with folder.open(inspected.file) as raw, path.open("wb") as out:
+        lines = split_lines(read_text(raw, inspected), source.max_line_bytes)
         if multiline:
-            found = join_quoted_lines(found, source.options, source.max_line_bytes)
-        for number, (line, length) in enumerate(found, start=offset):
+            lines = join_quoted_lines(lines, source.options, source.max_line_bytes)
+        for number, (line, length) in enumerate(lines, start=offset):
             if length > len(line):
                 too_long.append(number)
             out.write(line)
             out.write(separator.encode())
-    return StagedFile(examined, escape_glob(str(path)), separator, tuple(too_long))
+    return StagedFile(inspected, escape_glob(str(path)), separator, tuple(too_long))
 
 
-def _rename(folder: LandingFolder, examined: InspectedFile, scratch: Path) -> StagedFile:
-    suffix = f".{examined.compression}" if examined.compression else ""
-    path = scratch / f"{examined.sha256}{suffix}"
-    if Path(examined.file.location).is_absolute():
+def _rename(folder: LandingFolder, inspected: InspectedFile, scratch: Path) -> StagedFile:
+    suffix = f".{inspected.compression}" if inspected.compression else ""
+    path = scratch / f"{inspected.sha256}{suffix}"
+    if Path(inspected.file.location).is_absolute():
         path.unlink(missing_ok=True)
-        path.symlink_to(examined.file.location)
+        path.symlink_to(inspected.file.location)
     else:
-        with folder.open(examined.file) as raw, path.open("wb") as out:
+        with folder.open(inspected.file) as raw, path.open("wb") as out:
             shutil.copyfileobj(raw, out)
-    return StagedFile(examined, escape_glob(str(path)))
+    return StagedFile(inspected, escape_glob(str(path)))
 
 
-def read_text(raw: BinaryIO, examined: InspectedFile) -> Iterator[bytes]:
-    """A file's text as UTF-8, in pieces. What cannot be decoded stays as bytes that are not."""
-    stream = decompress(raw, examined.compression)
-    if examined.encoding == "utf-8":
+def read_text(raw: BinaryIO, inspected: InspectedFile) -> Iterator[bytes]:
+    """Yield a file's text as UTF-8 in chunks. Undecodable bytes stay as invalid UTF-8."""
+    stream = decompress(raw, inspected.compression)
+    if inspected.encoding == "utf-8":
         yield from read_chunks(stream)
         return
-    decoder = codecs.getincrementaldecoder(examined.encoding)(errors=_ERROR_HANDLER)
+    decoder = codecs.getincrementaldecoder(inspected.encoding)(errors=_ERROR_HANDLER)
     for chunk in read_chunks(stream):
         yield decoder.decode(chunk).encode("utf-8", "surrogateescape")
     yield decoder.decode(b"", final=True).encode("utf-8", "surrogateescape")
 
 
 def _keep_undecodable(error: UnicodeError) -> tuple[str, int]:
-    """Decode what is no character as bytes that are never UTF-8, so that its line is found."""
+    """Replace undecodable bytes by bytes that are never valid UTF-8, so their line is detected."""
     assert isinstance(error, UnicodeDecodeError)
-    shown = [byte for byte in error.object[error.start : error.end] if byte >= 0x80]
-    if not shown or max(shown) >= 0xC0:
-        shown.insert(0, 0xFF)  # bytes that could begin a character might become one here
-    return "".join(chr(0xDC00 + byte) for byte in shown), error.end
+    bytes_ = [byte for byte in error.object[error.start : error.end] if byte >= 0x80]
+    if not bytes_ or max(bytes_) >= 0xC0:
+        bytes_.insert(0, 0xFF)  # else bytes that start a character might become one here
+    return "".join(chr(0xDC00 + byte) for byte in bytes_), error.end
 
 
 _ERROR_HANDLER = "thermocline.broken"
 codecs.register_error(_ERROR_HANDLER, _keep_undecodable)
 
 
-def split_lines(pieces: Iterator[bytes], limit: int) -> Iterator[tuple[bytes, int]]:
-    """The lines of a text with their true length; one that is longer than the limit comes cut."""
-    held, length = b"", 0
-    for piece in pieces:
+def split_lines(chunks: Iterator[bytes], limit: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the lines of a text with their original length; lines over the limit are cut."""
+    pending_text, length = b"", 0
+    for chunk in chunks:
         start = 0
-        while (end := piece.find(b"\n", start)) >= 0:
-            part = piece[start:end]
-            line, total = held + part, length + len(part)
-            yield (line[:KEPT_BYTES], total) if total > limit else (line, total)
-            held, length, start = b"", 0, end + 1
-        rest = piece[start:]
+        while (end := chunk.find(b"\n", start)) >= 0:
+            part = chunk[start:end]
+            line, total = pending_text + part, length + len(part)
+            yield (line[:MAX_EXCERPT_BYTES], total) if total > limit else (line, total)
+            pending_text, length, start = b"", 0, end + 1
+        rest = chunk[start:]
         length += len(rest)
-        held = (held + rest)[:KEPT_BYTES] if length > limit else held + rest
+        pending_text = (
+            (pending_text + rest)[:MAX_EXCERPT_BYTES] if length > limit else pending_text + rest
+        )
     if length:
-        yield (held[:KEPT_BYTES], length) if length > limit else (held, length)
+        yield (
+            (pending_text[:MAX_EXCERPT_BYTES], length) if length > limit else (pending_text, length)
+        )
 
 
 def join_quoted_lines(
-    found: Iterator[tuple[bytes, int]], options: TextOptions, limit: int
+    lines: Iterator[tuple[bytes, int]], options: TextOptions, limit: int
 ) -> Iterator[tuple[bytes, int]]:
-    """CSV records: lines joined while a quote is open.
+    """Yield CSV records: lines joined while a quote is open.
 
-    A quote that never closes would swallow the rest of the file. So when a record grows beyond
-    the limit, its first line stands alone, to be found bad, and reading goes on behind it.
+    A quote that is never closed would consume the rest of the file. So if a record exceeds the
+    limit, its first line becomes a (bad) record of its own, and parsing continues after it.
     """
     pending: list[tuple[bytes, int]] = []
     while True:
@@ -158,7 +162,7 @@ def join_quoted_lines(
         is_open = False
         used = size = 0
         while True:
-            item = pending[used] if used < len(pending) else next(found, None)
+            item = pending[used] if used < len(pending) else next(lines, None)
             if item is None:
                 break
             if used == len(pending):

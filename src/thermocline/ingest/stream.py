@@ -1,7 +1,7 @@
-"""Sources that are read on and on: one loop, a beat for every look at a source.
+"""Stream sources continuously: one loop polls each source in turn.
 
-A beat either landed a batch, found nothing new, or met trouble that may pass; then the source is
-left alone for a while that grows. What does not pass is raised, and ends the stream.
+A poll lands a batch, finds nothing new, or hits a transient failure, after which the source pauses
+for a growing time. A permanent failure is raised and ends the stream.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ from thermocline.ingest.source import BatchLimits, Source
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 1.0, 30.0
 
 
 class Ingester(Protocol):
-    """A source on its way into its table."""
+    """Lands the batches of one source in its table."""
 
     source: Source
 
     def ingest_batch(self) -> StreamBatch | None:
-        """Land one batch; None when nothing is new."""
+        """Land one batch; return None if nothing is new."""
 
     def close(self) -> None:
-        """Let go of the source."""
+        """Close the source."""
 
 
 @dataclass(frozen=True)
 class PollResult:
-    """One look at one source, and what came of it.
+    """The result of one poll of one source.
 
-    `taken` is the batch that landed. `trouble` is an error that may pass, to be tried again after
-    `pause` seconds. `files` and `file_bytes` describe the table's data files after a batch;
-    `ran` names the tables that were brought up to date with it.
+    `batch` is the batch that landed. `failure` is a transient error, retried after `pause` seconds.
+    `files` and `file_bytes` describe the table's data files after a batch. `ran` names the tables
+    that were updated after it.
     """
 
     source: str
     target: str
     seconds: float
     batch: StreamBatch | None = None
-    trouble: ThermoclineError | None = None
+    failure: ThermoclineError | None = None
     pause: float = 0.0
     files: int = 0
     file_bytes: int = 0
@@ -58,24 +58,24 @@ class PollResult:
 
     @property
     def freshness(self) -> float | None:
-        """How old the newest event of the batch was, in seconds, when it could be queried."""
+        """The age of the batch's newest event in seconds when it became queryable."""
         newest = self.batch.landed.newest if self.batch else None
         return None if newest is None else max(0.0, (self.at - newest).total_seconds())
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        said: dict[str, Any] = {
+        """Return the result as a JSON document."""
+        document: dict[str, Any] = {
             "at": self.at,
             "source": self.source,
             "table": self.target,
             "seconds": round(self.seconds, 3),
         }
-        if self.trouble is not None:
-            return {**said, "trouble": self.trouble.cause, "retry_in": self.pause}
+        if self.failure is not None:
+            return {**document, "trouble": self.failure.cause, "retry_in": self.pause}
         if self.batch is None:
-            return said
+            return document
         landed = self.batch.landed
-        return said | {
+        return document | {
             "rows": self.batch.rows,
             "quarantined": self.batch.quarantined,
             "behind": self.batch.behind,
@@ -100,7 +100,7 @@ def open_ingester(
     limits: BatchLimits | None = None,
     accept_loss: bool = False,
 ) -> Ingester:
-    """The way of a source into its table, whatever its kind. Nothing is read yet."""
+    """Return the ingester of a source, by its kind. It reads nothing yet."""
     if source.kind == "files":
         from thermocline.ingest.folder_stream import FolderIngester
 
@@ -110,7 +110,7 @@ def open_ingester(
 
 
 def ingest_available(ingester: Ingester) -> Iterator[StreamBatch]:
-    """Land what a source has at this moment, batch by batch. What comes meanwhile may wait."""
+    """Land what a source has now, batch by batch. Later arrivals may be left for the next call."""
     left: int | None = None
     while (batch := ingester.ingest_batch()) is not None:
         yield batch
@@ -130,11 +130,11 @@ def poll_sources(
     stop: Event,
     then: Callable[[], Sequence[str]] | None = None,
 ) -> Iterator[PollResult]:
-    """Look at sources in turn, each every so many seconds, until `stop` is set.
+    """Poll sources in turn, each every `every` seconds, until `stop` is set.
 
-    A source that has more waiting is looked at again at once. `then` runs after each batch that
-    landed, and once at first: a process that died may have landed one that it did not follow up.
-    A batch that is under way when `stop` is set is finished.
+    A source with more data is polled again at once. `then` runs after each batch that landed, and
+    once at the start, because a process that died may not have run it after its last batch. A batch
+    in progress when `stop` is set is finished.
     """
     follow = _FollowUp(then)
     schedules = [_PollSchedule(ingester) for ingester in ingesters]
@@ -144,7 +144,7 @@ def poll_sources(
                 return
             if schedule.due <= time.monotonic():
                 schedule.has_polled = True
-                # A model may read tables of several sources: each must have been made first.
+                # A model may read tables of several sources, so all of them must exist first.
                 yield schedule.poll(
                     lake, every, follow, ready=all(each.has_polled for each in schedules)
                 )
@@ -152,24 +152,24 @@ def poll_sources(
 
 
 class _FollowUp:
-    """What is run after a batch, and still owed while it has not succeeded."""
+    """Runs a callback after a batch, and retries it until it succeeds."""
 
     def __init__(self, run: Callable[[], Sequence[str]] | None) -> None:
         self._run = run
-        self._owed = True
+        self._is_pending = True
 
-    def run_if_owed(self, *, landed: bool, ready: bool) -> tuple[str, ...]:
-        """Run it if anything landed since it last succeeded; says what it brought up to date."""
-        self._owed = self._owed or landed
-        if self._run is None or not self._owed or not ready:
+    def run_if_pending(self, *, landed: bool, ready: bool) -> tuple[str, ...]:
+        """Run it if anything landed since its last success; return what it updated."""
+        self._is_pending = self._is_pending or landed
+        if self._run is None or not self._is_pending or not ready:
             return ()
         ran = tuple(self._run())
-        self._owed = False
+        self._is_pending = False
         return ran
 
 
 class _PollSchedule:
-    """When a source is looked at next."""
+    """When a source is polled next."""
 
     def __init__(self, ingester: Ingester) -> None:
         self.ingester = ingester
@@ -178,34 +178,34 @@ class _PollSchedule:
         self.has_polled = False
 
     def poll(self, lake: Lake, every: float, follow: _FollowUp, *, ready: bool) -> PollResult:
-        """Look at the source now."""
+        """Poll the source now."""
         source = self.ingester.source
-        began = time.monotonic()
+        started = time.monotonic()
         batch: StreamBatch | None = None
         ran: tuple[str, ...] = ()
-        trouble: ThermoclineError | None = None
+        failure: ThermoclineError | None = None
         try:
             batch = self.ingester.ingest_batch()
-            ran = follow.run_if_owed(landed=batch is not None, ready=ready)
+            ran = follow.run_if_pending(landed=batch is not None, ready=ready)
         except ThermoclineError as error:
             if not error.transient:
                 raise
-            trouble = error
+            failure = error
         now = time.monotonic()
-        if trouble is not None:
-            self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
+        if failure is not None:
+            self._pause = min(max(MIN_PAUSE_SECONDS, self._pause * 2), MAX_PAUSE_SECONDS)
             self.due = now + self._pause
         else:
             self._pause = 0.0
-            self.due = began if batch and batch.behind else began + every
-        beat = PollResult(
-            source.name, source.target, now - began, batch, trouble, self._pause, ran=ran
+            self.due = started if batch and batch.behind else started + every
+        result = PollResult(
+            source.name, source.target, now - started, batch, failure, self._pause, ran=ran
         )
         if batch is None:
-            return beat
+            return result
         summary = lake.state(source.target).snapshot(batch.snapshot).summary
         return replace(
-            beat,
+            result,
             files=int(summary.get("total-data-files", 0)),
             file_bytes=int(summary.get("total-files-size", 0)),
         )

@@ -1,8 +1,8 @@
-"""Judged records as rows of tables: the good ones of bronze, the bad ones of quarantine."""
+"""Convert validated records to table rows: good ones for bronze, bad ones for quarantine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -16,19 +16,20 @@ from thermocline.ingest.value_expressions import instant, literal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from thermocline.contract.definition import Contract
     from thermocline.ingest.batch import Batch
     from thermocline.lake import Draft
 
 
 def append(frame: DataFrame, target: str) -> None:
-    """Add judged rows to a table."""
-    # Required columns are checked row by row before; Spark only sees that they are nullable.
+    """Append validated rows to a table."""
+    # Validation has checked required columns; Spark only sees that they are nullable.
     frame.writeTo(target).option("check-nullability", "false").append()
 
 
 def bronze_columns(batch: Batch, now: datetime) -> list[str]:
-    """The target's columns as expressions over judged records."""
-    filled = {
+    """Return the target's columns as expressions over validated records."""
+    expressions = {
         "_source": literal(batch.source.name),
         "_source_file": _select_by_file([origin.name for origin in batch.origins]),
         "_position": POSITION,
@@ -36,20 +37,23 @@ def bronze_columns(batch: Batch, now: datetime) -> list[str]:
         "_rescued": RESCUED,
     }
     if batch.source.has_messages:
-        filled |= MESSAGE
-    return [
-        f"{filled.get(column.name, quote_identifier(column.name))} as {quote_identifier(column.name)}"
-        for column in batch.contract.table_columns
-    ]
+        expressions |= MESSAGE
+    return select_columns(batch.contract, expressions)
+
+
+def select_columns(contract: Contract, expressions: Mapping[str, str]) -> list[str]:
+    """Return the contract's table columns; some of them are computed by `expressions`."""
+    names = [(column.name, quote_identifier(column.name)) for column in contract.table_columns]
+    return [f"{expressions.get(name, quoted)} as {quoted}" for name, quoted in names]
 
 
 def quarantine_rows(batch: Batch, draft: Draft, bad: frozenset[int], now: datetime) -> int:
-    """Write the bad rows, and what is damaged as rows of its own; says how many there are."""
+    """Write the bad rows, and a row for each unreadable input; return how many were written."""
     batch.lake.ensure(quarantine.quarantine_contract(batch.source))
     frame = _unreadable_rows(batch)
     if bad:
-        judged = batch.read(batch.contract, bad).where(BAD)
-        rows = judged.selectExpr(*_quarantine_columns(batch))
+        validated = batch.read(batch.contract, bad).where(BAD)
+        rows = validated.selectExpr(*_quarantine_columns(batch))
         frame = rows.unionByName(frame, allowMissingColumns=True) if batch.unreadable else rows
     stamped = frame.selectExpr(
         "sha2(concat(file_sha256, ':', position), 256) as id",
@@ -70,7 +74,7 @@ def quarantine_rows(batch: Batch, draft: Draft, bad: frozenset[int], now: dateti
 
 
 def _quarantine_columns(batch: Batch) -> list[str]:
-    # What was cut or could not be decoded cannot be read again from here.
+    # A record that was cut or could not be decoded cannot be parsed again from `raw`.
     cut = ", ".join(literal(flaw) for flaw in (TOO_LONG, NOT_TEXT, NOT_SENT))
     whole = f"{REASONS}[0] not in ({cut})"
     layouts = _select_by_file([origin.layout.to_json() for origin in batch.origins])
@@ -95,6 +99,6 @@ def _unreadable_rows(batch: Batch) -> DataFrame:
 
 
 def _select_by_file(texts: Sequence[str]) -> str:
-    """The text that belongs to a row's file."""
+    """Return an expression for the text that belongs to a row's file."""
     listed = ", ".join(literal(text) for text in texts) or "''"
     return f"array({listed})[{FILE}]"

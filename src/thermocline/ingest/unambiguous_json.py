@@ -1,9 +1,9 @@
-"""Plain JSON records as Arrow columns, where that is certain to give what Spark would give.
+"""Parse JSON records into Arrow columns if the result is certainly the same as Spark's.
 
-What a record means is said once, in Spark SQL (`read`, `values`, `judge`). This is a shortcut to
-the same rows, and it takes all records of a batch or none: whatever is bad, unusual, or of a type
-for which both ways were not shown to agree is declined, and the batch goes the long way.
-`tests/integration/test_json_parity.py` holds the two against each other.
+Spark SQL (`record_reader`, `value_expressions`, `validation`) defines what a record means. This
+module is a shortcut to the same rows. It parses all records or raises NeedsSpark: for bad or
+unusual records, and for types whose parity with Spark is not proven.
+`tests/integration/test_json_parity.py` compares the two.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
     from thermocline.contract.definition import Contract
 
-# Years of four digits that every calendar agrees on, and no zone but UTC's.
+# Four-digit years on which all calendars agree, and only the zone UTC.
 _DATE = "(19|20|21)[0-9]{2}-[0-9]{2}-[0-9]{2}"
 _TIME = "[T ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?"
 _TIME_PATTERNS = {"date": _DATE, "timestamp": _DATE + _TIME, "timestamptz": f"{_DATE}{_TIME}Z"}
 
 _LONG_NUMBER = 300
-"""A number of more characters may be too small for a double, and Arrow would read it as 0."""
+"""A longer number may be too small for a double; Arrow would read it as 0."""
 _NUMBER = re.compile(rb"[0-9.eE+-]{%d}" % _LONG_NUMBER)
 _EXTREME_EXPONENT = re.compile(rb"[:,\[]\s*-?[0-9.]+[eE][+-]?[0-9]{3,}\s*[,}\]]")
-"""A number that may be too large or too small for a double. What looks like one within a text, as
-an id of hexadecimal digits may, does not stand between a colon and a comma."""
+"""A number that may be too large or too small for a double. The delimiters exclude similar texts,
+such as hexadecimal ids."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-"""An escape of half a character, which may have its other half or not."""
+"""An escaped surrogate, paired or not."""
 _UNPAIRED_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
 )
-"""One that has not, where no backslash is escaped itself."""
+"""An unpaired surrogate, provided that no backslash is itself escaped."""
 
 
 class NeedsSpark(Exception):
-    """Not certainly plain and good, so not for the swift lane. Says why, for the log."""
+    """The Arrow lane cannot read the input with certainty. The message is for the log."""
 
 
 class UnambiguousJsonReader:
-    """How records of one contract are read. Raises Declined for a contract that never can be."""
+    """Reads JSON records for one contract. Raises NeedsSpark for an unsupported contract."""
 
     def __init__(self, contract: Contract) -> None:
         import pyarrow as pa
@@ -63,37 +63,37 @@ class UnambiguousJsonReader:
         self._contract = contract
 
     @cached_property
-    def _breaks(self) -> RowViolations:
+    def _violations(self) -> RowViolations:
         return RowViolations(self._contract)
 
-    def table(self, payloads: Sequence[bytes | None]) -> pa.Table:
-        """The contract's columns, a row for each payload and in their order, or Declined.
+    def read_payloads(self, payloads: Sequence[bytes | None]) -> pa.Table:
+        """Return the contract's columns with a row per payload, in order, or raise NeedsSpark.
 
-        No row of them breaks a rule.
+        No row violates a rule.
         """
         try:
             text = b"\n".join(payloads)  # type: ignore[arg-type]
         except TypeError:
             raise NeedsSpark("a message without a value") from None
-        table = self.lines(text, len(payloads))
-        if len(self._breaks.rows(table)):
+        table = self.read_lines(text, len(payloads))
+        if len(self._violations.find(table)):
             raise NeedsSpark("a row that breaks a rule")
         return table
 
-    def lines(self, text: bytes, count: int) -> pa.Table:
-        """The same for lines, as many as `count` says, whatever the rules say of them."""
+    def read_lines(self, text: bytes, count: int) -> pa.Table:
+        """Do the same for `count` lines, without checking rules."""
         import pyarrow as pa
         import pyarrow.json as pj
 
         _refuse_ambiguous_text(text, count)
-        # One block and one thread: the text is not cut, and no core is taken from the broker.
+        # One block and one thread: the text is not split, and other cores stay free.
         whole = pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
         try:
             found = pj.read_json(pa.BufferReader(text), whole, self._options)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise NeedsSpark(str(error).splitlines()[0][:120]) from error
-        # Each line begins an object, no object goes on over a line's end (that would be an object
-        # inside a column), and there are as many objects as lines: so each line is one.
+        # Each line starts an object, no object spans lines (its next line would start an object
+        # inside a column), and there are as many objects as lines: so each line is one object.
         if found.num_rows != count:
             raise NeedsSpark("more than one value on a line")
         return pa.table(
@@ -105,7 +105,7 @@ class UnambiguousJsonReader:
 
 
 def _arrow_input_type(name: str, type_: Type, *, inside: bool = False) -> pa.DataType:
-    """What Arrow reads a column as; dates and times are texts at first."""
+    """Return the type as which Arrow parses a column; dates and times are texts at first."""
     import pyarrow as pa
 
     read: dict[str, pa.DataType] = {
@@ -128,7 +128,7 @@ def _arrow_input_type(name: str, type_: Type, *, inside: bool = False) -> pa.Dat
 
 
 def _refuse_ambiguous_text(text: bytes, count: int) -> None:
-    """Decline lines that do not each begin with a brace, and texts that parsers differ on."""
+    """Raise NeedsSpark for lines that start without a brace, and text on which parsers differ."""
     more = count - 1
     if not text.startswith(b"{") or text.count(b"\n{") != more or text.count(b"\n") != more:
         raise NeedsSpark("a record that is not one line of an object")
@@ -155,11 +155,11 @@ def _convert_column(name: str, type_: Type, column: pa.Array) -> pa.Array:
 
     def all_are(good: pa.Array) -> None:
         if pc.all(good).as_py() is False:
-            raise NeedsSpark(f"{name} has a value that is not plain")
+            raise NeedsSpark(f"{name} has an ambiguous value")
 
     match type_:
         case Decimal(precision, scale):
-            # Arrow compares the digits as they are written, not as they are after scaling.
+            # Arrow checks the digits as written, not after scaling.
             bounds = pc.min_max(column).as_py().values()
             if any(abs(each) >= 10 ** (precision - scale) for each in bounds if each is not None):
                 raise NeedsSpark(f"{name} has a value of too many digits")
@@ -187,14 +187,14 @@ def _convert_column(name: str, type_: Type, column: pa.Array) -> pa.Array:
 
 
 def match_unambiguous_time(kind: str, column: pa.Array) -> pa.Array:
-    """Which texts are a date or a time (by the type's name) that every parser reads alike."""
+    """Return which texts are a date or a time that every parser reads the same way."""
     import pyarrow.compute as pc
 
     return pc.match_substring_regex(column, f"^({_TIME_PATTERNS[kind]})$")
 
 
 def parse_times(name: str, kind: str, column: pa.Array) -> pa.Array:
-    """Texts that are `written_plainly` as what they say; Declined when there is no such day."""
+    """Parse unambiguous dates or times; raise NeedsSpark if a day does not exist."""
     import pyarrow as pa
 
     into = {"date": pa.date32(), "timestamp": pa.timestamp("us")}

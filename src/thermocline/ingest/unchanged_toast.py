@@ -1,13 +1,13 @@
-"""Complete rows that came without large values that did not change.
+"""Fill in large values that Postgres did not send because they did not change.
 
-Postgres keeps large values apart (TOAST) and does not send them again with an update that left them
-alone. Such a change says: keep what is there. What is there is known from the changes before it:
-those of the same batch, or the last one that landed. So every row of bronze is whole, and models
-need not know of this. Where the value cannot be known the change goes to quarantine, and so do
-those after it, until the value is sent again: a guess would overwrite a true value.
+Postgres stores large values out of line (TOAST) and does not send them again with an update that
+leaves them unchanged. The current value is known from earlier changes: those of the same batch, or
+the last one that landed. So every row of bronze is complete, and models need no special case. If
+the value is unknown, the change goes to quarantine, and so do later ones until the value is sent
+again: a guess could overwrite a correct value.
 
-Which change holds a value is decided here from keys and places in the log alone. A key that was
-changed takes its values from the row under the old key, whose delete must have been seen.
+The change that holds a value is found by keys and log positions alone. A row with a changed key
+gets its values from the row under the old key, whose delete must have arrived.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ OLD_KEY = "__debezium.oldkey"
 """The header by which the event of a new key names the old one."""
 
 EventRef = tuple[int, int]
-"""Of an event in the batch its file and position; of a landed one LANDED and its number."""
+"""The file and position of an event in the batch; LANDED and a number for a landed event."""
 
 LANDED = -1
 
 
 @dataclass(frozen=True)
 class ChangeEvent:
-    """What must be known of a change to find the values that it left out.
+    """The parts of a change that are needed to find its unsent values.
 
-    `whole` is false for one whose values are not known, as of a row in quarantine.
+    `is_whole` is false if its values are unknown, as for a row in quarantine.
     """
 
     table: str
     key: bytes
     lsn: int
-    place: EventRef
+    ref: EventRef
     op: str
     unsent: frozenset[str] = frozenset()
     old_key: bytes | None = None
-    whole: bool = True
+    is_whole: bool = True
 
 
 @dataclass
 class _KeyHistory:
-    """The events of one key, by their place in the log."""
+    """The events of one key in log order."""
 
     events: list[ChangeEvent] = field(default_factory=list)
 
-    def before(self, lsn: int) -> ChangeEvent | None:
+    def find_before(self, lsn: int) -> ChangeEvent | None:
         found = None
         for event in self.events:
             if event.lsn >= lsn:
@@ -62,66 +62,69 @@ class _KeyHistory:
             found = event
         return found
 
-    def deleted_at(self, lsn: int) -> bool:
+    def was_deleted_at(self, lsn: int) -> bool:
         return any(event.lsn == lsn and event.op == "d" for event in self.events)
 
 
 def find_value_sources(events: Iterable[ChangeEvent]) -> dict[tuple[EventRef, str], EventRef]:
-    """Return where each value that was left out is: by event and column, the event that holds it.
+    """Return, for each unsent value (event and column), the event that holds it.
 
-    What cannot be known is not in the answer. The order and batching of events play no part.
+    Unknown values are not in the result. The order and batching of events do not matter.
     """
-    ordered = sorted(events, key=lambda event: (event.lsn, event.place))
-    lines: dict[tuple[str, bytes], _KeyHistory] = {}
+    ordered = sorted(events, key=lambda event: (event.lsn, event.ref))
+    histories: dict[tuple[str, bytes], _KeyHistory] = {}
     for event in ordered:
-        lines.setdefault((event.table, event.key), _KeyHistory()).events.append(event)
+        histories.setdefault((event.table, event.key), _KeyHistory()).events.append(event)
     found: dict[tuple[EventRef, str], EventRef] = {}
     for event in ordered:
         if not event.unsent:
             continue
-        before = _find_previous(event, lines)
-        if before is None or before.op == "d" or not before.whole:
+        before = _find_previous(event, histories)
+        if before is None or before.op == "d" or not before.is_whole:
             continue
         for column in event.unsent:
-            held = found.get((before.place, column)) if column in before.unsent else before.place
-            if held is not None:
-                found[event.place, column] = held
+            source = found.get((before.ref, column)) if column in before.unsent else before.ref
+            if source is not None:
+                found[event.ref, column] = source
     return found
 
 
 def _find_previous(
-    event: ChangeEvent, lines: Mapping[tuple[str, bytes], _KeyHistory]
+    event: ChangeEvent, histories: Mapping[tuple[str, bytes], _KeyHistory]
 ) -> ChangeEvent | None:
-    """Return the change that made the row as this one found it."""
+    """Return the change that wrote the row before this change."""
     if event.op == "u":
-        return lines[event.table, event.key].before(event.lsn)
+        return histories[event.table, event.key].find_before(event.lsn)
     if event.op != "c" or event.old_key is None:
         return None
-    line = lines.get((event.table, event.old_key))
-    # Changes of the old key may come by another way. All have come when its delete has.
-    return line.before(event.lsn) if line is not None and line.deleted_at(event.lsn) else None
+    key_history = histories.get((event.table, event.old_key))
+    # Changes of the old key may be in another partition. All have arrived once its delete has.
+    return (
+        key_history.find_before(event.lsn)
+        if key_history is not None and key_history.was_deleted_at(event.lsn)
+        else None
+    )
 
 
 class ChangeHistory(Protocol):
-    """What has landed or was set aside before."""
+    """Changes that have landed or were quarantined earlier."""
 
-    def before(self, keys: Sequence[tuple[str, bytes, int]]) -> list[ChangeEvent]:
-        """Return the events of some keys that may precede a place in the log.
+    def find_events(self, keys: Sequence[tuple[str, bytes, int]]) -> list[ChangeEvent]:
+        """Return the events of some keys that may precede a log position.
 
-        `keys` are tables, keys, and the first place that is asked for. The events' places count
-        from 0.
+        `keys` are tables, keys and the first requested position. The events' refs count from 0.
         """
 
-    def texts(self, numbers: Sequence[int]) -> DataFrame:
-        """Return rows that `before` gave by their number `n`, as a map `m` from column to text."""
+    def read_texts(self, numbers: Sequence[int]) -> DataFrame:
+        """Return rows of `find_events` by number `n`, as a map `m` from column to text."""
 
 
 def fill_unsent_values(
     parts: DataFrame, origins: Sequence[str], history: ChangeHistory
 ) -> DataFrame:
-    """The opened events, with the values that were left out where they are known.
+    """Return the parsed events with unsent values filled in where they are known.
 
-    `origins` are the names of the tables by FILE. UNSENT keeps the columns that stay unknown.
+    `origins` are the names of the tables by FILE. UNSENT keeps the columns that remain unknown.
     """
     events = _collect_events(parts, origins)
     if not events:
@@ -132,13 +135,13 @@ def fill_unsent_values(
             if key is not None:
                 at = (event.table, key)
                 first[at] = min(first.get(at, event.lsn), event.lsn)
-    events += history.before([(*at, lsn) for at, lsn in first.items()])
+    events += history.find_events([(*at, lsn) for at, lsn in first.items()])
     found = find_value_sources(events)
     return _fill_values(parts, found, history) if found else parts
 
 
 def _collect_events(parts: DataFrame, origins: Sequence[str]) -> list[ChangeEvent]:
-    """Return all events of the keys that an event with values left out depends on."""
+    """Return all events of the keys that an event with unsent values depends on."""
     from pyspark.sql import functions as F
 
     old = f"get(filter({HEADERS}, h -> h.key = '{OLD_KEY}'), 0).value"
@@ -155,11 +158,13 @@ def _collect_events(parts: DataFrame, origins: Sequence[str]) -> list[ChangeEven
     if not keys:
         return []
     # A changed key may be in another partition of its topic, under another number.
-    wanted = [
+    numbered_keys = [
         (number, key) for number, name in enumerate(origins) for table, key in keys if table == name
     ]
-    asked = parts.sparkSession.createDataFrame(sorted(set(wanted)), f"{FILE} int, {KEY} binary")
-    rows = named.join(F.broadcast(asked), [FILE, KEY], "leftsemi").collect()
+    keyed = parts.sparkSession.createDataFrame(
+        sorted(set(numbered_keys)), f"{FILE} int, {KEY} binary"
+    )
+    rows = named.join(F.broadcast(keyed), [FILE, KEY], "leftsemi").collect()
     return [
         ChangeEvent(
             origins[row[FILE]],
@@ -177,22 +182,22 @@ def _collect_events(parts: DataFrame, origins: Sequence[str]) -> list[ChangeEven
 def _fill_values(
     parts: DataFrame, found: Mapping[tuple[EventRef, str], EventRef], history: ChangeHistory
 ) -> DataFrame:
-    """Put the values that were found into the rows that lack them."""
+    """Fill the values into the rows that lack them."""
     from pyspark.sql import functions as F
 
-    rows = [(*to, column, *held) for (to, column), held in found.items()]
+    rows = [(*to, column, *source) for (to, column), source in found.items()]
     spark = parts.sparkSession
     where = spark.createDataFrame(rows, f"{FILE} int, {POSITION} long, c string, f int, n long")
-    near = parts.selectExpr(
+    candidates = parts.selectExpr(
         f"{FILE} as f", f"{POSITION} as n", f"from_json({ROW}, '{MEMBERS}') as m"
     )
-    values = where.join(near, ["f", "n"])
-    if far := sorted({number for file, number in found.values() if file == LANDED}):
-        texts = history.texts(far).selectExpr(f"{LANDED} as f", "n", "m")
+    values = where.join(candidates, ["f", "n"])
+    if landed := sorted({number for file, number in found.values() if file == LANDED}):
+        texts = history.read_texts(landed).selectExpr(f"{LANDED} as f", "n", "m")
         values = values.unionByName(where.join(texts, ["f", "n"]))
     pair = "collect_list(struct(c as key, m[c] as value))"
-    put = values.where("map_contains_key(m, c)").groupBy(FILE, POSITION)
-    texts = put.agg(F.expr(f"map_from_entries({pair})").alias("__tc_texts"))
+    filled = values.where("map_contains_key(m, c)").groupBy(FILE, POSITION)
+    texts = filled.agg(F.expr(f"map_from_entries({pair})").alias("__tc_texts"))
     sent = f"map_filter(from_json({ROW}, '{MEMBERS}'), (k, v) -> not array_contains({UNSENT}, k))"
     row = f"to_json(map_concat({sent}, __tc_texts), map('ignoreNullFields', 'false'))"
     return parts.join(texts, [FILE, POSITION], "left").selectExpr(

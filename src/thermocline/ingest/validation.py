@@ -1,8 +1,9 @@
-"""The form in which every record is judged, whatever file it came from.
+"""The form of validated records, and Spark expressions that produce it.
 
-FILE is the file's number in its batch, POSITION the record's number in the file, RAW its text,
-BAD whether anything stands against it, REASONS what (empty when nothing does), DRIFTED whether it
-has fields that the contract does not name, UNKNOWN their names, RESCUED their texts.
+FILE is the file's number in its batch, POSITION the record's number in the file, and RAW its text.
+BAD says whether the record is bad, and REASONS lists why (empty if it is good). HAS_DRIFT says
+whether it has fields that the contract does not name, UNKNOWN_FIELDS lists their names, and RESCUED
+has their texts.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from thermocline.check.violating_rows import row_breaks, row_reasons
+from thermocline.check.violating_rows import compile_row_reasons, compile_row_violation
 from thermocline.contract.definition import INGEST_COLUMNS, MESSAGE_COLUMNS, Contract, DriftMode
 from thermocline.engine.spark_types import quote_identifier
 from thermocline.ingest.value_expressions import FlawExpression, spark_type
@@ -25,7 +26,7 @@ HAS_DRIFT, UNKNOWN_FIELDS, RESCUED = "__tc_drifted", "__tc_unknown", "_rescued"
 
 KEY, HEADERS, EVENT_TIME, PAYLOAD = "__tc_key", "__tc_headers", "__tc_event_time", "__tc_payload"
 MESSAGE = {"_key": KEY, "_headers": HEADERS, "_event_time": EVENT_TIME, "_raw": PAYLOAD}
-"""What comes with a message: the columns of bronze, and where they are on the way there."""
+"""The message columns of bronze, and their names in validated records."""
 
 NO_NAMES = "cast(null as array<string>)"
 NO_TEXTS = "cast(null as map<string,string>)"
@@ -33,7 +34,7 @@ NO_TEXTS = "cast(null as map<string,string>)"
 
 @dataclass(frozen=True)
 class UnknownFields:
-    """Expressions for fields that the contract does not name: whether, which, their texts."""
+    """Expressions for fields that the contract does not name: a condition, names and texts."""
 
     drifted: str = "false"
     names: str = NO_NAMES
@@ -44,39 +45,41 @@ def validate(
     frame: DataFrame,
     contract: Contract,
     flaws: Sequence[FlawExpression],
-    stray: UnknownFields,
-    carried: Sequence[str] = (),
+    unknown_fields: UnknownFields,
+    passthrough: Sequence[str] = (),
 ) -> DataFrame:
-    """Rows that already have the contract's columns, with what stands against each."""
-    rescued = NO_TEXTS if contract.drift is DriftMode.REFUSE else stray.texts
+    """Add BAD, REASONS and drift columns to rows that have the contract's columns."""
+    rescued = NO_TEXTS if contract.drift is DriftMode.REFUSE else unknown_fields.texts
     return frame.selectExpr(
         FILE,
         POSITION,
         RAW,
         f"{_bad_expression(flaws, contract)} as {BAD}",
         f"{_reasons_expression(flaws, contract)} as {REASONS}",
-        f"{stray.drifted} as {HAS_DRIFT}",
-        f"{stray.names} as {UNKNOWN_FIELDS}",
+        f"{unknown_fields.drifted} as {HAS_DRIFT}",
+        f"{unknown_fields.names} as {UNKNOWN_FIELDS}",
         f"{rescued} as {RESCUED}",
-        *carried,
+        *passthrough,
         *(quote_identifier(column.name) for column in contract.columns),
     )
 
 
 def strip_provenance(contract: Contract) -> Contract:
-    """The contract of what a source brings: an author may list provenance columns, we fill them."""
+    """Return the contract without provenance columns, which ingestion fills itself."""
     system = INGEST_COLUMNS + MESSAGE_COLUMNS if contract.messages else INGEST_COLUMNS
-    ours = {column.name for column in system}
-    return replace(contract, columns=tuple(c for c in contract.columns if c.name not in ours))
+    provenance = {column.name for column in system}
+    return replace(contract, columns=tuple(c for c in contract.columns if c.name not in provenance))
 
 
 def reject_unknown_fields(frame: DataFrame) -> DataFrame:
-    """Rows whose fields the contract does not name are bad ones: where each is judged alone.
+    """Mark rows with unknown fields as bad: for messages and replays, which are decided one by one.
 
-    A file with such a field can wait as a whole until somebody has looked at it; a message cannot.
+    A file with such a field can be refused as a whole; a message cannot.
     """
-    said = f"concat('fields that the contract does not name: ', array_join({UNKNOWN_FIELDS}, ', '))"
-    reasons = f"if({HAS_DRIFT} and size({REASONS}) = 0, array({said}), {REASONS})"
+    message = (
+        f"concat('fields that the contract does not name: ', array_join({UNKNOWN_FIELDS}, ', '))"
+    )
+    reasons = f"if({HAS_DRIFT} and size({REASONS}) = 0, array({message}), {REASONS})"
     kept = (name for name in frame.columns if name not in {BAD, REASONS, HAS_DRIFT})
     return frame.selectExpr(
         *(quote_identifier(name) for name in kept),
@@ -87,7 +90,7 @@ def reject_unknown_fields(frame: DataFrame) -> DataFrame:
 
 
 def empty_frame(spark: SparkSession, contract: Contract) -> DataFrame:
-    """No rows, in the same form."""
+    """Return a frame without rows in the form of validated records."""
     columns = [f"{quote_identifier(c.name)} {spark_type(c.type)}" for c in contract.columns]
     fixed = (
         f"{FILE} int, {POSITION} long, {RAW} string, {BAD} boolean, {REASONS} array<string>, "
@@ -98,21 +101,24 @@ def empty_frame(spark: SparkSession, contract: Contract) -> DataFrame:
 
 
 def _bad_expression(flaws: Sequence[FlawExpression], contract: Contract) -> str:
-    """Whether there is a reason. Apart from the reasons, which Spark can only interpret: where
-    nothing else is asked, it compiles reading, judging and writing into one loop."""
-    return " or ".join([*_flaw_conditions(flaws), row_breaks(contract, "spark")])
+    """Return a condition for a bad row, separate from the reasons.
+
+    Spark can only interpret the reasons. Without them it compiles reading, validating and writing
+    into one loop.
+    """
+    return " or ".join([*_flaw_conditions(flaws), compile_row_violation(contract, "spark")])
 
 
 def _flaw_conditions(flaws: Sequence[FlawExpression]) -> list[str]:
-    return [f"coalesce({flaw.when}, false)" for flaw in flaws]
+    return [f"coalesce({flaw.condition}, false)" for flaw in flaws]
 
 
 def _reasons_expression(flaws: Sequence[FlawExpression], contract: Contract) -> str:
-    """What could not be read, or else, in a row that could, the rules it breaks."""
-    rules = row_reasons(contract, "spark")
+    """Return the flaws of a row, or, if it has none, the rules that it violates."""
+    rules = compile_row_reasons(contract, "spark")
     if not flaws:
         return rules
-    # First a cheap yes or no for the many good rows, then words for the few bad ones.
-    said = ", ".join(f"case when {flaw.when} then {flaw.says} end" for flaw in flaws)
+    # First a cheap condition for the many good rows, then texts for the few bad ones.
+    message = ", ".join(f"case when {flaw.condition} then {flaw.reason} end" for flaw in flaws)
     any_flaw = " or ".join(_flaw_conditions(flaws))
-    return f"if({any_flaw}, filter(array({said}), r -> r is not null), {rules})"
+    return f"if({any_flaw}, filter(array({message}), r -> r is not null), {rules})"

@@ -1,8 +1,8 @@
-"""From written text to typed values, in Spark SQL: what cannot be read is said, never nulled.
+"""Spark SQL expressions that convert text to typed values and report unreadable text.
 
-A JSON object is a `map<string,string>` of its members' texts, so unknown members are seen and a
-number keeps its digits. For each type there are three kinds of expressions: the typed value,
-what is wrong with it, and which members it has that the contract does not name.
+A JSON object is a `map<string,string>` of its members' texts, so unknown members are detected and
+numbers keep their digits. For each type there are three kinds of expressions: the typed value, its
+flaws, and its members that the contract does not name.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ STRICT_JSON = (
     "'maxStringLen', '2147483647')"
 )
 EXACT_DIGITS = 15
-"""Spark passes a JSON number on as a double's text, which keeps this many digits exactly."""
+"""Spark converts a JSON number to a double's text, which keeps this many digits exactly."""
 
 _MAY_BE_LONG = f"[0-9][0-9.]{{{EXACT_DIGITS}}}|[0-9][eE]"
 _NUMBER = f"-?[0-9][-+.0-9eE]{{{EXACT_DIGITS},}}|-?[0-9][.0-9]*[eE][-+]?[0-9]+"
 _STRING_OR_REST = r'"(?:[^"\\]|\\.)*+"|[^"]++|"'
-"""A text of JSON, or what is between two of them."""
+"""A JSON string, or the text between two strings."""
 
 _SURROGATE = r"(?i)\\u(d[89a-f][0-9a-f]{2})"
 _SURROGATE_PAIR = r"(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}"
@@ -43,7 +43,7 @@ _TIME = "[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
 _ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
 PATTERNS = {
     "float": "[+-]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][+-]?[0-9]+)?|NaN|[+-]?Infinity",
-    # A Z is all the zone that a date or a local time may have: change data capture writes it.
+    # A date or a local time may only have the zone Z, which change data capture writes.
     "date": f"{_DATE}Z?",
     "timestamp": f"{_DATE}({_TIME}Z?)?",
     "timestamptz": f"{_DATE}({_TIME}{_ZONE})?",
@@ -54,14 +54,14 @@ PATTERNS["double"] = PATTERNS["float"]
 
 @dataclass(frozen=True)
 class FlawExpression:
-    """A condition under which a value is bad, and an expression that says so in words."""
+    """A condition under which a value is bad, and an expression for the reason."""
 
-    when: str
-    says: str
+    condition: str
+    reason: str
 
 
 def spark_type(type_: Type) -> str:
-    """The type as Spark writes it."""
+    """Return the type in Spark's notation."""
     match type_:
         case Decimal():
             return str(type_)
@@ -90,37 +90,37 @@ def refuse_unwritable_types(contract: Contract) -> None:
 
 
 def exact_numbers(json: str) -> str:
-    """JSON in which numbers that a double would change are texts, with all their digits."""
+    """Return JSON in which numbers that a double would change are quoted."""
     parts = f"regexp_extract_all({json}, {literal(_STRING_OR_REST)}, 0)"
-    quoted_ = f"regexp_replace(x, {literal(f'({_NUMBER})')}, '\"$1\"')"
-    every = f"transform({parts}, x -> if(startswith(x, '\"'), x, {quoted_}))"
+    quoted = f"regexp_replace(x, {literal(f'({_NUMBER})')}, '\"$1\"')"
+    every = f"transform({parts}, x -> if(startswith(x, '\"'), x, {quoted}))"
     return f"if({json} rlike {literal(_MAY_BE_LONG)}, array_join({every}, ''), {json})"
 
 
 def unpaired_surrogate(json: str) -> FlawExpression:
-    """The flaw of JSON with an escape that is half of a character: no text can hold it."""
-    # An escaped backslash begins no escape of its own.
+    """Return the flaw of JSON with an unpaired surrogate, which no text can hold."""
+    # An escaped backslash does not start another escape.
     escapes = f"replace({json}, {literal(chr(92) * 2)}, '')"
     halves = f"regexp_replace({escapes}, {literal(_SURROGATE_PAIR)}, '')"
-    when = f"({json} rlike {literal(_SURROGATE)} and {halves} rlike {literal(_SURROGATE)})"
+    condition = f"({json} rlike {literal(_SURROGATE)} and {halves} rlike {literal(_SURROGATE)})"
     half = f"regexp_extract({halves}, {literal(_SURROGATE)}, 1)"
     slash = literal(chr(92) + "u")
-    return FlawExpression(when, f"concat('\"', {slash}, {half}, '\" is half of a character')")
+    return FlawExpression(condition, f"concat('\"', {slash}, {half}, '\" is half of a character')")
 
 
 def literal(text: str) -> str:
-    """A text as a SQL literal. The session's parser reads backslashes as escapes."""
+    """Format a text as a SQL literal. The session's parser reads backslashes as escapes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def instant(moment: datetime) -> str:
-    """A moment as a SQL expression, to the microsecond."""
+    """Format a time as a SQL expression, to the microsecond."""
     whole = int(moment.timestamp()) * 1_000_000 + moment.microsecond
     return f"timestamp_micros({whole})"
 
 
 def shape(type_: Type) -> str:
-    """What a JSON text of this type is parsed into before its members are looked at."""
+    """Return the type into which JSON of this type is parsed before its members are converted."""
     match type_:
         case Struct():
             return "map<string,string>"
@@ -137,12 +137,12 @@ def is_nested(type_: Type) -> bool:
 
 
 def parse(type_: Type, text: str) -> str:
-    """The shape of a value, from its text."""
+    """Return an expression that parses a text into the shape of its type."""
     return f"from_json({text}, '{shape(type_)}', {STRICT_JSON})" if is_nested(type_) else text
 
 
 def value(type_: Type, it: str, depth: int = 0) -> str:
-    """The typed value of a shape; null where it cannot be read."""
+    """Return an expression for the typed value of a shape; null if it cannot be read."""
     x = f"x{depth}"
     match type_:
         case Struct(fields):
@@ -158,18 +158,18 @@ def value(type_: Type, it: str, depth: int = 0) -> str:
             read = f"map_from_entries(transform(map_entries({it}), {x} -> struct({pair})))"
             if key == Primitive("string"):
                 return read
-            # Spark would fail the whole job over a key that is null or there twice.
+            # Spark would fail the whole job because of a null or repeated key.
             return f"if({_keys_clash(key, it, x)}, null, {read})"
     return scalar(type_, it)
 
 
 def scalar(type_: Type, text: str) -> str:
-    """The typed value of a text that holds one value; null where it cannot be read exactly."""
+    """Return an expression for the typed value of a text; null if it cannot be read exactly."""
     target = spark_type(type_)
     match type_:
         case Decimal(_, scale):
-            # Casting rounds what has too many digits after the point. Most texts have few, as
-            # their length shows; of the others the digits that count are counted.
+            # A cast rounds numbers with too many decimals. The length of most texts shows that they
+            # have few; for others the significant decimals are counted.
             read = f"try_cast({text} as {target})"
             point = f"instr({text}, '.')"
             short = (
@@ -185,7 +185,7 @@ def scalar(type_: Type, text: str) -> str:
         case Primitive("binary"):
             return f"try_to_binary({text}, 'base64')"
         case Primitive("float" | "double" as name):
-            # What is too large becomes infinite by casting, and what is too small zero.
+            # A cast turns too large numbers into infinity, and too small ones into zero.
             read = f"try_cast({text} as {target})"
             digits = f"{text} rlike '[0-9]'"
             zero = f"not regexp_extract({text}, '^[^eE]*', 0) rlike '[1-9]'"
@@ -197,13 +197,13 @@ def scalar(type_: Type, text: str) -> str:
         case Primitive("uuid"):
             return f"case when {_matches(text, 'uuid')} then lower({text}) end"
         case Primitive(name) if name in PATTERNS:
-            plain = f"rtrim('Z', {text})" if name in {"date", "timestamp"} else text
-            return f"case when {_matches(text, name)} then try_cast({plain} as {target}) end"
+            trimmed = f"rtrim('Z', {text})" if name in {"date", "timestamp"} else text
+            return f"case when {_matches(text, name)} then try_cast({trimmed} as {target}) end"
     return f"try_cast({text} as {target})"
 
 
 def to_text(type_: Type, it: str) -> str:
-    """The text from which a typed value is read again as the same value."""
+    """Return an expression for a text that converts back to the same value."""
     if not is_nested(type_):
         return _scalar_to_text(type_, it)
     return f"to_json({_nested_to_text(type_, it)}, map('ignoreNullFields', 'false'))"
@@ -213,9 +213,11 @@ def _nested_to_text(type_: Type, it: str, depth: int = 0) -> str:
     x = f"w{depth}"
     match type_:
         case Struct(fields):
+            texts = (
+                _nested_to_text(f.type, f"{it}.{quote_identifier(f.name)}", depth) for f in fields
+            )
             members = ", ".join(
-                f"{literal(f.name)}, {_nested_to_text(f.type, f'{it}.{quote_identifier(f.name)}', depth)}"
-                for f in fields
+                f"{literal(f.name)}, {text}" for f, text in zip(fields, texts, strict=True)
             )
             return f"if({it} is null, null, named_struct({members}))"
         case List(element):
@@ -223,7 +225,7 @@ def _nested_to_text(type_: Type, it: str, depth: int = 0) -> str:
         case Map(key, inner):
             keyed = f"transform_keys({it}, ({x}, _) -> {_nested_to_text(key, x, depth + 1)})"
             return f"transform_values({keyed}, (_, {x}) -> {_nested_to_text(inner, x, depth + 1)})"
-    # All as texts: a number would be read through a double, and lose digits.
+    # All values as texts: a number would be read through a double and lose digits.
     return _scalar_to_text(type_, it)
 
 
@@ -242,7 +244,7 @@ _TIMESTAMP_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 
 
 def _digits_after_point(text: str) -> str:
-    """How many digits after the point a number needs, from its text; null where it is none."""
+    """Return an expression for a number's significant decimals; null if the text is no number."""
     parts = literal(r"^[+-]?([0-9]*)[.]?([0-9]*)(?:[eE]([+-]?[0-9]{1,9}))?$")
     whole, after, power = (f"regexp_extract(trim({text}), {parts}, {n})" for n in (1, 2, 3))
     digits = f"concat({whole}, {after})"
@@ -257,23 +259,23 @@ def _digits_after_point(text: str) -> str:
 
 
 def unreadable_flaw(path: str, type_: Type, text: str, typed: str) -> FlawExpression:
-    """The flaw of a text that is there while its typed value is not."""
+    """Return the flaw of a text without a typed value."""
     kind = "a list" if isinstance(type_, List) else "an object" if is_nested(type_) else None
-    said = f" is not {kind}" if kind else f" is not of type {type_}"
-    shown = f"concat({literal(path + ': ')}, '\"', left({text}, 60), '\"', {literal(said)})"
+    suffix = f" is not {kind}" if kind else f" is not of type {type_}"
+    shown = f"concat({literal(path + ': ')}, '\"', left({text}, 60), '\"', {literal(suffix)})"
     return FlawExpression(f"({text} is not null and {typed} is null)", shown)
 
 
 def flaws(type_: Type, it: str, path: str, depth: int = 0) -> Iterator[FlawExpression]:
-    """What may be wrong inside a shape."""
+    """Yield the flaws inside a shape."""
     x = f"x{depth}"
     match type_:
         case Struct(fields):
             for field in fields:
                 yield from _member_flaws(field.type, it, field.name, f"{path}.{field.name}", depth)
                 if field.required:
-                    lacks = f"({it} is not null and {member(it, field.name)} is null)"
-                    yield FlawExpression(lacks, literal(f"{path}.{field.name} is missing"))
+                    is_missing = f"({it} is not null and {member(it, field.name)} is null)"
+                    yield FlawExpression(is_missing, literal(f"{path}.{field.name} is missing"))
         case List(element, required):
             if required:
                 empty = f"exists({it}, {x} -> {x} is null)"
@@ -297,14 +299,15 @@ def flaws(type_: Type, it: str, path: str, depth: int = 0) -> Iterator[FlawExpre
 
 
 def unknown_members(type_: Type, it: str, path: str, depth: int = 0) -> Iterator[tuple[str, str]]:
-    """Where members may be that the contract does not name: a condition, and their names."""
+    """Yield conditions for members that the contract does not name, and their names."""
     x, k = f"x{depth}", f"k{depth}"
     match type_:
         case Struct(fields):
             known = ", ".join(literal(field.name) for field in fields)
-            keys, stray = f"map_keys({it})", f"{k} -> {k} not in ({known})"
-            named = f"transform(filter({keys}, {stray}), {k} -> concat({literal(path + '.')}, {k}))"
-            yield f"exists({keys}, {stray})", named
+            keys, is_unknown = f"map_keys({it})", f"{k} -> {k} not in ({known})"
+            prefix = literal(path + ".")
+            named = f"transform(filter({keys}, {is_unknown}), {k} -> concat({prefix}, {k}))"
+            yield f"exists({keys}, {is_unknown})", named
             for field in fields:
                 inner = parse(field.type, member(it, field.name))
                 yield from unknown_members(field.type, inner, f"{path}.{field.name}", depth + 1)
@@ -318,7 +321,7 @@ def unknown_members(type_: Type, it: str, path: str, depth: int = 0) -> Iterator
 
 
 def member(it: str, name: str) -> str:
-    """A member's text in an object's shape."""
+    """Return an expression for a member's text in an object's shape."""
     return f"{it}[{literal(name)}]"
 
 
@@ -343,9 +346,9 @@ def _item_flaws(type_: Type, item: str, path: str, depth: int) -> Iterator[FlawE
 
 
 def _lift_flaw(flaw: FlawExpression, items: str, x: str) -> FlawExpression:
-    first = f"element_at(filter({items}, {x} -> {flaw.when}), 1)"
-    says = f"element_at(transform(array({first}), {x} -> {flaw.says}), 1)"
-    return FlawExpression(f"exists({items}, {x} -> {flaw.when})", says)
+    first = f"element_at(filter({items}, {x} -> {flaw.condition}), 1)"
+    reason = f"element_at(transform(array({first}), {x} -> {flaw.reason}), 1)"
+    return FlawExpression(f"exists({items}, {x} -> {flaw.condition})", reason)
 
 
 def _keys_clash(key: Type, it: str, x: str) -> str:

@@ -1,14 +1,13 @@
 """Change several tables in one catalog transaction: all of them, or none.
 
-A SQL catalog keeps one row a table, so we write each table's new metadata file (`next_metadata`)
-and then swap all rows by compare-and-set in one SQL transaction. A REST catalog has an endpoint for
-it. The few private calls of PyIceberg that this needs are all in this module, and
-`tests/contract/test_catalog.py` notices when they change.
+A SQL catalog has one row for each table. A commit writes each table's new metadata file
+(`metadata_updates`) and then swaps all rows by compare-and-set in one SQL transaction. A REST
+catalog has an endpoint for it.
 
 A transaction has three outcomes. Landed: return. Not landed: CommitConflict, and the staged files
-are removed. Unknown (the connection broke while committing): the pointers are looked up, and the
-staged files stay where they are. Pointers that did not move mean CatalogUnavailable; if they cannot
-be looked up, CommitUnknown.
+are removed. Unknown (the connection broke during the commit): the pointers are read again, and the
+staged files stay where they are. If the pointers did not move, raise CatalogUnavailable; if they
+cannot be read, raise CommitUnknown.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
-
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from thermocline.errors import (
     CatalogUnavailable,
@@ -35,6 +32,7 @@ from thermocline.lake.metadata_files import (
     read_metadata,
     read_raw_metadata,
 )
+from thermocline.lake.retries import retry_on
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -47,15 +45,12 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 SessionWriter: TypeAlias = "Callable[[Session], None]"
-"""Writes to the catalog's database in the transaction that moves the pointers."""
-
-PATIENCE = 60.0
-"""Seconds that a commit keeps trying while others win."""
+"""Writes rows to the catalog's database in the transaction that moves the pointers."""
 
 
 @dataclass(frozen=True)
 class TableChange:
-    """What should change in one table, and what must still be true of it."""
+    """The updates of one table, and the requirements that must hold when they are committed."""
 
     table: str
     requirements: tuple[TableRequirement, ...]
@@ -63,25 +58,15 @@ class TableChange:
 
 
 class PointerMoved(CommitConflict):
-    """Somebody committed to one of the tables meanwhile; our requirements may still hold."""
-
-
-def retrying(kind: type[Exception], patience: float | None = None) -> Retrying:
-    """Try again with jittered exponential back-off, and give up with the last error."""
-    return Retrying(
-        retry=retry_if_exception_type(kind),
-        wait=wait_random_exponential(multiplier=0.05, max=2.0),
-        stop=stop_after_delay(PATIENCE if patience is None else patience),
-        reraise=True,
-    )
+    """Another process committed to one of the tables meanwhile; our requirements may still hold."""
 
 
 def commit_all(
-    catalog: Catalog, changes: Sequence[TableChange], alongside: SessionWriter | None = None
+    catalog: Catalog, changes: Sequence[TableChange], write_rows: SessionWriter | None = None
 ) -> None:
-    """Apply all changes at once, or raise and have applied none.
+    """Apply all changes at once, or raise an error and apply none.
 
-    On a SQL catalog what `alongside` writes is in the same transaction: both land, or neither.
+    On a SQL catalog the rows of `write_rows` are in the same transaction: both land, or neither.
     """
     from pyiceberg.catalog.rest import RestCatalog
     from pyiceberg.catalog.sql import SqlCatalog
@@ -91,67 +76,69 @@ def commit_all(
             f"A {type(catalog).__name__} cannot change several tables at once.",
             "Use a SQLite, PostgreSQL or REST catalog.",
         )
-    for again in retrying(PointerMoved):
-        with again:
+    for attempt in retry_on(PointerMoved):
+        with attempt:
             if isinstance(catalog, SqlCatalog):
-                _commit_swaps(catalog, _stage_all(catalog, changes), alongside)
+                _commit_swaps(catalog, _stage_all(catalog, changes), write_rows)
             else:
-                assert alongside is None, "a REST catalog has no database of ours"
+                assert write_rows is None, "a REST catalog gives us no database"
                 _require_and_post(catalog, changes)
 
 
-def swap_loaded(
-    catalog: SqlCatalog, table: Table, change: TableChange, alongside: SessionWriter
+def commit_once_sql(
+    catalog: SqlCatalog, table: Table, change: TableChange, write_rows: SessionWriter
 ) -> None:
-    """Change a table, provided that it still is as it was loaded, in one attempt.
+    """Change a table of a SQL catalog in one attempt, if it has not changed since loading.
 
-    What `alongside` writes is in the same SQL transaction: both land, or neither. It may refuse by
-    raising CommitConflict.
+    The rows of `write_rows` are in the same SQL transaction: both land, or neither. It may abort
+    the commit by raising CommitConflict.
     """
-    _commit_swaps(catalog, [_stage(catalog, change, table.metadata_location)], alongside)
+    _commit_swaps(catalog, [_stage(catalog, change, table.metadata_location)], write_rows)
 
 
-def post_loaded(catalog: RestCatalog, change: TableChange) -> None:
-    """Change a table of a REST catalog, provided that the requirements hold, in one attempt."""
+def commit_once_rest(catalog: RestCatalog, change: TableChange) -> None:
+    """Change a table of a REST catalog in one attempt, provided that the requirements hold."""
     _post(catalog, [change])
 
 
 def replace_metadata(catalog: Catalog, table: Table, raw: dict[str, Any]) -> None:
-    """Point a table of a SQL catalog to metadata that was changed as a whole, in one attempt.
+    """Replace a table's whole metadata in a SQL catalog, in one attempt.
 
-    Raises PointerMoved when somebody committed meanwhile.
+    Raise PointerMoved when another process committed meanwhile.
     """
     from pyiceberg.catalog.sql import SqlCatalog
 
     if not isinstance(catalog, SqlCatalog):
         raise Permanent(
             f"A {type(catalog).__name__} keeps the metadata of its tables itself.",
-            "Mend the table with the tools of that catalog.",
+            "Repair the table with the tools of that catalog.",
         )
     name, pointer = ".".join(table.name()), table.metadata_location
     _commit_swaps(catalog, [_write_metadata(catalog, name, pointer, table.io, raw, raw)])
 
 
 def load(catalog: Catalog, table: str) -> Table:
-    """A table as it is now. Its snapshots are parsed as they are asked for."""
+    """Load a table's current state. Its snapshots are parsed on access."""
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import NoSuchTableError
     from pyiceberg.table import Table
+
+    from thermocline.lake.pyiceberg_internals import load_table_io
 
     try:
         with catalog_errors(_catalog_type(catalog)):
             if not isinstance(catalog, SqlCatalog):
                 return catalog.load_table(table)
             pointer = _read_pointer(catalog, table)
-            metadata = read_metadata(catalog._load_file_io(location=pointer), pointer)
-            io = catalog._load_file_io(metadata.properties, pointer)
+            metadata = read_metadata(load_table_io(catalog, pointer), pointer)
+            io = load_table_io(catalog, pointer, metadata.properties)
             return Table(tuple(table.split(".", 1)), metadata, pointer, io, catalog)
     except NoSuchTableError as error:
         raise no_such_table_error(table) from error
 
 
 def _catalog_type(catalog: Catalog) -> str:
-    """The catalog's type as the settings name it."""
+    """Return the catalog's type by its name in the settings."""
     engine = getattr(catalog, "engine", None)
     if engine is None:
         return "rest"
@@ -160,7 +147,7 @@ def _catalog_type(catalog: Catalog) -> str:
 
 @dataclass(frozen=True)
 class _Swap:
-    """A table's pointer, where it is to point next, and the metadata of both."""
+    """A table's old and new pointer, and the metadata of both."""
 
     table: str
     old: str
@@ -171,12 +158,12 @@ class _Swap:
 
 
 def _commit_swaps(
-    catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: SessionWriter | None = None
+    catalog: SqlCatalog, swaps: Sequence[_Swap], write_rows: SessionWriter | None = None
 ) -> None:
     crash_point("publish.staged")
     try:
         with catalog_errors(_catalog_type(catalog)):
-            _update_rows(catalog, swaps, alongside)
+            _update_rows(catalog, swaps, write_rows)
     except CommitConflict:
         _unstage(swaps)
         raise
@@ -188,7 +175,7 @@ def _commit_swaps(
 
 
 def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swap]:
-    """Write all new metadata files, or take back those that were written."""
+    """Write all new metadata files, or remove the written ones on an error."""
     swaps: list[_Swap] = []
     try:
         for change in changes:
@@ -203,9 +190,11 @@ def _stage_all(catalog: SqlCatalog, changes: Sequence[TableChange]) -> list[_Swa
 
 
 def _stage(catalog: SqlCatalog, change: TableChange, pointer: str) -> _Swap:
-    """Write the next metadata file of a table whose pointer is at a metadata file."""
+    """Write the metadata file that follows the one at a table's pointer."""
+    from thermocline.lake.pyiceberg_internals import load_table_io
+
     with catalog_errors(_catalog_type(catalog)):
-        io = catalog._load_file_io(location=pointer)
+        io = load_table_io(catalog, pointer)
         raw = read_raw_metadata(io, pointer)
         _check_requirements(read_metadata(io, pointer), change)
         new = metadata_updates.apply_updates(change.table, raw, pointer, change.updates)
@@ -222,9 +211,11 @@ def _write_metadata(
 ) -> _Swap:
     from pyiceberg.table.locations import load_location_provider
 
-    places = load_location_provider(after["location"], after.get("properties") or {})
-    number = catalog._parse_metadata_version(pointer) + 1
-    location = places.new_table_metadata_file_location(number)
+    from thermocline.lake.pyiceberg_internals import next_metadata_number
+
+    provider = load_location_provider(after["location"], after.get("properties") or {})
+    number = next_metadata_number(catalog, pointer)
+    location = provider.new_table_metadata_file_location(number)
     content = metadata_updates.dump(after)
     with io.new_output(location).create() as stream:
         stream.write(content)
@@ -233,7 +224,7 @@ def _write_metadata(
 
 
 def _read_pointer(catalog: SqlCatalog, table: str) -> str:
-    """Where a table's metadata is now."""
+    """Return the location of a table's current metadata file."""
     from pyiceberg.catalog.sql import IcebergTables
     from sqlalchemy import select
     from sqlalchemy.orm import Session
@@ -269,23 +260,23 @@ def _check_requirements(current: TableMetadata, change: TableChange) -> None:
                 metadata_updates.require_next_sequence(change.table, update.snapshot, current)
     except CommitFailedException as error:
         raise CommitConflict(
-            f"{change.table} was changed by somebody else: {error}",
+            f"{change.table} was changed by another process: {error}",
             "Nothing was published. Run again to work from the new state.",
             table=change.table,
         ) from error
 
 
 def _update_rows(
-    catalog: SqlCatalog, swaps: Sequence[_Swap], alongside: SessionWriter | None
+    catalog: SqlCatalog, swaps: Sequence[_Swap], write_rows: SessionWriter | None
 ) -> None:
     from pyiceberg.catalog.sql import IcebergTables
     from sqlalchemy import update
     from sqlalchemy.orm import Session
 
     with Session(catalog.engine) as session:
-        if alongside is not None:
-            alongside(session)
-        # One order for everybody, so that two transactions never wait for each other.
+        if write_rows is not None:
+            write_rows(session)
+        # One order for all processes, so that transactions cannot deadlock.
         for swap in sorted(swaps, key=lambda swap: swap.table):
             result: Any = session.execute(
                 update(IcebergTables)
@@ -297,7 +288,7 @@ def _update_rows(
             if result.rowcount != 1:
                 raise PointerMoved(
                     f"{swap.table} was changed while committing.",
-                    "Others commit to it all the time; try again when they are done.",
+                    "Other processes commit to it continuously; run again when they are done.",
                     table=swap.table,
                 )
         crash_point("publish.swapping")
@@ -312,23 +303,23 @@ def _unstage(swaps: Sequence[_Swap]) -> None:
 def _resolve_unknown(
     catalog: SqlCatalog, swaps: Sequence[_Swap], error: CatalogUnavailable
 ) -> None:
-    """The commit broke off. Look where the pointers are before deciding anything."""
+    """Read the pointers after a broken commit, to decide whether it landed."""
     try:
         with catalog_errors(_catalog_type(catalog)):
-            landed = [_went_through(_read_pointer(catalog, swap.table), swap) for swap in swaps]
+            landed = [_has_landed_sql(_read_pointer(catalog, swap.table), swap) for swap in swaps]
     except CatalogUnavailable:
         raise CommitUnknown(
             f"It is not known whether the commit landed. {error.cause}",
-            "Nothing was deleted. When the catalog is back, run again: it looks before it writes.",
+            "Nothing was deleted. When the catalog is back, run again: it checks before it writes.",
             tables=[swap.table for swap in swaps],
         ) from error
     if not any(landed):
-        # The staged files stay: a server that lost us while committing may yet finish.
+        # The staged files stay: a server that lost the connection may still finish the commit.
         raise error
 
 
-def _went_through(pointer: str, swap: _Swap) -> bool:
-    """Whether a table went through our metadata file; others may have committed on top since."""
+def _has_landed_sql(pointer: str, swap: _Swap) -> bool:
+    """Whether our metadata file is in a table's history; later commits may be on top of it."""
     log = read_raw_metadata(swap.io, pointer).get("metadata-log") or ()
     return swap.new in {pointer, *(entry["metadata-file"] for entry in log)}
 
@@ -343,6 +334,8 @@ def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
     from pyiceberg.table import CommitTableRequest, Namespace, TableIdentifier
     from requests import RequestException
 
+    from thermocline.lake import pyiceberg_internals
+
     requests = [
         CommitTableRequest(
             identifier=TableIdentifier(
@@ -355,25 +348,25 @@ def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
         for change in changes
     ]
     if len(requests) == 1:
-        # Every REST catalog has this endpoint; the one for several tables may be missing.
+        # Every REST catalog has this endpoint; the endpoint for several tables is optional.
         namespace, name = changes[0].table.split(".", 1)
         path, body = f"namespaces/{namespace}/tables/{name}", requests[0]
     else:
         path, body = "transactions/commit", f'{{"table-changes": [{", ".join(requests)}]}}'
     crash_point("publish.swapping")
     try:
-        answer = catalog._session.post(catalog.url(path), data=body.encode())
+        response = pyiceberg_internals.post(catalog, path, body.encode())
     except RequestException as error:
         _resolve_unknown_rest(catalog, changes, str(error))
         return
-    if answer.status_code == 409:
+    if response.status_code == 409:
         raise PointerMoved("A table was changed while committing.", "Run again.")
-    if answer.status_code >= 500:
-        _resolve_unknown_rest(catalog, changes, f"the catalog answered {answer.status_code}")
+    if response.status_code >= 500:
+        _resolve_unknown_rest(catalog, changes, f"the catalog answered {response.status_code}")
         return
-    if not answer.ok:
+    if not response.ok:
         raise Permanent(
-            f"The REST catalog refused {path} with {answer.status_code}.",
+            f"The REST catalog refused {path} with {response.status_code}.",
             "Publishing several tables at once needs its endpoint transactions/commit.",
         )
     crash_point("publish.swapped")
@@ -381,22 +374,21 @@ def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
 
 def _resolve_unknown_rest(catalog: Catalog, changes: Sequence[TableChange], reason: str) -> None:
     try:
-        open_changes = [change for change in changes if not _has_landed(catalog, change)]
+        missing = [change for change in changes if not _has_landed_rest(catalog, change)]
     except CatalogUnavailable:
-        open_changes = list(changes)
         raise CommitUnknown(
             f"It is not known whether the commit landed: {reason}",
-            "Nothing was deleted. When the catalog is back, run again: it looks before it writes.",
+            "Nothing was deleted. When the catalog is back, run again: it checks before it writes.",
             tables=[change.table for change in changes],
         ) from None
-    if open_changes:
+    if missing:
         raise CatalogUnavailable(
             f"The commit did not land: {reason}", "Check the catalog server and run again."
         )
 
 
-def _has_landed(catalog: Catalog, change: TableChange) -> bool:
-    """Whether a change's refs are already where it wants them."""
+def _has_landed_rest(catalog: Catalog, change: TableChange) -> bool:
+    """Whether the table's refs already have the values of a change."""
     refs = load(catalog, change.table).metadata.refs
     for update in change.updates:
         if update.action == "set-snapshot-ref":

@@ -1,7 +1,7 @@
-"""Avro files as they were written: every value by the file's own schema, none interpreted.
+"""Read and write Avro files without interpreting values, by the file's own schema.
 
-PyIceberg reads manifests into what it knows of them. What is to be written again with other paths
-must keep the rest to the last byte: dates stay numbers, decimals bytes, unknown fields themselves.
+PyIceberg reads only the parts of a manifest that it knows. A manifest that is rewritten with other
+paths must keep the rest exactly: dates stay numbers, decimals bytes, unknown fields unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAGIC = b"Obj\x01"
 _SCHEMA, _CODEC = "avro.schema", "avro.codec"
 _SIZES = {"float": 4, "double": 8}
 _BLOCK_RECORDS = 4000
-"""Records in a block, as many as are in memory at once when others read the file."""
+"""Records in a block: readers hold one block in memory."""
 
 Schema = Any
 NamedSchemas = dict[str, Schema]
@@ -27,7 +27,7 @@ Write = Callable[[BytesIO, Any], None]
 
 @dataclass(frozen=True)
 class AvroFile:
-    """A file's records, and the metadata of its header, the schema's text among it."""
+    """A file's records, and its header's metadata with the schema."""
 
     metadata: Mapping[str, bytes]
     records: list[Any]
@@ -39,17 +39,17 @@ class AvroFile:
 
 
 def fields_of(schema: Schema) -> dict[str, Schema]:
-    """The schema of each field of a record; of an optional one, of what it is when it is there."""
+    """Return the schema of each field of a record; `schema` may be an optional record."""
     if isinstance(schema, list):
         schema = next(each for each in schema if each != "null")
     return {field["name"]: field["type"] for field in schema["fields"]}
 
 
 def read(content: bytes) -> AvroFile:
-    """Read a file. Raises ValueError for what is no whole Avro file."""
+    """Parse a file. Raise ValueError for content that is not a complete Avro file."""
     stream = BytesIO(content)
     if stream.read(4) != _MAGIC:
-        raise ValueError("it is no Avro file")
+        raise ValueError("it is not an Avro file")
     try:
         header: dict[str, bytes] = dict(_read_map(stream, _read_bytes))
         codec = header.get(_CODEC, b"null")
@@ -70,7 +70,7 @@ def read(content: bytes) -> AvroFile:
 
 
 def dump(file: AvroFile) -> bytes:
-    """Return the bytes of a file. The same records give the same bytes."""
+    """Serialize a file. Equal records give equal bytes."""
     stream, one = BytesIO(), make_writer(json.loads(file.metadata[_SCHEMA]), {})
     stream.write(_MAGIC)
     _write_array(stream, list(file.metadata.items()), _write_entry)
@@ -91,7 +91,7 @@ def dump(file: AvroFile) -> bytes:
 
 
 def make_reader(schema: Schema, named: dict[str, Read]) -> Read:
-    """Return what reads one value. A union is read as (its branch, the value)."""
+    """Return a function that reads one value. A union is read as (branch, value)."""
     if isinstance(schema, list):
         branches = [make_reader(each, named) for each in schema]
 
@@ -132,7 +132,7 @@ def make_reader(schema: Schema, named: dict[str, Read]) -> Read:
 
 
 def make_writer(schema: Schema, named: dict[str, Write]) -> Write:
-    """Return what writes one value, as `reader` gave it."""
+    """Return a function that writes one value in the form that `make_reader` reads."""
     if isinstance(schema, list):
         branches = [make_writer(each, named) for each in schema]
 
@@ -201,7 +201,7 @@ def _read_bytes(stream: BytesIO) -> bytes:
 def _read_array(stream: BytesIO, item: Read) -> list[Any]:
     found: list[Any] = []
     while count := _read_long(stream):
-        if count < 0:  # its size follows, for readers that pass over it
+        if count < 0:  # the block's size follows, for readers that skip it
             count, _ = -count, _read_long(stream)
         found += [item(stream) for _ in range(count)]
     return found
@@ -248,7 +248,7 @@ _READERS: Mapping[str, Read] = {
     "long": _read_long,
     "bytes": _read_bytes,
     "string": lambda stream: _read_bytes(stream).decode(),
-    # The bits as they are: of NaN as well.
+    # The exact bits, for NaN as well.
     **{
         name: lambda stream, size=size: _read_exactly(stream, size)  # type: ignore[misc]
         for name, size in _SIZES.items()

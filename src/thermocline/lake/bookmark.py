@@ -1,8 +1,8 @@
-"""Bookmarks: what a table has consumed, kept in the same commit as the data.
+"""Bookmarks: what a table has consumed, stored in the same commit as the data.
 
 A bookmark is a JSON object in a snapshot's summary: for a model, each source table's snapshot id;
-for an ingested table, the files (or offsets) of that batch. GroupCommit of maintenance carry none, so
-the newest one on a ref's ancestry counts.
+for an ingested table, the files (or offsets) of that batch. Maintenance commits carry none, so the
+newest bookmark on a ref's ancestry counts.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ FEEDS = "feeds"
 
 Bookmark = Mapping[str, Any]
 Batch = tuple[str, str, int]
-"""A batch of a feed: its source, its stream, and which of the stream's batches it is."""
+"""A batch of a feed: its source, its stream, and its sequence number in the stream."""
 
 
 def feed_batches(bookmark: Bookmark) -> frozenset[Batch]:
-    """The last batch of each feed, as an ingested table's bookmark names them."""
+    """Return the last batch of each feed, by an ingested table's bookmark."""
     named = bookmark.get(FEEDS, {}).items()
     return frozenset((source, mark["stream"], mark["sequence"]) for source, mark in named)
 
 
 def parse_bookmark(snapshot: Snapshot) -> dict[str, Any] | None:
-    """The bookmark in one snapshot, if it has one."""
+    """Return the bookmark of one snapshot, if it has one."""
     text = snapshot.summary.get(BOOKMARK)
     return None if text is None else dict(json.loads(text))
 
 
 def read(state: TableState, ref: str = MAIN) -> dict[str, Any]:
-    """The newest bookmark on a ref's ancestry; empty when nothing was consumed yet."""
+    """Return the newest bookmark on a ref's ancestry; empty if nothing was consumed yet."""
     return next((found for _, found in walk(state, state.head(ref))), {})
 
 
 def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
-    """Every bookmark from a snapshot back through its ancestry, newest first."""
+    """Yield the bookmarks of a snapshot and its ancestors, newest first."""
     for snapshot in state.ancestry(snapshot_id):
         found = parse_bookmark(snapshot)
         if found is not None:
@@ -62,49 +62,51 @@ def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot,
 
 
 def is_history_complete(lake: Lake, state: TableState, snapshot_id: int | None) -> bool:
-    """Whether nothing that was consumed can have been forgotten with a snapshot that expired.
+    """Whether the record of consumed inputs is complete despite expired snapshots.
 
-    Either the ancestry reaches the table's first snapshot, or what was before its oldest one was
-    carried on in rows beside the pointer. A first snapshot has the number one: other tools than
-    ours take the parent away from a snapshot whose parent they expire.
+    Either the ancestry reaches the table's first snapshot, or the rows of expired ancestors were
+    carried over in the consumption store. A first snapshot has sequence number one: other tools
+    remove the parent id of a snapshot when they expire its parent.
     """
     chain = list(state.ancestry(snapshot_id))
     if not chain or (chain[-1].parent is None and chain[-1].sequence <= 1):
         return True
-    return lake.beside is not None and chain[-1].id in lake.beside.carried(state.uuid)
+    return lake.consumption_store is not None and chain[
+        -1
+    ].id in lake.consumption_store.bound_snapshots(state.uuid)
 
 
 def properties(
     run: str, commit: str, operation: str, bookmark: Bookmark | None, unit: str
 ) -> dict[str, str]:
-    """The snapshot properties that a commit of ours carries."""
-    carried = {RUN: run, COMMIT: commit, OPERATION: operation, UNIT: unit}
+    """Return the snapshot properties of a commit of ours."""
+    found = {RUN: run, COMMIT: commit, OPERATION: operation, UNIT: unit}
     if bookmark is not None:
-        carried[BOOKMARK] = json.dumps(bookmark, sort_keys=True, separators=(",", ":"))
-    return carried
+        found[BOOKMARK] = json.dumps(bookmark, sort_keys=True, separators=(",", ":"))
+    return found
 
 
 def find_commit(state: TableState, commit: str) -> Snapshot | None:
-    """The snapshot that a commit made, if it landed. The newest are looked at first."""
+    """Return the snapshot that a commit made, if it landed. Newest snapshots are checked first."""
     newest_first = (state.snapshots[each] for each in reversed(state.snapshots))
     return next((s for s in newest_first if s.summary.get(COMMIT) == commit), None)
 
 
-def keys_properties(keys: Iterable[str]) -> dict[str, str]:
-    """The snapshot properties that name the group commit's entries, as far as there is room."""
+def entry_key_properties(keys: Iterable[str]) -> dict[str, str]:
+    """Return the snapshot properties with the keys of group-commit entries, up to a length."""
     keys = list(keys)
-    named: list[str] = []
+    listed: list[str] = []
     room = _MAX_KEYS_LENGTH
     for key in keys:
         room -= len(key) + 1
         if room < 0:
             break
-        named.append(key)
-    left_out = len(keys) - len(named)
-    return {KEYS: ",".join(named)} | ({MORE_KEYS: str(left_out)} if left_out else {})
+        listed.append(key)
+    left_out = len(keys) - len(listed)
+    return {KEYS: ",".join(listed)} | ({MORE_KEYS: str(left_out)} if left_out else {})
 
 
-def keys_of(summary: Mapping[str, str]) -> list[str]:
-    """The keys that a snapshot's summary names."""
+def read_entry_keys(summary: Mapping[str, str]) -> list[str]:
+    """Return the keys of group-commit entries in a snapshot's summary."""
     text = summary.get(KEYS)
     return text.split(",") if text else []

@@ -1,7 +1,7 @@
-"""The catalog: which tables there are and which metadata file each points to.
+"""The catalog: which tables exist, and which metadata file each points to.
 
-Looking goes straight to the catalog (one SQL query or one HTTP request) and needs no Iceberg
-library; writing goes through PyIceberg. Both are made from the same settings.
+Reads go straight to the catalog (one SQL query or one HTTP request) and need no Iceberg library;
+writes go through PyIceberg. Both use the same settings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = 60.0
 MAX_PARALLEL_REQUESTS = 8
-"""So many requests to one store or catalog are under way at once, at most."""
+"""Maximum number of concurrent requests to one store or catalog."""
 _DRIVER_ERRORS = {"OperationalError", "InterfaceError", "TimeoutError", "DatabaseError"}
 _UNAVAILABLE_ERRORS = {
     "psycopg2": _DRIVER_ERRORS,
@@ -45,35 +45,35 @@ _UNAVAILABLE_ERRORS = {
 
 
 class CatalogReader(Protocol):
-    """Who only looks: cannot write, and imports no engine."""
+    """Read-only access to a catalog, without importing an engine."""
 
     def tables(self) -> list[str]:
-        """All tables as "layer.name", sorted."""
+        """Return all tables as "layer.name", sorted."""
 
     def state(self, table: str) -> TableState:
-        """A table's metadata as it is now; NotFound when there is no such table."""
+        """Return a table's current metadata; raise NotFound if the table does not exist."""
 
     def pointers(self, among: Collection[str] | None = None) -> dict[str, str]:
-        """The metadata file of every table, or of those `among` some, all at one moment."""
+        """Return the metadata file of all tables, or of those in `among`, at one moment."""
 
     def state_at(self, table: str, pointer: str) -> TableState:
-        """A table's metadata as the file that a pointer names has it."""
+        """Read a table's metadata from the file that a pointer names."""
 
     def states_at(self, pointers: Mapping[str, str]) -> dict[str, TableState]:
-        """The same for several tables, some at a time where files are far away."""
+        """Read the metadata of several tables, concurrently if the files are remote."""
 
-    def require_here(self) -> None:
-        """Raise TablesElsewhere unless all tables lie in the warehouse, where we decide that."""
+    def require_tables_in_warehouse(self) -> None:
+        """Raise TablesElsewhere for a table outside the warehouse, if we choose locations."""
 
     def roots(self) -> list[str]:
-        """Every spelling of the warehouse that locations of tables begin with."""
+        """Return every spelling of the warehouse that table locations begin with."""
 
     def close(self) -> None:
-        """Close connections that are kept open."""
+        """Close idle connections."""
 
 
 def open_reader(settings: Settings) -> CatalogReader:
-    """The reader for the catalog the settings name."""
+    """Return the reader for the catalog in the settings."""
     from thermocline.lake.rest_reader import RestReader
     from thermocline.lake.sql_reader import SqlReader
 
@@ -81,12 +81,12 @@ def open_reader(settings: Settings) -> CatalogReader:
 
 
 def no_such_table_error(table: str) -> NotFound:
-    """The error for a table that is not in the catalog."""
+    """Return the error for a table that is not in the catalog."""
     return NotFound(f"There is no table {table}.", "`thermo tables` lists the ones there are.")
 
 
 class MetadataReader:
-    """What the readers have in common: metadata files are read where they lie, each once."""
+    """The shared base of the readers: it reads each metadata file once."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -96,13 +96,13 @@ class MetadataReader:
         return load_file_io(self._settings)
 
     def state_at(self, table: str, pointer: str) -> TableState:
-        """A table's metadata as the file that a pointer names has it."""
+        """Read a table's metadata from the file that a pointer names."""
         return metadata.read_state(
-            table, pointer, None if local_path(pointer) else self._far(pointer)
+            table, pointer, None if local_path(pointer) else self._remote_content(pointer)
         )
 
     def states_at(self, pointers: Mapping[str, str]) -> dict[str, TableState]:
-        """The same for several tables, some at a time where files are far away."""
+        """Read the metadata of several tables, concurrently if the files are remote."""
         if all(map(local_path, pointers.values())):
             return {table: self.state_at(table, pointer) for table, pointer in pointers.items()}
         with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
@@ -110,7 +110,7 @@ class MetadataReader:
                 zip(pointers, pool.map(self.state_at, pointers, pointers.values()), strict=True)
             )
 
-    def _far(self, pointer: str) -> Callable[[], bytes]:
+    def _remote_content(self, pointer: str) -> Callable[[], bytes]:
         def content() -> bytes:
             with self._io.new_input(pointer).open() as stream:
                 return stream.read()
@@ -119,31 +119,19 @@ class MetadataReader:
 
 
 def connect(settings: Settings) -> Catalog:
-    """PyIceberg's catalog, for whoever writes."""
-    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
-    from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_random
-
+    """Connect PyIceberg's catalog, for writing."""
     from thermocline.lake.monotonic_catalog import MonotonicRestCatalog, MonotonicSqlCatalog
+    from thermocline.lake.retries import retry_connect
 
-    # Connecting for the first time makes the catalog's tables. Of several processes that do so at
-    # once one wins; for the others the tables are there when they look again.
-    lost: tuple[type[Exception], ...] = (IntegrityError, ProgrammingError)
     if settings.catalog.type == "sqlite":
         _prepare_sqlite(settings)
-        lost = (*lost, OperationalError)
-    attempts = Retrying(
-        retry=retry_if_exception_type(lost),
-        stop=stop_after_attempt(5),
-        wait=wait_random(0, 0.2),
-        reraise=True,
-    )
     with catalog_errors(settings.catalog.type):
         kind = MonotonicRestCatalog if settings.catalog.type == "rest" else MonotonicSqlCatalog
-        return attempts(kind, CATALOG, **_properties(settings))
+        return retry_connect(settings.catalog.type)(kind, CATALOG, **_properties(settings))
 
 
 def load_file_io(settings: Settings) -> FileIO:
-    """PyIceberg's way to the warehouse's files, without asking the catalog."""
+    """Return PyIceberg's access to the warehouse's files, without the catalog."""
     from pyiceberg.io import load_file_io
 
     return load_file_io(_io_properties(settings), warehouse_uri(settings))
@@ -158,7 +146,7 @@ def _properties(settings: Settings) -> dict[str, str]:
             if value is not None:
                 properties[key] = value.reveal()
     else:
-        properties |= {"uri": _sqlalchemy_uri(settings), "pool_pre_ping": "true"}
+        properties |= {"uri": sqlalchemy_uri(settings), "pool_pre_ping": "true"}
     return properties | dict(catalog.properties)
 
 
@@ -176,7 +164,8 @@ def _io_properties(settings: Settings) -> dict[str, str]:
     return properties
 
 
-def _sqlalchemy_uri(settings: Settings) -> str:
+def sqlalchemy_uri(settings: Settings) -> str:
+    """Return the SQLAlchemy URI of a SQL catalog's database."""
     catalog = settings.catalog
     if catalog.type == "sqlite":
         path = Path(catalog.uri)
@@ -193,9 +182,9 @@ def _sqlalchemy_uri(settings: Settings) -> str:
 
 
 def read_only_uri(path: Path) -> str:
-    """SQLite's URI of a database that is only read.
+    """Return SQLite's URI for reading a database.
 
-    Where its folder cannot be written, nobody can begin a journal there: it is taken as it is.
+    If its folder is read-only, no journal can be created there, so the file is opened as immutable.
     """
     journal = path.with_name(f"{path.name}-wal")
     with suppress(OSError):
@@ -209,17 +198,17 @@ def _is_writable(path: Path) -> bool:
 
 
 def require_no_lost_catalog(settings: Settings) -> None:
-    """Raise NotFound when a SQLite catalog has no tables, though its warehouse holds some.
+    """Raise NotFound if a SQLite catalog is missing although its warehouse contains tables.
 
-    A new catalog in its place would be taken for the lake, and hide what was lost.
+    A new catalog would hide the tables that were lost.
     """
     if "://" in settings.warehouse:
         return
     folders = Path(settings.warehouse).glob("*/*/metadata")
-    held = sorted(each.parent for each in folders if any(each.glob("*.metadata.json")))
-    if held:
-        names = ", ".join(f"{each.parent.name}.{each.name}" for each in held[:3])
-        more = f" and {len(held) - 3:,} more" if len(held) > 3 else ""
+    tables = sorted(each.parent for each in folders if any(each.glob("*.metadata.json")))
+    if tables:
+        names = ", ".join(f"{each.parent.name}.{each.name}" for each in tables[:3])
+        more = f" and {len(tables) - 3:,} more" if len(tables) > 3 else ""
         raise NotFound(
             f"The catalog {settings.catalog.uri} is gone, but the warehouse holds {names}{more}.",
             "Restore it from a backup; or move the warehouse "
@@ -229,7 +218,7 @@ def require_no_lost_catalog(settings: Settings) -> None:
 
 
 def _prepare_sqlite(settings: Settings) -> None:
-    """Make the database, once, with a journal that lets readers and a writer work side by side."""
+    """Create the database with a journal that lets readers and a writer work concurrently."""
     path = Path(settings.catalog.uri)
     if path.exists():
         return
@@ -242,14 +231,14 @@ def _prepare_sqlite(settings: Settings) -> None:
 
 @contextmanager
 def catalog_errors(kind: str) -> Iterator[None]:
-    """Turn a driver's "cannot reach" and "locked" into CatalogUnavailable."""
+    """Convert a driver's connection and lock errors to CatalogUnavailable."""
     try:
         yield
     except (sqlite3.OperationalError, sqlite3.DatabaseError, OSError) as error:
         raise disk_error(error) or unreachable_error(kind, error) from error
     except Exception as error:
-        # The libraries' errors share no base class; importing them here would make every reader
-        # pay for the writers' libraries.
+        # The libraries' errors share no base class; importing them here would slow down every
+        # reader by the writers' libraries.
         library = type(error).__module__.split(".")[0]
         if type(error).__name__ in _UNAVAILABLE_ERRORS.get(library, ()):
             raise disk_error(error) or unreachable_error(kind, error) from error
@@ -257,8 +246,8 @@ def catalog_errors(kind: str) -> Iterator[None]:
 
 
 def unreachable_error(kind: str, error: BaseException) -> CatalogUnavailable:
-    """The error for a catalog that cannot be used, with what its driver says."""
-    # What the driver said, without what SQLAlchemy wraps around it.
+    """Return the error for a catalog that cannot be used, with its driver's message."""
+    # The driver's own message, without SQLAlchemy's wrapping.
     inner = getattr(error, "orig", None)
     text = str(inner or error)
     reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__

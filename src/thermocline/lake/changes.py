@@ -1,8 +1,8 @@
-"""Changes between two snapshots of a table, without an engine.
+"""Compute the row changes between two snapshots of a table, without an engine.
 
-The files of both snapshots are compared first; only rows of files that differ are read. Rows that
-are the same on both sides cancel each other, so a compaction, which moves rows between files, is
-no change. Position deletes (merge-on-read) are followed row by row.
+The files of both snapshots are compared first; only rows of files that differ are read. Equal rows
+on both sides cancel out, so a compaction, which moves rows between files, is no change. Position
+deletes (merge-on-read) are applied row by row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from thermocline.lake.changeset import ChangeSet
 
 MAX_GROUP_ROWS = 2_000_000
-"""Rows held at once before equal ones are cancelled; one partition alone may exceed it."""
+"""Rows in memory at once before equal ones cancel out; a single partition may exceed it."""
 
 _ROW_KEEPING = frozenset({"append", "replace"})
 
@@ -34,15 +34,14 @@ def diff_snapshots(
     columns: Sequence[str] | None = None,
     schema: Schema | None = None,
 ) -> ChangeSet:
-    """The net row changes from snapshot `start` to snapshot `end`.
+    """Return the net row changes from snapshot `start` to snapshot `end`.
 
     Any two snapshots of the table can be compared, on any branch and in either direction; `start`
-    None is the empty table. Columns, names and order are those of `schema`, which is the one `end`
-    was written with unless given, found in older files by field id: a renamed column keeps its
-    values, one added later is null before.
+    None is the empty table. The columns are those of `schema`, by default the schema of `end`, and
+    are matched by field id: a renamed column keeps its values, and a later column is null before.
     With a `key` a delete and an insert of the same key are one update (null matches null; of
-    several rows with one key the first goes with the first). With `columns` only these and the
-    key are read and compared, so rows that differ in other columns alone are no change.
+    several rows with one key they are paired in order). With `columns` only these and the key are
+    read and compared, so rows that differ in other columns only are no change.
     """
     import pyarrow as pa
 
@@ -54,13 +53,13 @@ def diff_snapshots(
     before = None if start is None else read_schema.schema_at(table, start)
     shown = read_schema.select_columns(read_schema.comparison_schema(after, before), columns, key)
     reader = DataFileReader(table, shown)
-    gone, came = [reader.empty], [reader.empty]
+    removed, added = [reader.empty], [reader.empty]
     for group in filediff.compare(table, start, end).groups(MAX_GROUP_ROWS):
         left, right = rowdiff.cancel(*reader.difference(group))
-        gone.append(left)
-        came.append(right)
-    # Once more over all groups: with a projection, equal rows may come from two partitions.
-    deletes, inserts = rowdiff.cancel(pa.concat_tables(gone), pa.concat_tables(came))
+        removed.append(left)
+        added.append(right)
+    # Again over all groups: with a projection, equal rows may come from two partitions.
+    deletes, inserts = rowdiff.cancel(pa.concat_tables(removed), pa.concat_tables(added))
     old, new = reader.empty, reader.empty
     if key:
         old_rows, new_rows = rowdiff.match(deletes, inserts, key)
@@ -72,21 +71,21 @@ def diff_snapshots(
 
 
 def read_rows(table: Table, snapshot: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """All rows of a snapshot in the canonical Arrow form, without an engine."""
+    """Read all rows of a snapshot in the canonical Arrow form, without an engine."""
     return diff_snapshots(table, None, snapshot, columns=columns).inserts
 
 
 def estimate_read_bytes(table: Table, start: int | None, end: int) -> int:
-    """At most how many bytes `changes` reads, from manifests alone: no data file is opened."""
+    """Return the maximum bytes that `diff_snapshots` reads, without opening a data file."""
     from thermocline.lake import filediff
 
     return filediff.compare(table, start, end).bytes
 
 
 def has_only_appends(source: TableState | Table, start: int | None, end: int) -> bool:
-    """Whether every snapshot after `start` up to `end` added rows or kept them as they were.
+    """Whether every snapshot after `start` up to `end` only appended or rewrote rows.
 
-    False when `start` does not lead to `end`, and when expired snapshots hide what happened.
+    False if `start` is no ancestor of `end`, or if a snapshot between them has expired.
     """
     lineage = _lineage(source)
     current: int | None = end
@@ -100,7 +99,7 @@ def has_only_appends(source: TableState | Table, start: int | None, end: int) ->
 
 
 def _lineage(source: TableState | Table) -> dict[int | None, tuple[int | None, str | None]]:
-    """Each snapshot's parent and operation."""
+    """Return each snapshot's parent and operation."""
     if isinstance(source, TableState):
         return {s.id: (s.parent, s.operation) for s in source.snapshots.values()}
     return {

@@ -1,4 +1,4 @@
-"""What changed between two snapshots, as a value that shows itself."""
+"""The changes between two snapshots, as a value that renders as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ChangeSet(ArrowConvertible):
     """The net row changes from one snapshot of a table to another.
 
     `inserts` and `deletes` are rows; `before` and `after` are the two sides of the updates, row by
-    row. Without a key nothing is an update: a changed row is one delete and one insert. All four
-    have the same columns, in the canonical Arrow form.
+    row. Without a key there are no updates: a changed row is one delete and one insert. All four
+    tables have the same columns, in the canonical Arrow form.
     """
 
     table: str
@@ -46,7 +46,7 @@ class ChangeSet(ArrowConvertible):
 
     @property
     def columns(self) -> list[str]:
-        """The columns compared."""
+        """The compared columns."""
         return list(self.inserts.column_names)
 
     @property
@@ -64,7 +64,7 @@ class ChangeSet(ArrowConvertible):
         return not any(self.counts.values())
 
     def changed_cells(self) -> Iterator[ChangedCell]:
-        """Every value that an update changed, row by row, in the order of the columns."""
+        """Yield each value that an update changed, by row and column."""
         names = [name for name in self.columns if name not in self.key]
         if not names or not self.after.num_rows:
             return
@@ -77,7 +77,7 @@ class ChangeSet(ArrowConvertible):
             )
 
     def as_dict(self, limit: int | None = None) -> dict[str, Any]:
-        """The change as JSON values, with at most `limit` rows of each kind; counts are whole."""
+        """Return the changes as JSON, at most `limit` rows of each kind; counts are exact."""
         pairs = zip(
             arrow.to_json_rows(self.before, limit),
             arrow.to_json_rows(self.after, limit),
@@ -96,7 +96,7 @@ class ChangeSet(ArrowConvertible):
         }
 
     def to_arrow(self) -> pa.Table:
-        """As one Arrow table: the column `change` says insert, delete, before or after."""
+        """Return one Arrow table: its column `change` is insert, delete, before or after."""
         parts = {
             "insert": self.inserts, "delete": self.deletes,
             "before": self.before, "after": self.after,
@@ -127,7 +127,7 @@ class ChangeSet(ArrowConvertible):
 
 
 def _change_column_name(rows: pa.Table) -> str:
-    """`change`, with as many underscores before it as a column of that name needs."""
+    """Return "change", with leading underscores if the rows have a column of that name."""
     name = "change"
     while name in rows.column_names:
         name = f"_{name}"

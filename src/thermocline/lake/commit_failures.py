@@ -1,4 +1,4 @@
-"""How a commit to a draft, or its publish, can fail."""
+"""The errors of a commit to a draft, or of its publish."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _PERMISSION_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 
 def disk_error(error: BaseException) -> ThermoclineError | None:
-    """The error to show when a disk is full, or rights are missing; None for another error."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in _DISK_FULL_ERRNOS | _PERMISSION_ERRNOS:
-            said = (seen.strerror or os.strerror(seen.errno)).splitlines()[0]
+    """Return the error for a full disk or missing permissions; None for another error."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in _DISK_FULL_ERRNOS | _PERMISSION_ERRNOS:
+            reason = (cause.strerror or os.strerror(cause.errno)).splitlines()[0]
             return _error_for_errno(
-                seen.errno, f"{seen.filename}: {said}" if seen.filename else said
+                cause.errno, f"{cause.filename}: {reason}" if cause.filename else reason
             )
         for text, number in _ERRNO_BY_TEXT.items():
-            if text in str(seen):
-                return _error_for_errno(number, str(seen).strip().splitlines()[0])
-        seen = seen.__cause__ or seen.__context__
+            if text in str(cause):
+                return _error_for_errno(number, str(cause).strip().splitlines()[0])
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
@@ -57,7 +57,7 @@ _ERRNO_BY_TEXT = {
     "Read-only file system": errno.EROFS,
     "Permission denied": errno.EACCES,
 }
-"""What libraries make of the system's errors, whose number they do not keep."""
+"""Messages of libraries that do not keep the system's error number: SQLite, Arrow and Java."""
 
 
 def _error_for_errno(number: int, what: str) -> ThermoclineError:
@@ -70,7 +70,10 @@ def _error_for_errno(number: int, what: str) -> ThermoclineError:
 
 
 def commit_failure(table: str, failure: Exception | None) -> ThermoclineError:
-    """The error for a commit that did not land, by what the engine or the library raised."""
+    """Return the error for a commit that did not land, by the exception of the engine or library.
+
+    Spark's exceptions carry the class of the underlying Java exception only in their message.
+    """
     if failure is None:
         return Permanent(
             f"The write to {table} ended without a commit.", "This is a bug; please report it."

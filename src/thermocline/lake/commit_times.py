@@ -1,10 +1,10 @@
-"""Commit times never go back, whatever the clock does.
+"""Keep commit times monotonic, whatever the clock does.
 
-Iceberg's Java library, and so Spark and Trino, refuses to read a table whose logs of snapshots or
-of metadata files go back by more than a minute, and to commit to one that is more than a minute
-ahead of its clock. So every commit of ours takes the clock's time, or one millisecond after the
-table's last time where that is later (`timed_catalog`). Tables that other writers left otherwise
-are found and mended here, as values: `raw` is a metadata file's JSON.
+Iceberg's Java library, and so Spark and Trino, refuses to read a table whose snapshot log or
+metadata log goes back by more than a minute, and to commit to a table that is more than a minute
+ahead of its clock. So each commit uses the clock's time, or one millisecond after the table's last
+time if that is later (`monotonic_catalog`). This module also detects and repairs tables whose times
+other writers left out of order. `raw` is a metadata file's JSON.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from thermocline.errors import Transient
 from thermocline.lake.metadata import TableState
 
 TOLERANCE = 60_000
-"""Milliseconds by which Iceberg's Java library allows times to go back."""
+"""Milliseconds by which Iceberg's Java library lets times go back."""
 _LOGS = ("metadata-log", "snapshot-log")
 
 
 def now_ms() -> int:
-    """The clock's time in milliseconds since 1970."""
+    """Return the clock's time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
 def from_ms(millis: int) -> datetime:
-    """A time in milliseconds since 1970, in UTC."""
+    """Convert milliseconds since 1970 to a time in UTC."""
     return datetime.fromtimestamp(millis / 1000, tz=UTC)
 
 
 def last_ms(raw: Mapping[str, Any]) -> int:
-    """The latest time that a table's metadata has."""
+    """Return the latest time in a table's metadata."""
     logged = [int(entry["timestamp-ms"]) for log in _LOGS for entry in raw.get(log) or ()]
     return max([int(raw["last-updated-ms"]), *logged])
 
 
 def next_ms(last: int) -> int:
-    """The time of the commit after a table's last one."""
+    """Return the time of the next commit after a table's last time."""
     return max(now_ms(), last + 1)
 
 
 def backward_ms(raw: Mapping[str, Any]) -> int:
-    """By how much a table's times go back at most; 0 where they are in order."""
+    """Return the most that a table's times go back; 0 if they are in order."""
     worst = 0
     for log in _LOGS:
         times = [entry["timestamp-ms"] for entry in raw.get(log) or ()]
@@ -55,42 +55,42 @@ def backward_ms(raw: Mapping[str, Any]) -> int:
 
 
 def ahead_ms(raw: Mapping[str, Any]) -> int:
-    """By how much a table's last time is ahead of the clock; 0 where it is not."""
+    """Return how far a table's last time is ahead of the clock; 0 if it is not."""
     return max(0, last_ms(raw) - now_ms())
 
 
 def repair_times(state: TableState) -> dict[str, Any]:
-    """A table's next metadata, with its times in order and none ahead of the clock.
+    """Return a table's next metadata with its times in order and none ahead of the clock.
 
-    A time that goes back is moved behind the one before it, as a commit would have done; times
-    ahead of the clock are moved back, in their order. Snapshots stay as they are.
+    A time that goes back is moved after the one before it, as our commits do; times ahead of the
+    clock are moved back, in order. Snapshots stay unchanged.
     """
     raw, now = state.raw, now_ms()
     here = {"metadata-file": state.metadata_location, "timestamp-ms": raw["last-updated-ms"]}
     logs = {"metadata-log": [*(raw.get("metadata-log") or ()), here],
             "snapshot-log": raw.get("snapshot-log") or []}  # fmt: skip
-    done, ends = dict(raw), []
+    repaired, ends = dict(raw), []
     for log, entries in logs.items():
         times = _order_times([entry["timestamp-ms"] for entry in entries], now)
-        done[log] = [{**e, "timestamp-ms": at} for e, at in zip(entries, times, strict=True)]
+        repaired[log] = [{**e, "timestamp-ms": at} for e, at in zip(entries, times, strict=True)]
         ends += times[-1:]
-    done["last-updated-ms"] = max(ends)
-    return done
+    repaired["last-updated-ms"] = max(ends)
+    return repaired
 
 
 def _order_times(times: list[int], now: int) -> list[int]:
     rising: list[int] = []
     for at in times:
         rising.append(max(at, rising[-1] + 1) if rising and at < rising[-1] else at)
-    least = now
-    for place in range(len(rising) - 1, -1, -1):
-        rising[place] = min(rising[place], least)
-        least = rising[place] - 1 if rising[place] == least else least
+    limit = now
+    for index in range(len(rising) - 1, -1, -1):
+        rising[index] = min(rising[index], limit)
+        limit = rising[index] - 1 if rising[index] == limit else limit
     return rising
 
 
 def refuse_future_commits(state: TableState) -> None:
-    """Raise Transient for a table that Spark could not commit to: the clock is behind it."""
+    """Raise Transient for a table that is ahead of the clock, so that Spark cannot commit to it."""
     ahead = ahead_ms(state.raw)
     if ahead <= TOLERANCE:
         return

@@ -1,14 +1,13 @@
-"""A table and its companions are one unit for every operation on versions.
+"""Companion tables: a table and its companions are one unit for rollback, tags and branches.
 
-A companion holds what its table cannot: keys that were deleted (`<table>__tombstones`), records
-that could not land (`quarantine.<name>`). It is only right beside the table's snapshot that it was
-written with, so rollback, tags and branches move both in one commit, and a companion cannot be
-moved alone.
+A companion stores what its table cannot: deleted keys (`<table>__tombstones`) or records that
+failed validation (`quarantine.<name>`). It is only consistent with the table's snapshot that it was
+written with, so rollback, tags and branches move both in one commit, and a companion cannot move
+alone.
 
-Which snapshots belong together: the commits that one draft makes to a table and its companions
-carry the same mark (UNIT), and whatever writes to a companion writes to its table too. So the
-companion's state beside a snapshot is the last commit with the mark of the nearest ancestor that
-has one.
+Matching snapshots: the commits of one draft to a table and its companions have the same unit id
+(UNIT), and a draft that writes to a companion also writes to its table. So the companion's state at
+a snapshot of its table is the last commit with the unit id of the nearest ancestor that has one.
 """
 
 from __future__ import annotations
@@ -33,70 +32,70 @@ PROPERTY = bookmarks.PREFIX + "companion-of"
 
 
 def is_companion(table: str) -> bool:
-    """Whether a table only serves another one, by its name."""
+    """Whether a table is a companion, by its name."""
     return table.endswith(TOMBSTONES) or table.startswith(QUARANTINE + ".")
 
 
 def tombstones_of(table: str) -> str:
-    """The name of the table that keeps a table's deleted keys."""
+    """Return the name of the companion with a table's deleted keys."""
     return table + TOMBSTONES
 
 
 def quarantine_of(table: str) -> str:
-    """The name of the table that keeps the records that could not land in a table."""
+    """Return the name of the companion with the records that failed a table's validation."""
     return f"{QUARANTINE}.{table.partition('.')[2]}"
 
 
 def unit_name(table: str) -> str:
-    """The same for a table and all that can be its companions."""
+    """Return the name that a table shares with its possible companions."""
     return table.partition(".")[2].removesuffix(TOMBSTONES)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A table and its companions, as they are at one moment."""
+    """A table and its companions, at one moment."""
 
     table: TableState
     companions: tuple[TableState, ...] = ()
 
-    def at(self, snapshot: int) -> dict[str, int]:
-        """The snapshot of each table of the unit that belongs to a snapshot of the table."""
-        beside = {
+    def snapshots_at(self, snapshot: int) -> dict[str, int]:
+        """Return the snapshot of each table of the unit that matches a snapshot of the table."""
+        matching = {
             each.table: matching_snapshot(self.table, snapshot, each) for each in self.companions
         }
-        return {self.table.table: snapshot, **beside}
+        return {self.table.table: snapshot, **matching}
 
-    def moves(self, to: int) -> dict[str, tuple[int | None, int]]:
-        """Where main is in each table, and where it is when the table is at a snapshot."""
+    def plan_moves(self, to: int) -> dict[str, tuple[int | None, int]]:
+        """Return each table's main, and its snapshot that matches a snapshot of the table."""
         heads = {each.table: each.head() for each in (self.table, *self.companions)}
-        return {table: (heads[table], at) for table, at in self.at(to).items()}
+        return {table: (heads[table], at) for table, at in self.snapshots_at(to).items()}
 
-    def rollback(self, to: int, been: Collection[int] = ()) -> list[TableChange]:
-        """Point main of all tables to where they were when the table was at a snapshot."""
-        changes = [refs.rollback(self.table, to, been)]
+    def rollback(self, to: int, past_main: Collection[int] = ()) -> list[TableChange]:
+        """Return the changes that point main of all tables to the state of a snapshot."""
+        changes = [refs.rollback(self.table, to, past_main)]
         for each in self.companions:
-            was, at = self.moves(to)[each.table]
+            was, at = self.plan_moves(to)[each.table]
             if was != at:
                 changes.append(refs.set_ref(each.table, MAIN, at, was=was))
         return changes
 
     def new_ref(self, name: str, snapshot: int, *, tag: bool) -> list[TableChange]:
-        """Make a branch or tag in all tables of the unit."""
+        """Return the changes that create a branch or tag in all tables of the unit."""
         changes = [refs.new_ref(self.table, name, snapshot, tag=tag)]
-        moves = self.at(snapshot)
+        snapshots = self.snapshots_at(snapshot)
         for each in self.companions:
             was = each.head(name)
-            changes.append(refs.set_ref(each.table, name, moves[each.table], was=was, tag=tag))
+            changes.append(refs.set_ref(each.table, name, snapshots[each.table], was=was, tag=tag))
         return changes
 
     def remove_ref(self, name: str) -> list[TableChange]:
-        """Remove a branch or tag from all tables of the unit."""
+        """Return the changes that remove a branch or tag from all tables of the unit."""
         named = [each for each in (self.table, *self.companions) if name in each.refs]
         return [refs.remove_ref(each, name) for each in named or [self.table]]
 
 
 def load_unit(lake: Lake, table: str) -> Unit:
-    """A table with its companions. A companion itself is refused: it moves with its table."""
+    """Load a table and its companions. Raise BadInput for a companion: it moves with its table."""
     state = lake.state(table)
     if is_companion(table) and (owner := owner_of(lake, state)) is not None:
         raise BadInput(
@@ -109,9 +108,9 @@ def load_unit(lake: Lake, table: str) -> Unit:
 
 
 def owner_of(lake: Lake, companion: TableState) -> str | None:
-    """The table that a companion belongs to, if the lake still has it."""
-    there = [name for name in lake.tables() if not is_companion(name)]
-    same = [name for name in there if unit_name(name) == unit_name(companion.table)]
+    """Return the table of a companion, if the lake still has it."""
+    candidates = [name for name in lake.tables() if not is_companion(name)]
+    same = [name for name in candidates if unit_name(name) == unit_name(companion.table)]
     states = lake.states(same)
     return next(
         (name for name, state in states.items() if _is_companion_of(companion, state)), None
@@ -119,23 +118,23 @@ def owner_of(lake: Lake, companion: TableState) -> str | None:
 
 
 def _is_companion_of(companion: TableState, table: TableState) -> bool:
-    """Whether a companion of a fitting name is this table's."""
+    """Whether a companion with a matching name belongs to this table."""
     declared = companion.properties.get(PROPERTY)
     if declared is not None:
         return declared == table.table
     if companion.table.endswith(TOMBSTONES):
         return companion.table == tombstones_of(table.table)
-    # Written before companions named their table: both have commits of the same run.
+    # An old companion does not name its table, but both have commits of the same run.
     runs = {snapshot.summary.get(bookmarks.RUN) for snapshot in table.snapshots.values()} - {None}
     return any(s.summary.get(bookmarks.RUN) in runs for s in companion.snapshots.values())
 
 
 def matching_snapshot(table: TableState, snapshot: int, companion: TableState) -> int:
-    """The companion's snapshot that belongs to a snapshot of its table."""
+    """Return the companion's snapshot that matches a snapshot of its table."""
     commits = _CompanionCommits(companion)
     chain = list(table.ancestry(table.snapshot(snapshot).id))
     for each in chain:
-        found = commits.beside(each, table)
+        found = commits.find_matching(each, table)
         if found is not None:
             return _newest_with_same_rows(companion, found)
     named = table.names.get(snapshot, ())
@@ -148,22 +147,22 @@ def matching_snapshot(table: TableState, snapshot: int, companion: TableState) -
         if empty:
             return empty[0].id
     else:
-        # The snapshots that would tell have expired: nothing was written to the companion since
-        # the oldest one that is left, so what it was then is what it was at this snapshot.
+        # The matching commits have expired. The companion has not changed since the oldest commit
+        # that is left, so its state then is its state at this snapshot.
         at = table.published_at(snapshot)
         try:
             return time_travel.snapshot_at(companion, at)
         except NotFound:
             if empty and empty[0].committed_at > at:
-                return empty[0].id  # it came later
+                return empty[0].id  # the companion was created later
     raise BadInput(
-        f"{table.table}: the state of {companion.table} beside snapshot {snapshot} has expired.",
+        f"{table.table}: the state of {companion.table} at snapshot {snapshot} has expired.",
         f"Choose a later snapshot: thermo history {table.table}.",
     )
 
 
 class _CompanionCommits:
-    """A companion's commits by what they were made with."""
+    """A companion's commits, by unit id and by run."""
 
     def __init__(self, companion: TableState) -> None:
         self._by_unit: dict[str, Snapshot] = {}
@@ -176,8 +175,8 @@ class _CompanionCommits:
             if bookmarks.UNIT not in snapshot.summary and bookmarks.RUN in snapshot.summary:
                 self._by_run.setdefault(snapshot.summary[bookmarks.RUN], []).append(snapshot)
 
-    def beside(self, of: Snapshot, table: TableState) -> int | None:
-        """The companion's last commit that was made with a commit of the table, if there is one."""
+    def find_matching(self, of: Snapshot, table: TableState) -> int | None:
+        """Return the companion's last commit with the unit id of a commit of the table."""
         unit = of.summary.get(bookmarks.UNIT)
         if unit is not None:
             found = self._by_unit.get(unit)
@@ -185,19 +184,19 @@ class _CompanionCommits:
         run = of.summary.get(bookmarks.RUN)
         if run is None:
             return None
-        # Written before commits had the mark. A run of ingestion made several commits, one after
-        # the other: those before the table's next one belong to this.
+        # An old commit without a unit id. A run of ingestion made several commits in sequence:
+        # those before the table's next commit match this one.
         later = [
             s.timestamp_ms for s in table.snapshots.values()
             if s.summary.get(bookmarks.RUN) == run and s.sequence > of.sequence
         ]  # fmt: skip
         end = min(later, default=None)
-        made = [s for s in self._by_run.get(run, ()) if end is None or s.timestamp_ms < end]
-        return max(made, key=lambda each: each.sequence).id if made else None
+        matching = [s for s in self._by_run.get(run, ()) if end is None or s.timestamp_ms < end]
+        return max(matching, key=lambda each: each.sequence).id if matching else None
 
 
 def _published_snapshots(state: TableState) -> Iterator[Snapshot]:
-    """The snapshots that main has led to at some time."""
+    """Yield the snapshots that were in main's history at any time."""
     seen: set[int] = set()
     logged = [entry["snapshot-id"] for entry in state.raw.get("snapshot-log") or ()]
     for start in (state.head(), *logged):
@@ -209,7 +208,7 @@ def _published_snapshots(state: TableState) -> Iterator[Snapshot]:
 
 
 def _newest_with_same_rows(companion: TableState, snapshot: int) -> int:
-    """The newest snapshot on main that holds the same rows, only in other files."""
+    """Return the newest snapshot on main with the same rows, possibly in other files."""
     newest = companion.head()
     for each in companion.ancestry(companion.head()):
         if each.id == snapshot:

@@ -1,4 +1,4 @@
-"""What commits consume, as values that are written beside the tables' pointers; see lake.beside."""
+"""What commits consume, as values that are stored in the catalog; see `consumption_store`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LandedFile:
-    """A file that a table holds: its content's hash, and how it was seen in the landing folder."""
+    """A file that landed in a table: its content hash, and its attributes in the landing folder."""
 
     content: str
     name: str
@@ -19,7 +19,7 @@ class LandedFile:
 
 @dataclass(frozen=True)
 class SourcePosition:
-    """How far a source was read by the n-th batch of a stream."""
+    """The position that a source was read up to by one batch of a stream."""
 
     source: str
     stream: str
@@ -29,7 +29,7 @@ class SourcePosition:
 
 @dataclass(frozen=True)
 class Consumption:
-    """What one commit consumed: it lands with the commit, or not at all."""
+    """What one commit consumed: recorded with the commit, or not at all."""
 
     files: tuple[LandedFile, ...] = ()
     positions: tuple[SourcePosition, ...] = ()
@@ -37,33 +37,33 @@ class Consumption:
 
 @dataclass(frozen=True)
 class RowMoves:
-    """Where rows go when snapshots of a table expire.
+    """The moves of a table's consumption rows when its snapshots expire.
 
-    An *anchor* stands for snapshots that are gone. It is bound to kept ones that descend from all
-    of them, so that a row there counts for whoever has such a snapshot in its ancestry. So only the
-    rows of what expires now are moved, however many were carried on before.
+    An *anchor* replaces expired snapshots. It is bound to kept snapshots that descend from all of
+    them, so that its rows count for every ancestry with such a snapshot. So only the rows of newly
+    expired snapshots move, however many moved before.
     """
 
     uuid: str
     anchors: Mapping[int, int]
-    """Of each snapshot whose rows are carried on, its anchor."""
+    """By snapshot whose rows move, its anchor."""
     bindings: Mapping[int, frozenset[int]]
-    """Of every anchor of the table, the kept snapshots that it is bound to from now on."""
+    """By anchor of the table, the kept snapshots that it is now bound to."""
     expired: frozenset[int]
-    named: frozenset[tuple[str, str, int]] = frozenset()
-    """Source, stream and sequence, by the bookmarks of the snapshots that are kept."""
+    bookmarked: frozenset[tuple[str, str, int]] = frozenset()
+    """Source, stream and sequence in the bookmarks of kept snapshots."""
 
 
 @dataclass(frozen=True)
 class ConsumptionRows:
-    """What a publish writes beside the pointers."""
+    """The rows that a publish writes in the transaction that moves the pointers."""
 
     consumed: tuple[tuple[str, int, Consumption], ...] = ()
-    """By the table's uuid, and the snapshot of the commit."""
+    """The table's uuid, the snapshot of the commit, and what it consumed."""
     consumers: tuple[tuple[str, str, int], ...] = ()
-    """Of each source its consumer, and the snapshot from which that one goes on."""
+    """The source, its consumer, and the snapshot that the consumer continues from."""
     moves: tuple[RowMoves, ...] = ()
 
-    def plus(self, **more: Any) -> ConsumptionRows:
-        """The rows with more of a kind."""
+    def extend(self, **more: Any) -> ConsumptionRows:
+        """Return the rows with more rows in some fields."""
         return replace(self, **{k: (*getattr(self, k), *found) for k, found in more.items()})

@@ -1,9 +1,9 @@
-"""Rows beside the pointers: what tables have consumed, in the catalog's own database.
+"""The consumption store: what tables have consumed, as rows in the catalog's database.
 
-A row is written by the very transaction that moves the pointer, so what it says and what the table
-holds cannot differ. Each names the snapshot that it came with and counts where that snapshot is on
-the ancestry of a ref: a rollback needs nothing else. When a snapshot expires its rows are carried
-on to what descends from it (`consumed.Moves`). A REST catalog has no database for us.
+The transaction that moves a table's pointer also writes its rows, so rows and table contents cannot
+differ. Each row names the snapshot of its commit, and counts for refs with that snapshot in their
+ancestry; so a rollback changes no row. When a snapshot expires, its rows move to an anchor that is
+bound to its descendants (`consumption.RowMoves`). A REST catalog gives us no database.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.consumption import ConsumptionRows, LandedFile, RowMoves
-from thermocline.lake.retries import retry_creation
+from thermocline.lake.retries import retry_table_creation
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -73,28 +73,28 @@ _CARRIED = Table(
     Column("snapshot", BigInteger, primary_key=True),
 )
 _MIGRATED_MARK = 0
-"""In place of an anchor: the files that the table's summaries named are rows by now."""
+"""In place of an anchor: the files in the table's snapshot summaries were migrated to rows."""
 _NO_SNAPSHOT = 0
-"""In place of a position's snapshot: it expired, and a bookmark still names its batch."""
+"""In place of a position's snapshot: it expired, but a bookmark still names its batch."""
 _CHUNK_VALUES = 500
 
 
 class ConsumptionStore:
-    """The rows of all tables of one catalog."""
+    """The consumption rows of all tables of one catalog."""
 
     def __init__(self, catalog: SqlCatalog) -> None:
         self._engine = catalog.engine
-        # Who only reads needs no transaction around it.
+        # Reads need no transaction.
         self._reader = catalog.engine.execution_options(isolation_level="AUTOCOMMIT")
         sqlite_here = self._engine.dialect.name == "sqlite"
         self._kind = "sqlite" if sqlite_here else "postgres"
         self._insert: Any = sqlite.insert if sqlite_here else postgresql.insert
-        self._made = False
-        self.knows_consumers = False
-        """Whether this process has seen that every consumer of the lake is registered."""
+        self._is_created = False
+        self.has_registered_consumers = False
+        """Whether this process knows that every consumer of the lake is registered."""
 
     def write(self, session: Session, rows: ConsumptionRows) -> None:
-        """Write rows in the transaction that moves the pointers. The tables must be made."""
+        """Write rows in the transaction that moves the pointers. The tables must exist."""
         for uuid, snapshot, consumed in rows.consumed:
             self._add(session, _LANDED, (_landed_row(uuid, snapshot, f) for f in consumed.files))
             self._add(session, _POSITIONS, (
@@ -114,75 +114,77 @@ class ConsumptionStore:
         for moves in rows.moves:
             self._move(session, moves)
 
-    def files_of_names(self, uuid: str, names: Iterable[str]) -> Iterator[tuple[LandedFile, int]]:
-        """The files of these names that ever landed, each with its snapshot."""
+    def find_files_by_name(
+        self, uuid: str, names: Iterable[str]
+    ) -> Iterator[tuple[LandedFile, int]]:
+        """Find the landed files with these names, each with its snapshot."""
         return self._files(uuid, _LANDED.c.name, names)
 
-    def files_of_contents(
-        self, uuid: str, found: Iterable[str]
+    def find_files_by_content(
+        self, uuid: str, hashes: Iterable[str]
     ) -> Iterator[tuple[LandedFile, int]]:
-        """The files of these contents that ever landed, each with its snapshot."""
-        return self._files(uuid, _LANDED.c.content, found)
+        """Find the landed files with these content hashes, each with its snapshot."""
+        return self._files(uuid, _LANDED.c.content, hashes)
 
     def position(self, uuid: str, source: str, stream: str, sequence: int) -> str | None:
-        """How far a source was read by a batch of a stream."""
+        """Return the position that a batch of a stream has read a source up to."""
         columns = _POSITIONS.c
-        wanted = select(columns.position).where(
+        query = select(columns.position).where(
             columns.table_uuid == uuid, columns.source == source,
             columns.stream == stream, columns.sequence == sequence,
         )  # fmt: skip
         with self._reading() as connection:
-            return connection.execute(wanted).scalar()  # type: ignore[no-any-return]
+            return connection.execute(query).scalar()  # type: ignore[no-any-return]
 
-    def consumers_of(self, source: str) -> list[int]:
-        """The snapshots of a table from which its consumers go on."""
+    def consumer_snapshots(self, source: str) -> list[int]:
+        """Return the snapshots that the consumers of a table continue from."""
         with self._reading() as connection:
             found = select(_CONSUMERS.c.snapshot).where(_CONSUMERS.c.source == source)
             return list(connection.execute(found).scalars())
 
     def register(self, consumers: Iterable[tuple[str, str, int]]) -> None:
-        """Have consumers (source, name, snapshot) that are not known yet hold their snapshots."""
+        """Register new consumers (source, name, snapshot), so that their snapshots are kept."""
         from sqlalchemy.orm import Session
 
-        self.make()
+        self.create_tables()
         names = ("source", "consumer", "snapshot")
         with catalog_errors(self._kind), Session(self._engine) as session:
             self._add(session, _CONSUMERS, (dict(zip(names, c, strict=True)) for c in consumers))
             session.commit()
 
     def anchors(self, uuid: str) -> dict[int, frozenset[int]]:
-        """The snapshots that each anchor of a table is bound to."""
+        """Return the snapshots that each anchor of a table is bound to."""
         c = _CARRIED.c
         found: dict[int, set[int]] = {}
         with self._reading() as connection:
-            wanted = select(c.anchor, c.snapshot).where(c.table_uuid == uuid)
-            for anchor, snapshot in connection.execute(wanted):
+            query = select(c.anchor, c.snapshot).where(c.table_uuid == uuid)
+            for anchor, snapshot in connection.execute(query):
                 found.setdefault(anchor, set()).add(snapshot)
         return {
             anchor: frozenset(bound) for anchor, bound in found.items() if anchor != _MIGRATED_MARK
         }
 
-    def carried(self, uuid: str) -> frozenset[int]:
-        """The snapshots of which the ancestors have expired and their rows were carried on."""
+    def bound_snapshots(self, uuid: str) -> frozenset[int]:
+        """Return the snapshots that rows of expired ancestors are bound to."""
         return frozenset().union(*self.anchors(uuid).values())
 
-    def counted(self, uuid: str, ancestry: Iterable[int]) -> frozenset[int]:
-        """What a row may name to count for an ancestry: its snapshots, and anchors bound to one."""
+    def expand_ancestry(self, uuid: str, ancestry: Iterable[int]) -> frozenset[int]:
+        """Return the ids whose rows count for an ancestry: its snapshots, and their anchors."""
         chain = frozenset(ancestry)
         return chain | {anchor for anchor, bound in self.anchors(uuid).items() if bound & chain}
 
     def is_migrated(self, uuid: str) -> bool:
-        """Whether files that summaries named have been made rows."""
+        """Whether the files in the table's snapshot summaries were migrated to rows."""
         c = _CARRIED.c
-        wanted = select(c.anchor).where(c.table_uuid == uuid, c.anchor == _MIGRATED_MARK)
+        query = select(c.anchor).where(c.table_uuid == uuid, c.anchor == _MIGRATED_MARK)
         with self._reading() as connection:
-            return connection.execute(wanted).first() is not None
+            return connection.execute(query).first() is not None
 
     def migrate(self, uuid: str, files: Iterable[tuple[LandedFile, int]]) -> None:
-        """Make rows of the files that the summaries of a table name. Doing it twice is once."""
+        """Write rows for the files in a table's snapshot summaries. Idempotent."""
         from sqlalchemy.orm import Session
 
-        self.make()
+        self.create_tables()
         with catalog_errors(self._kind), Session(self._engine) as session:
             self._add(
                 session, _LANDED, (_landed_row(uuid, snapshot, file) for file, snapshot in files)
@@ -192,13 +194,13 @@ class ConsumptionStore:
             ])  # fmt: skip
             session.commit()
 
-    def make(self) -> None:
-        """Make the tables that are not there yet. Several processes may do it at once."""
-        if self._made:
+    def create_tables(self) -> None:
+        """Create the missing tables. Several processes may do so at once."""
+        if self._is_created:
             return
         with catalog_errors(self._kind):
-            retry_creation()(_TABLES.create_all, self._engine)
-        self._made = True
+            retry_table_creation()(_TABLES.create_all, self._engine)
+        self._is_created = True
 
     def _add(self, session: Session, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
         listed = list(rows)
@@ -206,15 +208,15 @@ class ConsumptionStore:
             session.execute(self._insert(table).on_conflict_do_nothing(), listed)
 
     def _move(self, session: Session, moves: RowMoves) -> None:
-        """Carry on the rows of snapshots that expire; forget those from which nothing descends."""
+        """Move the rows of expiring snapshots to anchors; delete rows without a descendant."""
         uuid, c = moves.uuid, _LANDED.c
         names = ("content", "name", "size", "modified_ns")
-        wanted = select(c.snapshot, *(c[name] for name in names)).where(c.table_uuid == uuid)
+        query = select(c.snapshot, *(c[name] for name in names)).where(c.table_uuid == uuid)
         for some in _split_chunks(list(moves.anchors)):
             self._add(session, _LANDED, (
                 {"table_uuid": uuid, "snapshot": moves.anchors[row[0]],
                  **dict(zip(names, row[1:], strict=True))}
-                for row in session.execute(wanted.where(c.snapshot.in_(some))).all()
+                for row in session.execute(query.where(c.snapshot.in_(some))).all()
             ))  # fmt: skip
         dead = {anchor for anchor, bound in moves.bindings.items() if not bound}
         for some in _split_chunks([*moves.expired, *dead]):
@@ -231,19 +233,19 @@ class ConsumptionStore:
         ))  # fmt: skip
 
     def _forget_positions(self, session: Session, moves: RowMoves) -> None:
-        """Positions are found by what bookmarks name, so those that none names are removed."""
+        """Delete positions that no bookmark names; others stay without a snapshot."""
         c = _POSITIONS.c
-        wanted = select(c.source, c.stream, c.sequence).where(c.table_uuid == moves.uuid)
-        # A position that is carried on has no snapshot any more, and is looked at each time.
+        query = select(c.source, c.stream, c.sequence).where(c.table_uuid == moves.uuid)
+        # A kept position of an expired snapshot is checked again each time.
         for some in _split_chunks([*moves.expired, _NO_SNAPSHOT]):
             here = c.snapshot.in_(some)
-            found: Any = session.execute(wanted.where(here)).all()
+            found: Any = session.execute(query.where(here)).all()
             for source, stream, sequence in found:
                 row = (
                     c.table_uuid == moves.uuid, c.source == source, c.stream == stream,
                     c.sequence == sequence,
                 )  # fmt: skip
-                if (source, stream, sequence) in moves.named:
+                if (source, stream, sequence) in moves.bookmarked:
                     session.execute(update(_POSITIONS).where(*row).values(snapshot=_NO_SNAPSHOT))
                 else:
                     session.execute(delete(_POSITIONS).where(*row))
@@ -252,16 +254,16 @@ class ConsumptionStore:
         self, uuid: str, column: Any, values: Iterable[str]
     ) -> Iterator[tuple[LandedFile, int]]:
         c = _LANDED.c
-        wanted = select(c.content, c.name, c.size, c.modified_ns, c.snapshot)
+        query = select(c.content, c.name, c.size, c.modified_ns, c.snapshot)
         with self._reading() as connection:
             for some in _split_chunks(list(values)):
-                rows = connection.execute(wanted.where(c.table_uuid == uuid, column.in_(some)))
+                rows = connection.execute(query.where(c.table_uuid == uuid, column.in_(some)))
                 for content, name, size, modified_ns, snapshot in rows:
                     yield LandedFile(content, name, size, modified_ns), snapshot
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
-        self.make()
+        self.create_tables()
         with catalog_errors(self._kind), self._reader.connect() as connection:
             yield connection
 

@@ -1,10 +1,9 @@
-"""Named points at which a test may end the process the hard way.
+"""Named points at which a test can kill or freeze the process.
 
-Exactly-once is only worth what it survives. A process that is started with
-THERMOCLINE_CRASH_AT=<point>[:<n>] kills itself with SIGKILL when it reaches that point for the
-n-th time; with THERMOCLINE_FREEZE_AT it stops there until it gets SIGCONT. Where
-THERMOCLINE_CRASH_ONCE names a file, only the process that takes it away is hit, and not those that
-do its work again. Otherwise a point costs two look-ups in a dictionary.
+A process with THERMOCLINE_CRASH_AT=<point>[:<n>] kills itself with SIGKILL when it reaches that
+point for the n-th time; with THERMOCLINE_FREEZE_AT it stops there until it gets SIGCONT. If
+THERMOCLINE_CRASH_ONCE names a file, only the process that removes the file crashes, and not those
+that repeat its work. Without these variables a point costs two dictionary lookups.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _reached: Counter[str] = Counter()
 
 
 def crash_point(name: str) -> None:
-    """End or freeze this process here if it was asked to."""
+    """Kill or freeze this process here, if an environment variable names this point."""
     for variable, act in _SIGNALS.items():
-        wanted = os.environ.get(variable)
-        if not wanted:
+        setting = os.environ.get(variable)
+        if not setting:
             continue
-        point, _, nth = wanted.partition(":")
+        point, _, nth = setting.partition(":")
         if point == name:
             _reached[variable] += 1
             if _reached[variable] == int(nth or 1) and _claim_crash():
@@ -49,9 +48,9 @@ def _claim_crash() -> bool:
 
 @contextmanager
 def crash_when_written(name: str, location: str) -> Iterator[None]:
-    """End this process as soon as a data file appears in a table's folder, before its commit."""
-    wanted = os.environ.get(_CRASH_VARIABLE, "").partition(":")
-    if wanted[0] != name:
+    """Kill this process as soon as a data file appears in a table's folder, before its commit."""
+    point = os.environ.get(_CRASH_VARIABLE, "").partition(":")[0]
+    if point != name:
         yield
         return
     folder = Path(unquote(urlsplit(location).path)) / "data"

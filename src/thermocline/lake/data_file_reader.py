@@ -1,9 +1,9 @@
-"""Rows out of single data files, without an engine.
+"""Read the rows of single data files, without an engine.
 
-PyIceberg's own scan turns a null list of structs into an empty list (and a null map of structs
-likewise), cannot give rows by position, and holds all files of a scan in memory at once. A
-difference between snapshots needs all three right, so files are read here: Parquet through Arrow,
-columns found by field id, the result in the canonical Arrow form.
+PyIceberg's scan turns a null list of structs into an empty list (and likewise a null map of
+structs), cannot read rows by position, and holds all files of a scan in memory at once. A snapshot
+diff needs all three, so this module reads Parquet through Arrow, finds columns by field id and
+returns rows in the canonical Arrow form.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table import Table
 
-    from thermocline.lake.filediff import Deletes, FileChange, FileDiff
+    from thermocline.lake.filediff import ChangedFile, Deletes, FileDiff
 
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 Part = tuple[Positions, pa.Table]
@@ -51,11 +51,11 @@ class DataFileReader:
         ).empty_table()
 
     def difference(self, diff: FileDiff) -> tuple[pa.Table, pa.Table]:
-        """The rows that left and the rows that came; a row that only moved is in both."""
+        """Return the removed and the added rows; a row that only moved is in both."""
         start = deleted_positions(self._table.io, (change.start for change in diff.files))
         end = deleted_positions(self._table.io, (change.end for change in diff.files))
 
-        def read(change: FileChange) -> tuple[pa.Table, pa.Table]:
+        def read(change: ChangedFile) -> tuple[pa.Table, pa.Table]:
             path = change.file.file_path
             old, new = start.get(path, _NO_POSITIONS), end.get(path, _NO_POSITIONS)
             if change.end is None:
@@ -72,19 +72,19 @@ class DataFileReader:
         return pa.concat_tables(gone), pa.concat_tables(came)
 
     def live(self, file: DataFile, deleted: Positions) -> pa.Table:
-        """The rows of a file, in order, but for those at the deleted positions."""
+        """Return the rows of a file in order, without those at the deleted positions."""
         return pa.concat_tables([self.empty, *(rows for _, rows in self.live_parts(file, deleted))])
 
     def at(self, file: DataFile, positions: Positions) -> pa.Table:
-        """The rows of a file at these positions, in order; row groups without any are not read."""
+        """Return the rows at these positions in order; row groups without any are skipped."""
         return pa.concat_tables([self.empty, *(rows for _, rows in self.parts_at(file, positions))])
 
     def live_parts(self, file: DataFile, deleted: Positions) -> Iterator[Part]:
-        """As `live`, part by part, each with the positions of its rows."""
+        """Yield the rows of `live` in parts, each with the positions of its rows."""
         return self._parts(file, lambda first, last: _positions_outside(deleted, first, last), None)
 
     def parts_at(self, file: DataFile, positions: Positions) -> Iterator[Part]:
-        """As `at`, part by part, each with the positions of its rows."""
+        """Yield the rows of `at` in parts, each with the positions of its rows."""
         if not len(positions):
             return iter(())
         return self._parts(
@@ -104,15 +104,15 @@ class DataFileReader:
             for first, batch in _read_batches(parquet, projection.names, only):
                 chosen = choose(first, first + batch.num_rows)
                 rows = batch if chosen is None else batch.take(pa.array(chosen))
-                places = np.arange(batch.num_rows) if chosen is None else chosen
+                offsets = np.arange(batch.num_rows) if chosen is None else chosen
                 yield (
-                    first + places,
+                    first + offsets,
                     pa.Table.from_arrays(projection(rows), schema=self.empty.schema),
                 )
 
 
 def deleted_positions(io: FileIO, files: Iterable[Deletes | None]) -> dict[str, Positions]:
-    """What position-delete files say: by data file path the positions, sorted, each once."""
+    """Read position-delete files: by data file path the deleted positions, sorted and distinct."""
     found: dict[str, list[Positions]] = defaultdict(list)
     for file in frozenset[DataFile]().union(*(some for some in files if some)):
         _require_parquet(file)
@@ -126,7 +126,7 @@ def deleted_positions(io: FileIO, files: Iterable[Deletes | None]) -> dict[str, 
 
 
 def arrow_type(kind: IcebergType) -> pa.DataType:
-    """The canonical Arrow type of an Iceberg type."""
+    """Return the canonical Arrow type of an Iceberg type."""
     return arrow.canonical_type(schema_to_pyarrow(kind, include_field_ids=False))
 
 
@@ -136,7 +136,7 @@ def _positions_within(positions: Positions, first: int, last: int) -> Positions:
 
 
 def _positions_outside(positions: Positions, first: int, last: int) -> Positions | None:
-    """What is left of a range; None stands for all of it."""
+    """Return the positions of a range that are not deleted; None stands for all of them."""
     deleted = _positions_within(positions, first, last)
     return np.delete(np.arange(last - first), deleted) if len(deleted) else None
 
@@ -144,7 +144,7 @@ def _positions_outside(positions: Positions, first: int, last: int) -> Positions
 def _read_batches(
     parquet: pq.ParquetFile, names: list[str], wanted: Positions | None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Batches in file order, each with the position of its first row."""
+    """Yield batches in file order, each with the position of its first row."""
     first = 0
     for group in range(parquet.num_row_groups):
         rows = parquet.metadata.row_group(group).num_rows
@@ -158,7 +158,7 @@ def _read_batches(
 
 
 class _Projection:
-    """From a file's own columns to the schema's, by field id."""
+    """Projects a file's columns to a schema, by field id."""
 
     def __init__(self, table: Table, schema: Schema, file: DataFile, physical: pa.Schema) -> None:
         metadata = table.metadata
@@ -185,7 +185,7 @@ class _Projection:
 
 
 def _project_array(array: pa.Array, source: IcebergType, target: IcebergType) -> pa.Array:
-    """An array of a file's type as the canonical array of the type that is read."""
+    """Convert an array of a file's type to the canonical array of the target type."""
     if isinstance(target, StructType) and isinstance(source, StructType):
         # By position: Arrow allows two fields of one name, Iceberg's order is the file's.
         parts = zip(source.fields, array.flatten(), strict=True)
@@ -205,21 +205,21 @@ def _project_array(array: pa.Array, source: IcebergType, target: IcebergType) ->
         keys = _project_array(keys, source.key_type, target.key_type)
         values = _project_array(values, source.value_type, target.value_type)
         return arrow.build_map_array(keys, values, array)
-    wanted = arrow_type(target)
-    plain = arrow.normalize_array(array)
-    # Format 2 knows microseconds only, so a file's nanoseconds are cut as every engine cuts them.
-    return plain if plain.type.equals(wanted) else plain.cast(wanted, safe=False)
+    target_type = arrow_type(target)
+    normal = arrow.normalize_array(array)
+    # Format 2 has microseconds only, so nanoseconds are truncated, as in every engine.
+    return normal if normal.type.equals(target_type) else normal.cast(target_type, safe=False)
 
 
 def _missing_column(field: NestedField, rows: int, constants: Mapping[int, Any]) -> pa.Array:
-    """A column that the file lacks: its partition value, its default, or null."""
+    """Return a column that the file lacks: its partition value, its default, or null."""
     kind = arrow_type(field.field_type)
     value = constants.get(field.field_id, field.initial_default)
     return pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)
 
 
 def _partition_constants(table: Table, file: DataFile) -> dict[int, Any]:
-    """Values of identity partition columns, which imported files may hold in their path only."""
+    """Return the values of identity partition columns, which imported files may lack."""
     spec = table.metadata.specs().get(file.spec_id)
     if spec is None:
         return {}

@@ -1,9 +1,9 @@
-"""Rows of this process written as data files of a table, laid out as Spark would.
+"""Write rows of this process as data files of a table, laid out as Spark lays them out.
 
-PyIceberg's own append would write a null list of structs as an empty one, look through all rows for
-each partition, and sort nothing. So the files are made here, with its Parquet writer. Rows may come
-piece by piece: they are held until there are enough for a row group of each partition. A file goes
-on until it has the table's target size; in a table with a sort order it ends with its row group, so
+PyIceberg's append writes a null list of structs as an empty one, scans all rows for each partition,
+and does not sort. So this module writes the files with PyIceberg's Parquet writer. Rows may arrive
+in parts: they are buffered until there are enough for a row group of each partition. A file is
+closed at the table's target size; in a table with a sort order it is closed after one row group, so
 that each file is sorted.
 """
 
@@ -14,11 +14,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
+import numpy as np
+
 from thermocline.errors import Permanent
 from thermocline.lake.crash_points import crash_point
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from numpy.typing import NDArray
     from pyiceberg.io import OutputFile
     from pyiceberg.io.fileformat import FileFormatWriter
     from pyiceberg.manifest import DataFile
@@ -28,23 +31,26 @@ if TYPE_CHECKING:
     from pyiceberg.transforms import Transform
 
 Rows: TypeAlias = "pa.Table | Iterable[pa.Table]"
-"""Rows at once, or part by part; parts are asked for again if the files must be made anew."""
+"""Rows as one table, or in parts; parts are iterated again if the files must be rewritten."""
 
 BUFFER_BYTES = 128 << 20
-"""So much is held in memory before it is written; sorting it takes about as much again."""
+"""Bytes buffered in memory before they are written; sorting needs about as much again."""
 MAX_OPEN_FILES = 128
-"""So many files are open at once, at most, between two row groups."""
+"""Maximum number of open files between two row groups."""
 
 PartitionValues = tuple[Any, ...]
 """The values of a partition."""
 
+_ORIGIN = "\0origin"
+"""The buffered rows' last column, if they are added with origins."""
+
 
 def write_files(table: Table, rows: Rows) -> list[DataFile]:
-    """Write rows as data files of a table, which nobody sees until they are committed.
+    """Write rows as data files of a table, which are not visible until they are committed.
 
-    Files are split by the table's partitioning, and each is sorted by its order. Columns are
-    found by their names; a table's column that rows do not have is null in them. Rows that come
-    in parts should come partition by partition, or there will be many small files.
+    Files are split by the table's partition spec and sorted by its sort order. Columns are matched
+    by name; a missing column is null. Rows in parts should be ordered by partition, otherwise many
+    small files are written.
     """
     import pyarrow as pa
 
@@ -56,17 +62,17 @@ def write_files(table: Table, rows: Rows) -> list[DataFile]:
     except BaseException:
         files.abandon()
         raise
-    return files.done
+    return files.data_files
 
 
 def layout_ids(table: Table) -> tuple[int, int, int]:
-    """What files are written by."""
+    """Return the ids of the schema, partition spec and sort order that files are written with."""
     metadata = table.metadata
     return metadata.current_schema_id, metadata.default_spec_id, metadata.default_sort_order_id
 
 
 class DataFileWriter:
-    """Data files of one table that are being written. Nobody sees them before a commit."""
+    """Writes data files of one table. They are not visible until they are committed."""
 
     def __init__(self, table: Table) -> None:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -75,13 +81,15 @@ class DataFileWriter:
         from pyiceberg.table.locations import load_location_provider
 
         metadata = table.metadata
-        self.done: list[DataFile] = []
-        self.shape = layout_ids(table)
+        self.data_files: list[DataFile] = []
+        self.origins: list[NDArray[np.int64]] = []
+        """For each data file the origins of its rows in order, if rows are added with origins."""
+        self.layout = layout_ids(table)
         self._table = table
         self._schema = sanitize_column_names(table.schema())
-        # With the fields' ids, by which every reader finds a column.
-        self._named = schema_to_pyarrow(self._schema, include_field_ids=True)
-        self._places = load_location_provider(metadata.location, metadata.properties)
+        # With the field ids, by which readers find columns.
+        self._arrow_schema = schema_to_pyarrow(self._schema, include_field_ids=True)
+        self._location_provider = load_location_provider(metadata.location, metadata.properties)
         self._target = int(
             metadata.properties.get(
                 TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
@@ -89,54 +97,63 @@ class DataFileWriter:
             )
         )
         self._run = uuid4()
-        self._held: dict[PartitionValues, tuple[PartitionKey | None, list[pa.Table]]] = {}
+        self._buffered: dict[PartitionValues, tuple[PartitionKey | None, list[pa.Table]]] = {}
         self._bytes = 0
         self._open: dict[PartitionValues, _OpenFile] = {}
         self._outputs: list[OutputFile] = []
 
-    def add(self, rows: pa.Table) -> None:
-        """Take rows; columns are found by their names."""
+    def add(self, rows: pa.Table, origins: NDArray[np.int64] | None = None) -> None:
+        """Buffer rows, and write them when the buffer is full. Columns are matched by name.
+
+        `origins` are numbers of the caller's, one per row, that tell afterwards where each row is.
+        """
         if not rows.num_rows:
             return
-        fitted = _conform(self._table, rows)
-        for key, part in _split_partitions(self._table, fitted):
-            place = tuple(field.value for field in key.field_values) if key else ()
-            self._held.setdefault(place, (key, []))[1].append(part)
-        self._bytes += fitted.nbytes
+        conformed = _conform(self._table, rows)
+        if origins is not None:
+            conformed = conformed.append_column(_ORIGIN, [origins])
+        for key, part in _split_partitions(self._table, conformed):
+            partition = tuple(field.value for field in key.field_values) if key else ()
+            self._buffered.setdefault(partition, (key, []))[1].append(part)
+        self._bytes += conformed.nbytes
         if self._bytes >= BUFFER_BYTES:
             self._flush()
 
     def close(self) -> None:
-        """Write what is held and end every file."""
+        """Write the buffered rows and close every file."""
         self._flush()
-        self._end(list(self._open))
-        if self.done:
+        self._close_files(list(self._open))
+        if self.data_files:
             crash_point("commit.files-written")
 
     def abandon(self) -> None:
-        """Remove whatever was written."""
+        """Remove all written files."""
         for file in self._open.values():
-            with suppress(Exception):  # it is not wanted, whole or not
+            with suppress(Exception):  # the file is removed, complete or not
                 file.writer.close()
         for output in self._outputs:
             with suppress(FileNotFoundError):
                 self._table.io.delete(output)
 
     def _flush(self) -> None:
-        for place, (key, parts) in self._held.items():
-            if place not in self._open:
-                self._open[place] = self._begun(key)
-            file = self._open[place]
-            rows = self._together(parts).rename_columns(self._named.names)
-            file.writer.write(rows.cast(self._named))
+        for partition, (key, parts) in self._buffered.items():
+            if partition not in self._open:
+                self._open[partition] = self._open_file(key)
+            file = self._open[partition]
+            rows = self._combine_parts(parts)
+            if rows.column_names[-1] == _ORIGIN:
+                file.origins.append(rows.column(_ORIGIN).to_numpy())
+                rows = rows.drop_columns(_ORIGIN)
+            rows = rows.rename_columns(self._arrow_schema.names)
+            file.writer.write(rows.cast(self._arrow_schema))
             if self._table.sort_order().fields or file.size() >= self._target:
-                self._end([place])
-        self._held, self._bytes = {}, 0
+                self._close_files([partition])
+        self._buffered, self._bytes = {}, 0
         if len(self._open) > MAX_OPEN_FILES:
-            self._end(list(self._open))
+            self._close_files(list(self._open))
 
-    def _together(self, parts: list[pa.Table]) -> pa.Table:
-        """Rows of one partition, of which each part is in the table's order."""
+    def _combine_parts(self, parts: list[pa.Table]) -> pa.Table:
+        """Combine sorted parts of one partition into one sorted table."""
         import pyarrow as pa
 
         rows = pa.concat_tables(parts)
@@ -144,20 +161,22 @@ class DataFileWriter:
             [(_, rows)] = _split_partitions(self._table, rows.combine_chunks())
         return rows
 
-    def _begun(self, key: PartitionKey | None) -> _OpenFile:
+    def _open_file(self, key: PartitionKey | None) -> _OpenFile:
         from pyiceberg.io.pyarrow import ParquetFormatModel
 
         name = f"00000-{len(self._outputs)}-{self._run}.parquet"
-        output = self._table.io.new_output(self._places.new_data_location(name, key))
+        output = self._table.io.new_output(self._location_provider.new_data_location(name, key))
         self._outputs.append(output)
         properties = dict(self._table.metadata.properties)
         writer = ParquetFormatModel().create_writer(output, self._schema, properties)
         return _OpenFile(key, output, writer)
 
-    def _end(self, places: list[PartitionValues]) -> None:
-        for place in places:
-            file = self._open.pop(place)
-            self.done.append(file.finished(self._table.metadata.default_spec_id))
+    def _close_files(self, partitions: list[PartitionValues]) -> None:
+        for partition in partitions:
+            file = self._open.pop(partition)
+            self.data_files.append(file.finish(self._table.metadata.default_spec_id))
+            if file.origins:
+                self.origins.append(np.concatenate(file.origins))
 
 
 class _OpenFile:
@@ -167,13 +186,16 @@ class _OpenFile:
         self.key = key
         self.output = output
         self.writer = writer
+        self.origins: list[NDArray[np.int64]] = []
 
     def size(self) -> int:
-        """How many bytes have been written."""
-        stream: Any = self.writer._fos  # type: ignore[attr-defined]
-        return int(stream.tell())
+        """Return how many bytes have been written."""
+        from thermocline.lake.pyiceberg_internals import written_bytes
 
-    def finished(self, spec: int) -> DataFile:
+        return written_bytes(self.writer)
+
+    def finish(self, spec: int) -> DataFile:
+        """Close the file and return its entry for a manifest."""
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
 
@@ -194,29 +216,30 @@ class _OpenFile:
 
 
 def _conform(table: Table, rows: pa.Table) -> pa.Table:
-    """The rows in the table's own columns and types. One that was added meanwhile is null."""
+    """Convert the rows to the table's columns and types. A column added meanwhile is null."""
     import pyarrow as pa
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    wanted = schema_to_pyarrow(table.schema(), include_field_ids=False)
-    needed = {field.name for field in wanted if not field.nullable}
-    there = set(rows.column_names)
-    if odd := sorted((there - set(wanted.names)) | (needed - there)):
+    target = schema_to_pyarrow(table.schema(), include_field_ids=False)
+    required = {field.name for field in target if not field.nullable}
+    names = set(rows.column_names)
+    if mismatched := sorted((names - set(target.names)) | (required - names)):
+        table_name = ".".join(table.name())
         raise Permanent(
-            f"The rows for {'.'.join(table.name())} have other columns than it: {', '.join(odd)}.",
-            "Somebody changed the table while the run was working. Run again.",
+            f"The rows for {table_name} do not match its columns: {', '.join(mismatched)}.",
+            "The table was changed during the run. Run again.",
         )
     columns = [
         _to_stored(rows.column(field.name), field.type)
-        if field.name in there
+        if field.name in names
         else pa.nulls(rows.num_rows, field.type)
-        for field in wanted
+        for field in target
     ]
-    return pa.table(columns, wanted.names).cast(wanted)
+    return pa.table(columns, target.names).cast(target)
 
 
 def _to_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """A column whose uuids are the sixteen bytes that Arrow casts to uuids, and not text."""
+    """Convert text uuids to the sixteen bytes that Arrow casts to uuids."""
     import pyarrow as pa
 
     if "arrow.uuid" not in str(kind):
@@ -254,7 +277,7 @@ def _uuids_as_bytes(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _split_partitions(
     table: Table, rows: pa.Table
 ) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
-    """The rows of each partition, in the table's order."""
+    """Yield the rows of each partition, in the table's sort order."""
     from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
     from pyiceberg.table.sorting import NullOrder, SortDirection
 
@@ -292,13 +315,13 @@ def _transform_column(
 
 
 def _sort_indices(order: Sequence[tuple[pa.Array, bool, bool]]) -> pa.Array:
-    """The rows' numbers in order of columns, each of which may fall and may have nulls first."""
+    """Return row indices sorted by columns, each ascending or descending, nulls first or last."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     columns, keys = [], []
     for column, falling, nulls_first in order:
-        # Where nulls go is a column of its own: it may differ from one to the next.
+        # Null order is a separate sort key, because it may differ between columns.
         columns += [pc.is_null(column).cast(pa.int8()), column]
         keys += [nulls_first, falling]
     names = [str(number) for number in range(len(keys))]
@@ -309,7 +332,7 @@ def _sort_indices(order: Sequence[tuple[pa.Array, bool, bool]]) -> pa.Array:
 
 
 def _group_starts(keys: Sequence[pa.Array], rows: int) -> list[int]:
-    """Where a row's keys differ from those of the row before, and 0."""
+    """Return 0 and the indices of rows whose keys differ from those of the row before."""
     import numpy as np
     import pyarrow.compute as pc
 

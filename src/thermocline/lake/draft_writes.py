@@ -1,4 +1,4 @@
-"""How a draft's tables are written: by Spark, or by this process; whole or file by file.
+"""Write to a draft's tables, by Spark or by this process.
 
 Each call makes one commit, with its bookmark, on the table's branch of the draft.
 """
@@ -46,23 +46,23 @@ class DraftWrites(ABC):
 
     @abstractmethod
     def begin(self, *tables: str) -> None:
-        """Note where tables are now."""
+        """Add tables to the draft, at their current heads."""
 
     @abstractmethod
     def head(self, table: str) -> int:
-        """The newest snapshot on the draft's branch."""
+        """Return the newest snapshot on the draft's branch."""
 
     @abstractmethod
     def target(self, table: str) -> str:
-        """The identifier under which Spark writes the draft's branch."""
+        """Return the identifier by which Spark writes to the draft's branch."""
 
     @abstractmethod
-    def unit_mark(self, table: str) -> str:
-        """What marks this draft's commits to a table and its companions as made together."""
+    def unit_id(self, table: str) -> str:
+        """Return the id that links this draft's commits to a table and its companions."""
 
     @abstractmethod
-    def _branch(self, *tables: str) -> None:
-        """Make the branches of tables that have none yet."""
+    def _create_branches(self, *tables: str) -> None:
+        """Create the missing branches of tables."""
 
     def commit(
         self,
@@ -72,21 +72,21 @@ class DraftWrites(ABC):
         bookmark: bookmarks.Bookmark | None,
         operation: str,
     ) -> int:
-        """Write one commit to the draft, with its bookmark, and say which snapshot it made.
+        """Write one commit to the draft by Spark, with its bookmark, and return its snapshot.
 
         `write` gets the Spark identifier and makes exactly one Iceberg commit. If it fails, the
-        commit is looked for by its id before the failure is believed.
+        commit is looked up by its id, because it may have landed.
         """
 
-        def by_spark(properties: dict[str, str]) -> None:
-            self._branch(table)
+        def write_by_spark(properties: dict[str, str]) -> None:
+            self._create_branches(table)
             state = self.lake.state(table)
             refuse_future_commits(state)
             location = state.location
             with self._properties(properties), crash_when_written("commit.files-written", location):
                 write(self.target(table))
 
-        return self._commit(table, by_spark, bookmark, operation)
+        return self._commit(table, write_by_spark, bookmark, operation)
 
     def append(
         self,
@@ -95,23 +95,23 @@ class DraftWrites(ABC):
         *,
         bookmark: bookmarks.Bookmark | None,
         operation: str,
-        notes: Mapping[str, str] | None = None,
+        extra_properties: Mapping[str, str] | None = None,
     ) -> int:
-        """The same for rows of this process, which are added without Spark; see `lake.append`.
+        """Append rows of this process in one commit, without Spark, and return its snapshot.
 
-        `notes` are further properties of the snapshot.
+        `extra_properties` are further properties of the snapshot.
         """
         from thermocline.lake.file_commit import append_rows
 
-        return self._write(table, append_rows(rows), bookmark, operation, notes or {})
+        return self._write(table, append_rows(rows), bookmark, operation, extra_properties or {})
 
     def replace(
         self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
     ) -> int:
-        """Put rows of this process in the place of everything there is on the branch."""
+        """Replace all rows on the branch with rows of this process."""
         from thermocline.lake import overwrite
 
-        return self._rewrite(table, partial(overwrite.everything, rows=rows), bookmark, operation)
+        return self._rewrite(table, partial(overwrite.replace_all, rows=rows), bookmark, operation)
 
     def replace_partitions(
         self,
@@ -122,10 +122,10 @@ class DraftWrites(ABC):
         bookmark: bookmarks.Bookmark | None,
         operation: str,
     ) -> int:
-        """Put rows of this process in the place of these partitions, or of those they lie in."""
+        """Replace these partitions with rows of this process, or the partitions of the rows."""
         from thermocline.lake import overwrite
 
-        make = partial(overwrite.partitions, rows=rows, wanted=partitions)
+        make = partial(overwrite.replace_partitions, rows=rows, partitions=partitions)
         return self._rewrite(table, make, bookmark, operation)
 
     def replace_rows(
@@ -137,13 +137,13 @@ class DraftWrites(ABC):
         on_read: bool,
         bookmark: bookmarks.Bookmark | None,
         operation: str,
-        notes: Mapping[str, str] | None = None,
+        extra_properties: Mapping[str, str] | None = None,
     ) -> int:
-        """Add rows of this process and take out those at positions in files, by their paths."""
+        """Add rows of this process, and remove the rows at positions of files, by path."""
         from thermocline.lake import overwrite
 
-        make = partial(overwrite.rows_at, rows=rows, gone=gone, on_read=on_read)
-        return self._rewrite(table, make, bookmark, operation, notes or {})
+        make = partial(overwrite.replace_rows, rows=rows, gone=gone, on_read=on_read)
+        return self._rewrite(table, make, bookmark, operation, extra_properties or {})
 
     def replace_files(
         self,
@@ -154,10 +154,10 @@ class DraftWrites(ABC):
         bookmark: bookmarks.Bookmark | None,
         operation: str,
     ) -> int:
-        """Put rows of this process in the place of the data files at some paths, or of none."""
+        """Replace the data files at these paths with rows of this process."""
         from thermocline.lake import overwrite
 
-        make = partial(overwrite.files_at, rows=rows, paths=paths)
+        make = partial(overwrite.replace_files, rows=rows, paths=paths)
         return self._rewrite(table, make, bookmark, operation)
 
     def change_files(
@@ -168,7 +168,7 @@ class DraftWrites(ABC):
         bookmark: bookmarks.Bookmark | None,
         operation: str,
     ) -> int:
-        """Add and remove files that are written already, in one commit."""
+        """Add and remove files that are already written, in one commit."""
         return self._rewrite(table, lambda *_: change, bookmark, operation)
 
     def _rewrite(
@@ -177,11 +177,13 @@ class DraftWrites(ABC):
         make: Callable[[Table, int], FileChange],
         bookmark: bookmarks.Bookmark | None,
         operation: str,
-        notes: Mapping[str, str] = MappingProxyType({}),
+        extra_properties: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
         self.begin(table)
-        self._branch(table)
-        return self._write(table, lambda t: make(t, self.head(table)), bookmark, operation, notes)
+        self._create_branches(table)
+        return self._write(
+            table, lambda t: make(t, self.head(table)), bookmark, operation, extra_properties
+        )
 
     def _write(
         self,
@@ -189,30 +191,30 @@ class DraftWrites(ABC):
         make: Callable[[Table], FileChange],
         bookmark: bookmarks.Bookmark | None,
         operation: str,
-        notes: Mapping[str, str] = MappingProxyType({}),
+        extra_properties: Mapping[str, str] = MappingProxyType({}),
     ) -> int:
-        """One commit of this process: at once where there is a branch, or when it is published."""
+        """Commit now if the table has a branch, otherwise with the publish."""
         from thermocline.lake import file_commit
 
-        def by_iceberg(properties: dict[str, str]) -> int:
-            every = {**properties, **notes}
+        def write_by_pyiceberg(properties: dict[str, str]) -> int:
+            all_properties = {**properties, **extra_properties}
             if table not in self._branched and table not in self._pending:
                 self._pending[table] = file_commit.prepare_commit(
-                    self.lake.iceberg(table), make, every
+                    self.lake.iceberg(table), make, all_properties
                 )
                 return self._pending[table].id
-            self._branch(table)
+            self._create_branches(table)
             return file_commit.commit_files(
-                lambda: self.lake.iceberg(table), make, self.branch, every
+                lambda: self.lake.iceberg(table), make, self.branch, all_properties
             )
 
-        return self._commit(table, by_iceberg, bookmark, operation)
+        return self._commit(table, write_by_pyiceberg, bookmark, operation)
 
     @contextmanager
-    def writing(self, table: str) -> Iterator[DataFileWriter]:
-        """Data files for `add`, which take rows of this process piece by piece.
+    def open_writer(self, table: str) -> Iterator[DataFileWriter]:
+        """Open data files for `add`, which accept rows of this process in parts.
 
-        They are whole when the block ends, and removed when it fails.
+        They are complete when the block ends, and removed when it fails.
         """
         from thermocline.lake.data_file_writer import DataFileWriter
 
@@ -222,7 +224,7 @@ class DraftWrites(ABC):
             files.close()
         except BaseException as error:
             files.abandon()
-            if isinstance(error, OSError | ValueError):  # of the disk, the store, or Arrow
+            if isinstance(error, OSError | ValueError):  # from the disk, the store, or Arrow
                 raise commit_failure(table, error) from error
             raise
 
@@ -234,18 +236,20 @@ class DraftWrites(ABC):
         bookmark: bookmarks.Bookmark | None,
         operation: str,
     ) -> int:
-        """The same as `append` for files that are written; raises MainMoved and removes them when
-        they no longer fit the table."""
+        """Append written files in one commit.
+
+        Raise MainMoved and remove the files if they no longer fit the table.
+        """
         from thermocline.lake.file_commit import TableLayoutChanged, add_written_files
 
         try:
-            number = self._write(table, add_written_files(files), bookmark, operation)
+            snapshot = self._write(table, add_written_files(files), bookmark, operation)
         except TableLayoutChanged as error:
             files.abandon()
             raise MainMoved([table], self.into) from error
         if table in self._pending:
             self._files.append(files)
-        return number
+        return snapshot
 
     def _commit(
         self,
@@ -256,27 +260,27 @@ class DraftWrites(ABC):
     ) -> int:
         self.begin(table)
         commit = uuid4().hex
-        unit = self.unit_mark(table)
+        unit = self.unit_id(table)
         properties = bookmarks.properties(self.run, commit, operation, bookmark, unit)
         crash_point("commit.before")
         failure: Exception | None = None
-        made: int | None = None
+        snapshot: int | None = None
         try:
-            made = write(properties)
+            snapshot = write(properties)
         except ThermoclineError:
             raise
-        except Exception as error:  # noqa: BLE001  judged below: it may have landed all the same
+        except Exception as error:  # noqa: BLE001  raised below, unless the commit landed
             failure = error
-        if made is None:
-            landed = self._look_for(table, commit)
+        if snapshot is None:
+            landed = self._find_landed_commit(table, commit)
             if landed is None:
                 raise commit_failure(table, failure) from failure
-            made = landed.id
+            snapshot = landed.id
         crash_point("commit.after")
-        return made
+        return snapshot
 
-    def _look_for(self, table: str, commit: str) -> Snapshot | None:
-        """The snapshot that a commit of ours made, if it landed."""
+    def _find_landed_commit(self, table: str, commit: str) -> Snapshot | None:
+        """Return the snapshot that our commit made, if it landed."""
         try:
             return bookmarks.find_commit(self.lake.state(table), commit)
         except CatalogUnavailable as error:
@@ -289,7 +293,7 @@ class DraftWrites(ABC):
 
     @contextmanager
     def _properties(self, properties: dict[str, str]) -> Iterator[None]:
-        """Have Spark put these properties into the snapshots it commits meanwhile."""
+        """Set properties of the snapshots that Spark commits during the block."""
         conf = self.lake.spark.session.conf
         for key, value in properties.items():
             conf.set(_SPARK_PROPERTY_PREFIX + key, value)

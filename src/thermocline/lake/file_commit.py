@@ -1,4 +1,4 @@
-"""GroupCommit of files that this process has written: one snapshot, by one change of the catalog."""
+"""Commit files that this process has written: one snapshot in one catalog transaction."""
 
 from __future__ import annotations
 
@@ -8,65 +8,66 @@ from typing import TYPE_CHECKING
 
 from thermocline.errors import CommitConflict
 from thermocline.lake import atomic_commit, data_file_writer, refs
-from thermocline.lake.atomic_commit import TableChange, retrying
+from thermocline.lake.atomic_commit import TableChange
 from thermocline.lake.bookmark import COMMIT
+from thermocline.lake.retries import retry_on
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from thermocline.lake.snapshot_producer import FileChange, Made
+    from thermocline.lake.snapshot_producer import FileChange, WrittenSnapshot
 
 
 class _ConcurrentCommit(CommitConflict):
-    """Somebody committed to the table meanwhile; nothing of ours landed."""
+    """Another process committed to the table meanwhile; our commit did not land."""
 
 
 class TableLayoutChanged(CommitConflict):
-    """Schema, partitioning or order changed after files were written for the table."""
+    """Schema, partition spec or sort order changed after files were written for the table."""
 
     def __init__(self, table: str) -> None:
         super().__init__(
             f"{table} was changed while rows were written for it.",
-            "Nothing of them landed. Run again.",
+            "None of the rows landed. Run again.",
             table=table,
         )
 
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """A commit whose data files are written. It becomes a snapshot when it is published."""
+    """A commit whose data files are written. Publish turns it into a snapshot."""
 
     change: FileChange
     properties: Mapping[str, str]
-    shape: tuple[int, int, int]
-    """What the files were written by."""
+    layout: tuple[int, int, int]
+    """The table layout that the files were written with; see `layout_ids`."""
     id: int
-    """The snapshot's id, given in advance."""
+    """The snapshot's id, assigned in advance."""
 
-    def on(self, table: Table, parent: int) -> Made:
-        """Write the snapshot's manifests on top of another snapshot of the table."""
-        from thermocline.lake.snapshot_producer import snapshot_of
+    def write_snapshot(self, table: Table, parent: int) -> WrittenSnapshot:
+        """Write the manifests of the snapshot, on top of a parent snapshot of the table."""
+        from thermocline.lake.snapshot_producer import write_snapshot
 
-        if data_file_writer.layout_ids(table) != self.shape:
+        if data_file_writer.layout_ids(table) != self.layout:
             raise TableLayoutChanged(".".join(table.name()))
-        return snapshot_of(table, self.change, parent, self.properties, self.id)
+        return write_snapshot(table, self.change, parent, self.properties, self.id)
 
 
 def add_written_files(files: data_file_writer.DataFileWriter) -> Callable[[Table], FileChange]:
-    """The change that adds files that are written, where they still fit the table."""
+    """Return the change that adds written files, or raises TableLayoutChanged."""
 
     def change(table: Table) -> FileChange:
         from thermocline.lake.snapshot_producer import FileChange
 
-        if data_file_writer.layout_ids(table) != files.shape:
+        if data_file_writer.layout_ids(table) != files.layout:
             raise TableLayoutChanged(".".join(table.name()))
-        return FileChange(files.done, appends=True)
+        return FileChange(files.data_files, appends=True)
 
     return change
 
 
 def append_rows(rows: data_file_writer.Rows) -> Callable[[Table], FileChange]:
-    """The change that adds rows, which are written when it is made."""
+    """Return the change that writes rows as files and adds them."""
 
     def change(table: Table) -> FileChange:
         from thermocline.lake.snapshot_producer import FileChange
@@ -79,7 +80,7 @@ def append_rows(rows: data_file_writer.Rows) -> Callable[[Table], FileChange]:
 def prepare_commit(
     table: Table, make: Callable[[Table], FileChange], properties: Mapping[str, str]
 ) -> PendingCommit:
-    """Write what a change writes, for a commit that comes later."""
+    """Write the files of a change, for a later commit."""
     number = table.metadata.new_snapshot_id()
     return PendingCommit(make(table), properties, data_file_writer.layout_ids(table), number)
 
@@ -90,21 +91,20 @@ def commit_files(
     branch: str,
     properties: Mapping[str, str],
 ) -> int:
-    """Change a branch's files in one commit that carries the properties; says which snapshot.
+    """Commit a change of a branch's files, with the properties; return the snapshot.
 
-    `make` writes the files and says what to do with them. Others who commit to the table
-    meanwhile, to whatever other branch, are waited out; the files are written once all the same,
-    unless the table's schema or layout changed.
+    `make` writes the files and returns the change. The commit is retried when another process
+    commits to the table meanwhile; the files are written once, unless the table's layout changed.
     """
     pending: PendingCommit | None = None
-    for again in retrying(_ConcurrentCommit):
-        with again:
+    for attempt in retry_on(_ConcurrentCommit):
+        with attempt:
             table = load()
-            if pending is None or pending.shape != data_file_writer.layout_ids(table):
+            if pending is None or pending.layout != data_file_writer.layout_ids(table):
                 pending = prepare_commit(table, make, properties)
             _try_commit(load, table, pending, branch)
             return pending.id
-    raise AssertionError("retrying either returns or raises")
+    raise AssertionError("the retry loop either returns or raises")
 
 
 def _try_commit(
@@ -113,29 +113,31 @@ def _try_commit(
     name, ref = ".".join(table.name()), table.metadata.refs.get(branch)
     if ref is None:
         raise CommitConflict(f"The branch {branch} of {name} is gone.", "Run again.")
-    made = pending.on(table, ref.snapshot_id)
+    written = pending.write_snapshot(table, ref.snapshot_id)
     try:
         atomic_commit.commit_all(
-            table.catalog, snapshot_changes(table, made, branch, ref.snapshot_id)
+            table.catalog, snapshot_changes(table, written, branch, ref.snapshot_id)
         )
     except CommitConflict as error:
-        # Somebody took the branch, or the number that our snapshot was to have. Or an earlier
-        # attempt of ours did land, and its answer was lost.
+        # Another commit moved the branch or took our sequence number. Or an earlier attempt of
+        # ours landed, and its response was lost.
         now = load()
         if _has_landed(now, pending.properties):
             return
-        made.discard()
+        written.discard()
         if now.metadata_location == table.metadata_location:
             raise
         raise _ConcurrentCommit(
-            f"{name} was changed by somebody else: {error}", "Run again."
+            f"{name} was changed by another process: {error}", "Run again."
         ) from error
 
 
-def snapshot_changes(table: Table, made: Made, branch: str, was: int | None) -> list[TableChange]:
-    """Add a snapshot and move a branch to it.
+def snapshot_changes(
+    table: Table, written: WrittenSnapshot, branch: str, was: int | None
+) -> list[TableChange]:
+    """Return the changes that add a snapshot and move a branch to it.
 
-    The branch must be where it was, and the table the one that the files were written for.
+    They require that the branch has not moved and that the table layout has not changed.
     """
     from pyiceberg.table.update import (
         AddSnapshotUpdate,
@@ -153,8 +155,8 @@ def snapshot_changes(table: Table, made: Made, branch: str, was: int | None) -> 
         AssertDefaultSortOrderId(default_sort_order_id=order),
     )
     name = ".".join(table.name())
-    add = TableChange(name, same, (AddSnapshotUpdate(snapshot=made.snapshot),))
-    return refs.merge_changes(add, refs.set_ref(name, branch, made.snapshot.snapshot_id, was=was))
+    add = TableChange(name, same, (AddSnapshotUpdate(snapshot=written.snapshot),))
+    return refs.merge_changes(add, refs.set_ref(name, branch, written.id, was=was))
 
 
 def _has_landed(table: Table, properties: Mapping[str, str]) -> bool:

@@ -1,4 +1,4 @@
-"""Which files differ between two snapshots of a table, from its manifests alone."""
+"""Compare the files of two snapshots of a table, by manifests alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyiceberg.manifest import (
 from pyiceberg.table.delete_file_index import PATH_FIELD_ID, DeleteFileIndex
 
 from thermocline.errors import NotFound, Permanent
-from thermocline.lake.manifest_pruning import Manifests, is_live, lists_data, places
+from thermocline.lake.manifest_pruning import ManifestPruner, group_partitions, is_live, lists_data
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -30,11 +30,11 @@ Deletes = frozenset["DataFile"]
 
 
 @dataclass(frozen=True)
-class FileChange:
+class ChangedFile:
     """A data file whose rows can differ between two snapshots.
 
-    `start` and `end` are the delete files that apply to it in each; None where the snapshot does
-    not have the data file at all.
+    `start` and `end` are the delete files that apply to it in each snapshot; None if the snapshot
+    does not contain the data file.
     """
 
     file: DataFile
@@ -43,12 +43,12 @@ class FileChange:
 
     @property
     def bytes(self) -> int:
-        """What reading it costs at most."""
+        """The maximum bytes that reading it costs."""
         return self.file.file_size_in_bytes + sum(d.file_size_in_bytes for d in self._deletes)
 
     @property
     def rows(self) -> int:
-        """How many of its rows are read into memory, about."""
+        """The approximate number of its rows that are read into memory."""
         if self.start is None or self.end is None:
             return int(self.file.record_count)
         changed = sum(delete.record_count for delete in self.start ^ self.end)
@@ -61,34 +61,34 @@ class FileChange:
 
 @dataclass(frozen=True)
 class FileDiff:
-    """The files whose rows can differ: all others hold the same rows in both snapshots."""
+    """The files whose rows can differ; all other files have the same rows in both snapshots."""
 
-    files: tuple[FileChange, ...] = ()
+    files: tuple[ChangedFile, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """What reading it all costs at most; a delete file of many data files counts each time."""
+        """The maximum bytes that reading all files costs; a shared delete file counts each time."""
         return sum(change.bytes for change in self.files)
 
     def groups(self, rows: int) -> Iterator[FileDiff]:
-        """Split by partition, several partitions together up to about so many rows.
+        """Split the files by partition, into groups of about `rows` rows.
 
-        A row's partition follows from the row. So two equal rows are in one group, as long as all
-        files have one partition spec; otherwise everything stays together.
+        A row determines its partition. So equal rows are in one group if all files have the same
+        partition spec; otherwise all files are one group.
         """
-        partitions: dict[Any, list[FileChange]] = defaultdict(list)
+        partitions: dict[Any, list[ChangedFile]] = defaultdict(list)
         one_spec = len({change.file.spec_id for change in self.files}) == 1
         for change in self.files:
             partitions[change.file.partition if one_spec else None].append(change)
-        group: list[FileChange] = []
-        held = 0
+        group: list[ChangedFile] = []
+        group_rows = 0
         for some in partitions.values():
             weight = sum(change.rows for change in some)
-            if group and held + weight > rows:
+            if group and group_rows + weight > rows:
                 yield FileDiff(tuple(group))
-                group, held = [], 0
+                group, group_rows = [], 0
             group += some
-            held += weight
+            group_rows += weight
         if group:
             yield FileDiff(tuple(group))
 
@@ -96,9 +96,9 @@ class FileDiff:
 def compare(table: Table, start: int | None, end: int) -> FileDiff:
     """Compare the files of two snapshots; `start` None is the empty table.
 
-    Manifests that both snapshots have list the same files. They are opened only where they can
-    list a data file that a delete file of one snapshot alone applies to, or a delete file of such
-    data files, so that the work follows the change and not the table.
+    Shared manifests list the same files. They are opened only if they may list a data file that a
+    delete file of one snapshot alone applies to, or a delete file of such data files. So the cost
+    follows the change and not the table size.
     """
     before = _SnapshotFiles(table, None if start is None else snapshot_of(table, start))
     after = _SnapshotFiles(table, snapshot_of(table, end))
@@ -118,27 +118,27 @@ def compare(table: Table, start: int | None, end: int) -> FileDiff:
     kept += _find_affected_files(table, shared, differing, elsewhere=old.keys() | new.keys())
     index = _build_index(differing)
     kept = [entry for entry in kept if _applicable_deletes(index, entry)]
-    before.look_for_deletes([*removed, *kept])
-    after.look_for_deletes([*added, *kept])
-    found = [FileChange(e.data_file, before.deletes_of(e), None) for e in removed]
-    found += [FileChange(e.data_file, None, after.deletes_of(e)) for e in added]
-    found += [FileChange(e.data_file, before.deletes_of(e), after.deletes_of(e)) for e in kept]
+    before.read_deletes([*removed, *kept])
+    after.read_deletes([*added, *kept])
+    found = [ChangedFile(e.data_file, before.deletes_of(e), None) for e in removed]
+    found += [ChangedFile(e.data_file, None, after.deletes_of(e)) for e in added]
+    found += [ChangedFile(e.data_file, before.deletes_of(e), after.deletes_of(e)) for e in kept]
     return FileDiff(tuple(found))
 
 
-def files_at_paths(table: Table, snapshot: int, paths: Collection[str]) -> list[FileChange]:
-    """Those data files of a snapshot that are at some paths, with their deletes, as if added.
+def find_files_at_paths(table: Table, snapshot: int, paths: Collection[str]) -> list[ChangedFile]:
+    """Return the data files of a snapshot at these paths with their deletes, as if added.
 
-    The newest manifests are looked at first, and no more when all files are found.
+    The newest manifests are read first, until all files are found.
     """
     side = _SnapshotFiles(table, snapshot_of(table, snapshot))
     found = _find_entries(table, side.data, paths)
-    side.look_for_deletes(found)
-    return [FileChange(entry.data_file, None, side.deletes_of(entry)) for entry in found]
+    side.read_deletes(found)
+    return [ChangedFile(entry.data_file, None, side.deletes_of(entry)) for entry in found]
 
 
 def snapshot_of(table: Table, snapshot_id: int) -> Snapshot:
-    """A snapshot of the table by its id."""
+    """Return a snapshot of the table by its id."""
     found = table.metadata.snapshot_by_id(snapshot_id)
     if found is None:
         name = ".".join(table.name())
@@ -152,7 +152,7 @@ def snapshot_of(table: Table, snapshot_id: int) -> Snapshot:
 
 
 def added_files(table: Table, snapshots: Iterable[int]) -> list[DataFile]:
-    """The data files that some snapshots added, in no matter how many manifests."""
+    """Return the data files that these snapshots added."""
     return [
         entry.data_file
         for number in snapshots
@@ -164,7 +164,7 @@ def added_files(table: Table, snapshots: Iterable[int]) -> list[DataFile]:
 
 
 class _SnapshotFiles:
-    """One snapshot's manifests, and the delete files among them that are asked for."""
+    """The manifests of one snapshot, and the index of its relevant delete files."""
 
     def __init__(self, table: Table, snapshot: Snapshot | None) -> None:
         manifests = {m for m in snapshot.manifests(table.io) if is_live(m)} if snapshot else set()
@@ -173,16 +173,19 @@ class _SnapshotFiles:
         self.deletes = manifests - self.data
         self._index = DeleteFileIndex()
 
-    def look_for_deletes(self, files: Sequence[ManifestEntry]) -> None:
-        """Read the delete files that can apply to some data files."""
-        wanted, judged = places(entry.data_file for entry in files), Manifests(self._table)
-        # One of another partition spec may name a data file, or be for all partitions.
-        asked = {
+    def read_deletes(self, files: Sequence[ManifestEntry]) -> None:
+        """Read the delete files that can apply to these data files."""
+        partitions, pruner = (
+            group_partitions(entry.data_file for entry in files),
+            ManifestPruner(self._table),
+        )
+        # A delete file of another spec may name a data file, or apply to all partitions.
+        relevant = {
             each
             for each in self.deletes
-            if judged.may_list(each, wanted) or wanted.keys() - {each.partition_spec_id}
+            if pruner.may_list(each, partitions) or partitions.keys() - {each.partition_spec_id}
         }
-        found = _read_entries(self._table.io, asked)
+        found = _read_entries(self._table.io, relevant)
         for entry in found.values():
             _refuse_equality(entry.data_file)
         self._index = _build_index(found.values())
@@ -197,17 +200,25 @@ def _find_affected_files(
     deletes: Sequence[ManifestEntry],
     elsewhere: Set[str],
 ) -> list[ManifestEntry]:
-    """The files in some manifests that delete files can apply to, and others beside them.
+    """Return a superset of the files in shared manifests that the delete files can apply to.
 
-    `elsewhere` are the paths of files that are in other manifests.
+    `elsewhere` are the paths of files in other manifests.
     """
     if not deletes:
         return []
-    wanted, judged = places(entry.data_file for entry in deletes), Manifests(table)
-    near = {each for each in shared if judged.may_list(each, wanted)}
+    partitions, pruner = (
+        group_partitions(entry.data_file for entry in deletes),
+        ManifestPruner(table),
+    )
+    near = {each for each in shared if pruner.may_list(each, partitions)}
     found = _read_entries(table.io, near)
-    named = {only_path(entry.data_file) for entry in deletes} - {None} - found.keys() - elsewhere
-    # One that names its data file applies whatever the partitioning of the two is.
+    named = (
+        {single_target_path(entry.data_file) for entry in deletes}
+        - {None}
+        - found.keys()
+        - elsewhere
+    )
+    # A delete file that names its data file applies across partition specs.
     rest = _find_entries(table, shared - near, named) if named else []
     return [*found.values(), *rest]
 
@@ -215,7 +226,7 @@ def _find_affected_files(
 def _find_entries(
     table: Table, manifests: set[ManifestFile], paths: Collection[str | None]
 ) -> list[ManifestEntry]:
-    """The live entries of some paths, from the newest manifests on until all are found."""
+    """Return the live entries of these paths, newest manifests first, until all are found."""
     left, found = set(paths), []
     for manifest in sorted(manifests, key=lambda each: -(each.sequence_number or 0)):
         if not left:
@@ -227,15 +238,15 @@ def _find_entries(
     return found
 
 
-def only_path(delete: DataFile) -> str | None:
-    """The one data file that a delete file names, as far as its bounds tell."""
+def single_target_path(delete: DataFile) -> str | None:
+    """Return the path of the only data file that a delete file names, if its bounds show that."""
     low, high = (dict(bounds or {}) for bounds in (delete.lower_bounds, delete.upper_bounds))
     path = low.get(PATH_FIELD_ID)
     return path.decode() if path is not None and path == high.get(PATH_FIELD_ID) else None
 
 
 def _read_entries(io: FileIO, manifests: set[ManifestFile]) -> dict[str, ManifestEntry]:
-    """Live entries by file path, in the order of the manifests."""
+    """Return the live entries by file path, in the order of the manifests."""
     ordered = sorted(manifests, key=lambda manifest: manifest.sequence_number or 0)
     with ThreadPoolExecutor(8) as pool:
         read = pool.map(lambda manifest: manifest.fetch_manifest_entry(io), ordered)
@@ -257,7 +268,7 @@ def _applicable_deletes(index: DeleteFileIndex, entry: ManifestEntry) -> Deletes
 def _refuse_equality(file: DataFile) -> None:
     if file.content == DataFileContent.EQUALITY_DELETES:
         raise Permanent(
-            "The table has equality deletes, which name no rows that could be compared.",
+            "The table has equality deletes, whose rows cannot be compared by position.",
             "Compact it first: CALL lake.system.rewrite_data_files with delete-file-threshold 1.",
             file=file.file_path,
         )

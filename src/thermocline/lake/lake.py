@@ -1,4 +1,4 @@
-"""The lake: the tables of one catalog, and everything that may be done to them."""
+"""The lake: the tables of one catalog, and the operations on them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from thermocline.lake import atomic_commit, catalog, catalog_identity, commit_ti
 from thermocline.lake.draft import Draft
 from thermocline.lake.metadata import MAIN, MetadataFileMissing, TableState
 from thermocline.lake.naming import validate_table_name
+from thermocline.lake.retries import retry_on
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -31,7 +32,7 @@ _STATES_PER_READ = 64
 
 
 class Lake:
-    """One lake. Opening it touches nothing; engines and libraries are loaded when needed."""
+    """One lake. Opening it is free; engines and libraries are loaded on first use."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -42,24 +43,24 @@ class Lake:
     @cached_property
     def catalog(self) -> Catalog:
         """PyIceberg's catalog, for writing."""
-        self._reader.require_here()
-        made = catalog.connect(self.settings)
+        self._reader.require_tables_in_warehouse()
+        connected = catalog.connect(self.settings)
         if self.settings.catalog.type == "sqlite":
             catalog_identity.record_path(Path(self.settings.catalog.uri), catalog.TIMEOUT)
-        return made
+        return connected
 
     @cached_property
     def spark(self) -> SparkEngine:
         """Spark, which reads and writes the same catalog."""
-        self._reader.require_here()
+        self._reader.require_tables_in_warehouse()
         return self._spark
 
-    def require_here(self) -> None:
-        """Raise TablesElsewhere unless all tables lie in the warehouse."""
-        self._reader.require_here()
+    def require_tables_in_warehouse(self) -> None:
+        """Raise TablesElsewhere if a table lies outside the warehouse."""
+        self._reader.require_tables_in_warehouse()
 
     def tables(self) -> list[str]:
-        """All tables as "layer.name"."""
+        """Return all tables as "layer.name"."""
         return self._reader.tables()
 
     def exists(self, table: str) -> bool:
@@ -67,69 +68,71 @@ class Lake:
         return validate_table_name(table) in self._reader.pointers([table])
 
     def state(self, table: str) -> TableState:
-        """A table's metadata as it is now, read cheaply."""
+        """Return a table's current metadata."""
         return self._reader.state(validate_table_name(table))
 
     def states(self, tables: Collection[str] | None = None) -> dict[str, TableState]:
-        """The metadata of those of the tables that are there, or of all, sorted by their names.
+        """Return the metadata of the existing ones of these tables, or of all, sorted by name.
 
-        All are as they are at one moment. Of a table that has not moved nothing is read again.
+        All states are of one moment. Metadata of unchanged tables is not read again.
         """
-        wanted = None if tables is None else [table for table in tables if "." in table]
-        seen: dict[str, str] = {}
+        names = None if tables is None else [table for table in tables if "." in table]
+        previous: dict[str, str] = {}
         while True:
-            pointers = dict(sorted(self._reader.pointers(wanted).items()))
+            pointers = dict(sorted(self._reader.pointers(names).items()))
             try:
                 return self._reader.states_at(pointers)
             except MetadataFileMissing:
-                # Others may commit and remove old metadata before it is read here.
-                if pointers == seen:
+                # Concurrent commits may remove old metadata before it is read here.
+                if pointers == previous:
                     raise
-                seen = pointers
+                previous = pointers
 
     def summarize(
-        self, make: Callable[[TableState], T], known: dict[str, tuple[Hashable, T]]
+        self, summarize: Callable[[TableState], T], cache: dict[str, tuple[Hashable, T]]
     ) -> dict[str, T]:
-        """What is made of each table's metadata, in the order of their names.
+        """Return a summary of each table's metadata, by name in order.
 
-        `known` keeps it with the version that it was made of. Metadata is read of those tables
-        alone that have moved, a few at a time, so a large lake need not fit into memory.
+        `cache` keeps each summary with the metadata version of its table. Only the metadata of
+        moved tables is read, a few at a time, so a large lake need not fit into memory.
         """
         while True:
             pointers = dict(sorted(self._reader.pointers().items()))
             try:
-                for table in known.keys() - pointers.keys():
-                    del known[table]
-                self._summarize_moved(pointers, make, known)
+                for table in cache.keys() - pointers.keys():
+                    del cache[table]
+                self._summarize_moved(pointers, summarize, cache)
             except MetadataFileMissing:
                 if self._reader.pointers() == pointers:
                     raise
             else:
-                return {table: known[table][1] for table in pointers}
+                return {table: cache[table][1] for table in pointers}
 
     def _summarize_moved(
         self,
         pointers: Mapping[str, str],
-        make: Callable[[TableState], T],
-        known: dict[str, tuple[Hashable, T]],
+        summarize: Callable[[TableState], T],
+        cache: dict[str, tuple[Hashable, T]],
     ) -> None:
         moved = [
             (table, at, version) for table, at in pointers.items()
-            if (version := metadata.state_version(at)) != known.get(table, (None,))[0]
+            if (version := metadata.state_version(at)) != cache.get(table, (None,))[0]
         ]  # fmt: skip
         for start in range(0, len(moved), _STATES_PER_READ):
-            some = moved[start : start + _STATES_PER_READ]
-            states = self._reader.states_at({table: at for table, at, _ in some})
-            known.update((table, (version, make(states[table]))) for table, _, version in some)
+            batch = moved[start : start + _STATES_PER_READ]
+            states = self._reader.states_at({table: at for table, at, _ in batch})
+            cache.update(
+                (table, (version, summarize(states[table]))) for table, _, version in batch
+            )
 
     def iceberg(self, table: str) -> Table:
-        """A table as it is now, as PyIceberg's object."""
+        """Load a table's current state as PyIceberg's object."""
         return atomic_commit.load(self.catalog, validate_table_name(table))
 
-    def mend_times(self, table: str) -> None:
-        """Put a table's commit times in order, by a new metadata file with the same snapshots."""
-        for again in atomic_commit.retrying(atomic_commit.PointerMoved):
-            with again:
+    def repair_commit_times(self, table: str) -> None:
+        """Repair a table's commit times by a new metadata file with the same snapshots."""
+        for attempt in retry_on(atomic_commit.PointerMoved):
+            with attempt:
                 iceberg, state = self.iceberg(table), self.state(table)
                 if iceberg.metadata_location != state.metadata_location:
                     raise atomic_commit.PointerMoved(
@@ -140,27 +143,27 @@ class Lake:
                 )
 
     def ensure(self, contract: Contract) -> list[str]:
-        """Create the table or bring it to its contract; says what was changed.
+        """Create the table or evolve it to its contract; return what was changed.
 
-        A change that the contract may not ask for raises ContractError before anything is
-        written. Several processes may do it at once.
+        Raise ContractError for a change that is not allowed, before anything is written. Several
+        processes may call it at once.
         """
         from thermocline.lake import table_setup
 
         return table_setup.ensure_table(self, contract)
 
     def commit(
-        self, changes: Sequence[TableChange], alongside: SessionWriter | None = None
+        self, changes: Sequence[TableChange], write_rows: SessionWriter | None = None
     ) -> None:
         """Change refs and metadata of several tables in one catalog transaction.
 
-        What `alongside` writes to a SQL catalog's database is in the same transaction.
+        The rows that `write_rows` writes to a SQL catalog's database are in the same transaction.
         """
-        atomic_commit.commit_all(self.catalog, changes, alongside)
+        atomic_commit.commit_all(self.catalog, changes, write_rows)
 
     @cached_property
-    def beside(self) -> ConsumptionStore | None:
-        """The rows beside the tables' pointers; None on a catalog that has no database for us."""
+    def consumption_store(self) -> ConsumptionStore | None:
+        """The store of what tables have consumed; None on a REST catalog, which has no database."""
         if self.settings.catalog.type == "rest":
             return None
         from pyiceberg.catalog.sql import SqlCatalog
@@ -171,35 +174,37 @@ class Lake:
         return ConsumptionStore(self.catalog)
 
     @property
-    def keep(self) -> RetentionPolicy:
-        """How much history the lake's tables keep, unless they say otherwise themselves."""
+    def retention_policy(self) -> RetentionPolicy:
+        """How much history the lake's tables keep, unless a table has its own properties."""
         from thermocline.lake.retention import RetentionPolicy
 
-        said = self.settings.retention
+        settings = self.settings.retention
         return RetentionPolicy(
-            said.snapshots, int(said.age_seconds * 1000), int(said.abandoned_seconds * 1000),
-            points={"hourly": said.hourly, "daily": said.daily},
+            settings.snapshots,
+            int(settings.age_seconds * 1000),
+            int(settings.abandoned_seconds * 1000),
+            points={"hourly": settings.hourly, "daily": settings.daily},
         )  # fmt: skip
 
     @cached_property
     def group_commit(self) -> GroupCommit:
-        """Commits that many processes make to one table, without getting in each other's way."""
+        """Group commit, for many processes that write to one table."""
         from thermocline.lake.groupcommit import GroupCommit
 
         return GroupCommit(self.catalog, self)
 
     def draft(self, run: str, into: str = MAIN, *, late_branches: bool = False) -> Draft:
-        """A private branch over the tables that a run will touch."""
+        """Create a run's draft: a private branch in the tables that it writes."""
         return Draft(self, run, into, late_branches=late_branches)
 
     def disconnect(self) -> None:
-        """Close DuckDB and the catalog's connections; the Spark session of the process stays."""
+        """Close DuckDB and the catalog's connections, but not the process's Spark session."""
         self._reader.close()
         if "catalog" in self.__dict__:
             self.catalog.close()
         self.duck.stop()
 
     def close(self) -> None:
-        """Close the engines and connections."""
+        """Close engines and connections."""
         self.disconnect()
         self._spark.stop()

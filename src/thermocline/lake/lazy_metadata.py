@@ -1,7 +1,7 @@
-"""PyIceberg's metadata of a table, in which snapshots and logs are parsed when they are asked for.
+"""PyIceberg's table metadata with snapshots and logs that are parsed on access.
 
-A table that lives for years has thousands of snapshots, and PyIceberg takes 0.2 ms for each. A
-commit needs one or two of them.
+An old table has thousands of snapshots, and PyIceberg needs 0.2 ms to parse each. A commit needs
+one or two of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _LISTS: Mapping[str, tuple[str, Callable[[Any], Any]]] = {
 
 
 class LazyList(Sequence[T], Generic[T]):
-    """The entries of a JSON list, each parsed once, when it is asked for.
+    """The entries of a JSON list, each parsed once, on access.
 
-    A copy or a sum is an ordinary list: that is what PyIceberg writes.
+    A copy or a concatenation is an ordinary list, which PyIceberg can serialize.
     """
 
     def __init__(self, raw: Sequence[Any], parse: Callable[[Any], T]) -> None:
@@ -60,20 +60,20 @@ class LazyList(Sequence[T], Generic[T]):
         return [deepcopy(entry, memo) for entry in self]
 
     @cached_property
-    def places(self) -> dict[int, int]:
-        """Where each snapshot is in the list, by its id."""
+    def positions(self) -> dict[int, int]:
+        """The index of each snapshot in the list, by its id."""
         return {entry["snapshot-id"]: number for number, entry in enumerate(self.raw)}
 
 
 def log_times(log: Sequence[Any]) -> list[int]:
-    """The times of a log, without parsing its entries."""
+    """Return the times of a log, without parsing its entries."""
     if isinstance(log, LazyList):
         return [entry["timestamp-ms"] for entry in log.raw]
     return [entry.timestamp_ms for entry in log]
 
 
 class LazyMetadata(TableMetadataV2):
-    """Metadata whose lists may be lazy."""
+    """Table metadata whose lists may be lazy."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TableMetadataV2) and self.__dict__ == other.__dict__
@@ -81,18 +81,18 @@ class LazyMetadata(TableMetadataV2):
     __hash__ = None  # type: ignore[assignment]
 
     def snapshot_by_id(self, snapshot_id: int) -> Snapshot | None:
-        """The snapshot of an id, without parsing the others."""
+        """Return the snapshot of an id, without parsing the others."""
         if not isinstance(self.snapshots, LazyList):
             return super().snapshot_by_id(snapshot_id)
-        place = self.snapshots.places.get(snapshot_id)
-        return None if place is None else self.snapshots[place]
+        position = self.snapshots.positions.get(snapshot_id)
+        return None if position is None else self.snapshots[position]
 
 
 def parse_metadata(raw: Mapping[str, Any]) -> TableMetadata:
-    """PyIceberg's metadata of a metadata file's JSON, which is not changed."""
+    """Parse a metadata file's JSON to PyIceberg's metadata. The JSON is not changed."""
     if raw.get("format-version") != 2:
         return TableMetadataUtil.parse_obj(deepcopy(dict(raw)))
-    # PyIceberg adds the branch of the current snapshot where the file names no branch.
-    whole = LazyMetadata.model_validate({**raw, **{name: [] for name in _LISTS}})
+    # PyIceberg adds the branch of the current snapshot if the file names no branch.
+    parsed = LazyMetadata.model_validate({**raw, **{name: [] for name in _LISTS}})
     lists = {field: LazyList(raw.get(name) or [], parse) for name, (field, parse) in _LISTS.items()}
-    return whole.model_copy(update=lists)
+    return parsed.model_copy(update=lists)

@@ -1,4 +1,4 @@
-"""The live data files of a snapshot, each with its sequence number and the deletes that apply."""
+"""List the live data files of a snapshot, with their sequence numbers and deletes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.typedef import Record
 
 from thermocline.lake.filediff import snapshot_of
-from thermocline.lake.manifest_pruning import Manifests, Places, is_live, lists_data
+from thermocline.lake.manifest_pruning import ManifestPruner, PartitionsBySpec, is_live, lists_data
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class LiveFile:
     """A data file of a snapshot.
 
-    `added_by` is the snapshot that added it, as far as the manifest says. `positions` and
-    `equalities` are the delete files that apply to it.
+    `added_by` is the snapshot that added it, if the manifest names it. `positions` and `equalities`
+    are the delete files that apply to it.
     """
 
     file: DataFile
@@ -49,31 +49,33 @@ class LiveFile:
         return self.positions + self.equalities
 
 
-def live_files(table: Table, snapshot: int, partitions: Places | None = None) -> list[LiveFile]:
+def live_files(
+    table: Table, snapshot: int, partitions: PartitionsBySpec | None = None
+) -> list[LiveFile]:
     """Return the live data files of a snapshot, or of some of its partitions.
 
     Manifests that cannot list a file of the partitions are not read. Delete files of an older
     partition spec, which may name any data file or apply to all partitions, are always read.
     """
     listed = [m for m in snapshot_of(table, snapshot).manifests(table.io) if is_live(m)]
-    pruning = Manifests(table)
+    pruner = ManifestPruner(table)
 
     def may_list(manifest: ManifestFile) -> bool:
         if partitions is None:
             return True
         if not lists_data(manifest) and manifest.partition_spec_id not in partitions:
             return True
-        return pruning.may_list(manifest, partitions)
+        return pruner.may_list(manifest, partitions)
 
-    wanted = [manifest for manifest in listed if may_list(manifest)]
-    data = _entries(table, (m for m in wanted if lists_data(m)))
-    index = _Deletes(table, _entries(table, (m for m in wanted if not lists_data(m))))
+    relevant = [manifest for manifest in listed if may_list(manifest)]
+    data = _entries(table, (m for m in relevant if lists_data(m)))
+    index = _DeleteIndex(table, _entries(table, (m for m in relevant if not lists_data(m))))
     found = (
         LiveFile(
             entry.data_file,
             entry.sequence_number or 0,
             entry.snapshot_id,
-            *index.applying_to(entry),
+            *index.find_deletes(entry),
         )
         for entry in data
     )
@@ -93,8 +95,8 @@ def _entries(table: Table, manifests: Iterable[ManifestFile]) -> list[ManifestEn
     return [entry for manifest in manifests for entry in manifest.fetch_manifest_entry(table.io)]
 
 
-class _Deletes:
-    """The delete files of a snapshot, found by the data file that they apply to."""
+class _DeleteIndex:
+    """The delete files of a snapshot, indexed by the data file that they apply to."""
 
     def __init__(self, table: Table, entries: Sequence[ManifestEntry]) -> None:
         self._positions = DeleteFileIndex()
@@ -103,23 +105,23 @@ class _Deletes:
         for entry in entries:
             file = entry.data_file
             if file.content == DataFileContent.EQUALITY_DELETES:
-                # The specification: one of an unpartitioned spec applies to every partition.
+                # An equality delete of an unpartitioned spec applies to all partitions.
                 spec = file.spec_id or 0
-                place = None if spec in unpartitioned else (spec, file.partition)
-                self._equalities[place].append(entry)
+                partition = None if spec in unpartitioned else (spec, file.partition)
+                self._equalities[partition].append(entry)
             else:
                 self._positions.add_delete_file(entry, partition_key=file.partition)
 
-    def applying_to(
+    def find_deletes(
         self, entry: ManifestEntry
     ) -> tuple[tuple[DataFile, ...], tuple[DataFile, ...]]:
         """Return the position deletes and the equality deletes of a data file."""
         file, sequence = entry.data_file, entry.sequence_number or 0
         positions = self._positions.for_data_file(sequence, file, file.partition)
-        place = file.spec_id or 0, file.partition
+        partition = file.spec_id or 0, file.partition
         equalities = (
             each.data_file
-            for each in (*self._equalities.get(None, ()), *self._equalities.get(place, ()))
+            for each in (*self._equalities.get(None, ()), *self._equalities.get(partition, ()))
             if (each.sequence_number or 0) > sequence
         )
         in_order = sorted(positions, key=lambda each: str(each.file_path))

@@ -1,8 +1,8 @@
-"""What a snapshot's manifest list says of its manifests, so that most of them are not opened.
+"""Prune manifests by the summaries in a manifest list, so that most manifests are not opened.
 
-A manifest list has for each manifest how many files it lists, and for each partition field the
-smallest and the largest value among them. All answers here default to "it may": a manifest is
-ruled out only by a bound that is there, of a type whose order is the same for all writers.
+For each manifest a manifest list has the number of files, and the lower and upper bound of each
+partition field. The default answer is "it may list the file": a manifest is pruned only by an
+existing bound of a type whose order is the same for all writers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.typedef import Record
 
-Places = dict[int, set["Record"]]
-"""Partitions by the partition spec that they are of."""
+PartitionsBySpec = dict[int, set["Record"]]
+"""Partitions by the id of their partition spec."""
 
 _NUMBERS: dict[type[IcebergType], tuple[int, ...]] = {
     IntegerType: (4,),
@@ -42,38 +42,38 @@ _NUMBERS: dict[type[IcebergType], tuple[int, ...]] = {
     TimestampType: (8,),
     TimestamptzType: (8,),
 }
-"""Types whose values are numbers, and how many bytes a bound of them may have."""
+"""Types with numeric values, and the byte lengths that their bounds may have."""
 _SURROGATES = "\ud800"
-"""From here on UTF-16 and UTF-8 put characters in different orders, and writers use both."""
+"""From here on UTF-16 and UTF-8 order characters differently, and writers use both."""
 
 
 def lists_data(manifest: ManifestFile) -> bool:
-    """Whether a manifest lists data files, and not delete files."""
+    """Whether a manifest lists data files, as opposed to delete files."""
     return bool(manifest.content == ManifestContent.DATA)
 
 
 def is_live(manifest: ManifestFile) -> bool:
-    """Whether a manifest may list files that are in the table, and not only removed ones."""
+    """Whether a manifest may list live files, and not only removed ones."""
     return bool(manifest.has_added_files() or manifest.has_existing_files())
 
 
-def places(files: Iterable[DataFile]) -> Places:
-    """The partitions of some files."""
-    found: Places = defaultdict(set)
+def group_partitions(files: Iterable[DataFile]) -> PartitionsBySpec:
+    """Return the partitions of files, by partition spec."""
+    found: PartitionsBySpec = defaultdict(set)
     for file in files:
         found[file.spec_id or 0].add(file.partition)
     return found
 
 
-class Manifests:
-    """Judges the manifests of one table."""
+class ManifestPruner:
+    """Decides which manifests of a table may list a file, by their summaries."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._types: dict[int, list[IcebergType] | None] = {}
 
-    def may_list(self, manifest: ManifestFile, wanted: Places) -> bool:
-        """Whether a manifest may list a file that is in one of some partitions."""
+    def may_list(self, manifest: ManifestFile, wanted: PartitionsBySpec) -> bool:
+        """Whether a manifest may list a file of one of these partitions."""
         if not is_live(manifest):
             return False
         partitions = wanted.get(manifest.partition_spec_id)
@@ -84,50 +84,50 @@ class Manifests:
     def may_hold(
         self, manifest: ManifestFile, partitions: Iterable[Record | tuple[Any, ...]]
     ) -> bool:
-        """The same for partitions of the manifest's own partition spec."""
+        """Whether a manifest may list a file of one of these partitions of its own spec."""
         types, summaries = self._types_of(manifest.partition_spec_id), manifest.partitions
         if types is None or summaries is None or len(summaries) != len(types):
             return True
-        ranges = [_Range(kind, one) for kind, one in zip(types, summaries, strict=True)]
+        ranges = [_FieldRange(kind, one) for kind, one in zip(types, summaries, strict=True)]
         return any(
             len(record) != len(ranges)
-            or all(each.may_hold(record[place]) for place, each in enumerate(ranges))
+            or all(each.may_hold(record[index]) for index, each in enumerate(ranges))
             for record in partitions
         )
 
-    def most_partitions(self, manifests: Iterable[ManifestFile]) -> int | None:
-        """At most how many partitions of today's spec have files; None where that is not told."""
+    def max_partition_count(self, manifests: Iterable[ManifestFile]) -> int | None:
+        """Return an upper bound of the non-empty partitions of the current spec, or None."""
         spec = self._table.spec().spec_id
         live = [m for m in manifests if is_live(m) and m.partition_spec_id == spec]
         types = self._types_of(spec)
         if types is None or any(len(m.partitions or ()) != len(types) for m in live):
             return None
-        most = 1
-        for place, kind in enumerate(types):
-            ranges = [_Range(kind, (m.partitions or [])[place]) for m in live]
+        count = 1
+        for index, kind in enumerate(types):
+            ranges = [_FieldRange(kind, (m.partitions or [])[index]) for m in live]
             if not all(each.is_number for each in ranges):
                 return None
-            most *= _union(ranges) + any(each.may_be_null for each in ranges)
-        return most if live else 0
+            count *= _count_values(ranges) + any(each.may_be_null for each in ranges)
+        return count if live else 0
 
     def _types_of(self, spec_id: int) -> list[IcebergType] | None:
         if spec_id not in self._types:
-            self._types[spec_id] = self._found_types(spec_id)
+            self._types[spec_id] = self._find_types(spec_id)
         return self._types[spec_id]
 
-    def _found_types(self, spec_id: int) -> list[IcebergType] | None:
+    def _find_types(self, spec_id: int) -> list[IcebergType] | None:
         spec = self._table.specs().get(spec_id)
         if spec is None:
             return None
         try:
             fields = spec.partition_type(self._table.schema()).fields
         except ValueError:
-            return None  # it is cut by a column that was dropped since
+            return None  # a column of the spec was dropped since
         return [field.field_type for field in fields]
 
 
-class _Range:
-    """The values of one partition field in a manifest, as far as they can be relied on."""
+class _FieldRange:
+    """The range of one partition field in a manifest, as far as its bounds are reliable."""
 
     def __init__(self, kind: IcebergType, summary: PartitionFieldSummary) -> None:
         self._kind = kind
@@ -139,17 +139,17 @@ class _Range:
         """Whether a file in the manifest may have the value."""
         if value is None:
             return self.may_be_null
-        if self.low is None or self.high is None or not _is_of(self._kind, value):
+        if self.low is None or self.high is None or not _is_comparable(self._kind, value):
             return True
         if isinstance(value, str) and max(value + self.low + self.high, default="") >= _SURROGATES:
             return True
-        # A text may be cut short, and not every writer makes the upper one greater for it.
-        cut = isinstance(value, str) and value.startswith(self.high)
-        return cut or bool(self.low <= value <= self.high)
+        # A bound may be truncated, and not every writer then increments the upper bound.
+        is_truncated = isinstance(value, str) and value.startswith(self.high)
+        return is_truncated or bool(self.low <= value <= self.high)
 
     @property
     def is_number(self) -> bool:
-        """Whether both bounds are whole numbers."""
+        """Whether both bounds are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
@@ -169,8 +169,8 @@ def _bound(kind: IcebergType, raw: bytes | None) -> Any:
     return None
 
 
-def _is_of(kind: IcebergType, value: Any) -> bool:
-    """Whether a partition's value is of the type that bounds are compared in."""
+def _is_comparable(kind: IcebergType, value: Any) -> bool:
+    """Whether a partition value has the Python type that bounds are compared in."""
     if isinstance(kind, DecimalType):
         return isinstance(value, Decimal)
     if isinstance(kind, StringType):
@@ -178,8 +178,8 @@ def _is_of(kind: IcebergType, value: Any) -> bool:
     return type(kind) in _NUMBERS and type(value) is int
 
 
-def _union(ranges: Iterable[_Range]) -> int:
-    """How many whole numbers lie in at least one of some ranges."""
+def _count_values(ranges: Iterable[_FieldRange]) -> int:
+    """Count the integers that lie in at least one of the ranges."""
     count, end = 0, None
     for low, high in sorted((each.low, each.high) for each in ranges):
         begin = low if end is None else max(low, end + 1)

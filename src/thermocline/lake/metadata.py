@@ -1,9 +1,8 @@
-"""A table's metadata as plain values: what it holds, without opening a data file or an engine.
+"""A table's metadata as values, without an Iceberg library or an engine.
 
 Iceberg's metadata file is JSON of a published specification. Reading it directly costs a
-millisecond, where importing a whole Iceberg library costs seconds; so everything that only looks
-(listing, history, what is stale) looks through here. Whatever writes goes through PyIceberg or
-Spark.
+millisecond; importing an Iceberg library costs seconds. So read-only operations (listing, history,
+staleness) use this module. Writes go through PyIceberg or Spark.
 """
 
 from __future__ import annotations
@@ -40,16 +39,16 @@ class Snapshot:
         return datetime.fromtimestamp(self.timestamp_ms / 1000, tz=UTC)
 
     def count(self, key: str) -> int:
-        """One of the summary's numbers; 0 where the writer left it out."""
+        """Return a number of the summary; 0 if the writer omitted it."""
         return int(self.summary.get(key, 0))
 
 
 class MetadataFileMissing(NotFound):
-    """A metadata file is not there, or not any more: commits remove old ones."""
+    """A metadata file does not exist, for instance because a commit removed it."""
 
 
 class Snapshots(Mapping[int, Snapshot]):
-    """Snapshots by id, in the order of the metadata file. Only those asked for are parsed."""
+    """Snapshots by id, in the order of the metadata file, parsed on access."""
 
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         self._entries = {entry["snapshot-id"]: entry for entry in entries}
@@ -85,7 +84,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as its metadata file says."""
+    """A table's state, as its metadata file describes it."""
 
     table: str
     metadata_location: str
@@ -121,7 +120,7 @@ class TableState:
 
     @cached_property
     def names(self) -> dict[int, tuple[str, ...]]:
-        """The branches and tags that lead to a snapshot, sorted."""
+        """The branches and tags at each snapshot, sorted."""
         found: dict[int, list[str]] = {}
         for name in sorted(self.refs):
             found.setdefault(self.refs[name].snapshot, []).append(name)
@@ -133,12 +132,12 @@ class TableState:
         return self.schema_of(self.raw["current-schema-id"])
 
     def schema_of(self, schema_id: int) -> Mapping[str, Any]:
-        """A schema by its id."""
+        """Return a schema by its id."""
         return next(s for s in self.raw["schemas"] if s["schema-id"] == schema_id)
 
     @cached_property
     def may_hold_nan(self) -> bool:
-        """Whether a column that the table ever had holds fractions, at whatever depth."""
+        """Whether any schema of the table has a float or double column, at any depth."""
         return any(map(_has_floats, self.raw["schemas"]))
 
     @property
@@ -156,12 +155,12 @@ class TableState:
         return next((list(o["fields"]) for o in orders if o["order-id"] == order_id), [])
 
     def head(self, ref: str = MAIN) -> int | None:
-        """The newest snapshot of a branch or the snapshot of a tag, if the ref exists."""
+        """Return the newest snapshot of a branch or the snapshot of a tag, if the ref exists."""
         found = self.refs.get(ref)
         return found.snapshot if found else None
 
     def snapshot(self, snapshot_id: int) -> Snapshot:
-        """A snapshot by id."""
+        """Return a snapshot by id."""
         if snapshot_id not in self.snapshots:
             raise NotFound(
                 f"{self.table} has no snapshot {snapshot_id}.",
@@ -170,26 +169,26 @@ class TableState:
         return self.snapshots[snapshot_id]
 
     def published_at(self, snapshot_id: int) -> datetime:
-        """When a snapshot became visible on main, which is later than when it was committed."""
+        """Return when a snapshot became visible on main, which is after its commit."""
         published = self._published_ms.get(snapshot_id)
         if published is not None:
             return datetime.fromtimestamp(published / 1000, tz=UTC)
         return self.snapshot(snapshot_id).committed_at
 
     def was_published(self, snapshot_id: int) -> bool:
-        """Whether main is known to have pointed to a snapshot, however briefly."""
+        """Whether main has pointed to a snapshot, by its log."""
         return snapshot_id in self._published_ms
 
     @cached_property
     def _published_ms(self) -> dict[int, int]:
-        """When main first came to each snapshot."""
+        """When main first pointed to each snapshot."""
         first: dict[int, int] = {}
         for entry in self.raw.get("snapshot-log") or ():
             first.setdefault(entry["snapshot-id"], entry["timestamp-ms"])
         return first
 
     def ancestry(self, snapshot_id: int | None) -> Iterator[Snapshot]:
-        """A snapshot and its ancestors, newest first, as far as they have not expired."""
+        """Yield a snapshot and its unexpired ancestors, newest first."""
         while snapshot_id is not None and snapshot_id in self.snapshots:
             snapshot = self.snapshots[snapshot_id]
             yield snapshot
@@ -197,19 +196,19 @@ class TableState:
 
     @cached_property
     def only_tagged(self) -> list[Snapshot]:
-        """The snapshots that tags keep and no branch leads to, newest first."""
+        """The snapshots that are reachable from tags only, newest first."""
         heads = (ref.snapshot for ref in self.refs.values() if ref.type == "branch")
-        led_to = {snapshot.id for head in heads for snapshot in self.ancestry(head)}
+        reachable = {snapshot.id for head in heads for snapshot in self.ancestry(head)}
         tags = {ref.snapshot for ref in self.refs.values() if ref.type == "tag"}
-        found = [self.snapshots[each] for each in tags - led_to if each in self.snapshots]
+        found = [self.snapshots[each] for each in tags - reachable if each in self.snapshots]
         return sorted(found, key=lambda each: each.sequence, reverse=True)
 
     def is_ancestor(self, ancestor: int, of: int | None) -> bool:
-        """Whether one snapshot leads to another."""
+        """Whether one snapshot is an ancestor of another."""
         return any(snapshot.id == ancestor for snapshot in self.ancestry(of))
 
     def between(self, start: int | None, end: int | None) -> list[Snapshot] | None:
-        """The snapshots after `start` up to `end`, newest first; None if `start` is no ancestor."""
+        """Return the snapshots after `start` up to `end`, newest first; None if unrelated."""
         found: list[Snapshot] = []
         for snapshot in self.ancestry(end):
             if snapshot.id == start:
@@ -223,9 +222,9 @@ _STATES: FileCache[TableState] = FileCache()
 
 
 def read_state(table: str, location: str, content: Callable[[], bytes] | None = None) -> TableState:
-    """A metadata file as it was written, from `content` or else from local disk.
+    """Read a metadata file, from `content` or else from local disk.
 
-    Each file is parsed once in a process, so the state is shared and must not be changed.
+    Each file is parsed once in a process. The state is shared and must not be modified.
     """
 
     def load() -> tuple[TableState, int]:
@@ -252,18 +251,18 @@ def read_state(table: str, location: str, content: Callable[[], bytes] | None = 
 
 
 def cached_state(table: str, location: str) -> TableState | None:
-    """A state that this process has parsed and still keeps."""
+    """Return a cached state of this process, if there is one."""
     found = _STATES.peek(state_version(location))
     return found if found is not None and found.table == table else None
 
 
 def cache_state(state: TableState, size: int) -> TableState:
-    """Keep a state that came from somewhere else than its file, with its size in bytes."""
+    """Cache a state that was not read from its file, with its size in bytes."""
     return _STATES.get(state_version(state.metadata_location), lambda: (state, size))
 
 
 def state_version(location: str) -> Hashable:
-    """What a file is cached by, also where only the catalog's server can reach it."""
+    """Return the cache key of a file, also if only the catalog's server can read it."""
     try:
         return metadata_files.file_version(location)
     except OSError:
@@ -271,12 +270,12 @@ def state_version(location: str) -> Hashable:
 
 
 def location_path(location: str) -> Path:
-    """The path of a file: URI in any of its spellings, or of a plain path."""
+    """Return the path of a file: URI in any of its spellings, or of a path."""
     return metadata_files.local_path(location) or Path(location)
 
 
 def _has_floats(of: Any) -> bool:
-    """Whether a schema or a type in the specification's JSON has a float or double in it."""
+    """Whether a schema or type in the specification's JSON contains a float or double."""
     if isinstance(of, str):
         return of in {"float", "double"}
     if of["type"] == "struct":

@@ -1,9 +1,9 @@
-"""Files of metadata that a commit leaves without a reference, so that they can be deleted.
+"""Delete the metadata files that a commit leaves unreferenced.
 
-These are metadata files beyond the table's log, and the manifest lists and manifests of snapshots
-that the commit removed. Data files are not among them. A manifest is only ever taken over from a
-snapshot's parent, so what the oldest kept snapshots and the heads of the refs do not list, no kept
-snapshot lists.
+These are metadata files that drop out of the table's log, and the manifest lists and manifests of
+snapshots that the commit removed. Data files are never deleted here. A snapshot inherits manifests
+only from its parent, so a manifest that neither the oldest kept snapshots nor the heads of the refs
+list is in no kept snapshot.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 Raw = Mapping[str, Any]
 
 GC_ENABLED = "gc.enabled"
-"""Iceberg's property of tables whose files others use as well; then nothing is deleted."""
+"""Iceberg's table property: if false, files may be shared, so nothing is deleted."""
 
 
 def delete_unreferenced(io: FileIO, before: Raw, after: Raw) -> None:
-    """Delete what is unreferenced after a commit that landed. A file that cannot be is left."""
+    """Delete unreferenced files after a commit that landed. Files that cannot be deleted stay."""
     for location in (
         *metadata_updates.unlogged_files(before, after),
         *_find_unreferenced(io, before, after),
     ):
-        with suppress(OSError):  # it is an orphan then, as after a death at this point
+        with suppress(OSError):  # it stays as an orphan, as after a crash at this point
             io.delete(location)
 
 
 def _find_unreferenced(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:
-    """The manifest lists and manifests that only removed snapshots name, each once."""
+    """Yield the manifest lists and manifests that only removed snapshots reference, each once."""
     kept = {each["snapshot-id"]: each for each in after.get("snapshots") or ()}
     gone = [s for s in before.get("snapshots") or () if s["snapshot-id"] not in kept]
     if not gone or _is_shared(after):
@@ -46,7 +46,7 @@ def _find_unreferenced(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:
         needed = _listed_manifests(io, _manifest_lists(kept[number] for number in heads | oldest))
         unneeded = _listed_manifests(io, lists) - needed
     except (OSError, ValueError):
-        return  # one of them cannot be read, so it is not known what is needed
+        return  # a list cannot be read, so the needed manifests are unknown
     within = f"{str(after['location']).rstrip('/')}/"
     yield from (each for each in (*unneeded, *lists) if each.startswith(within))
 

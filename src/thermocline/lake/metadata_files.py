@@ -1,9 +1,9 @@
-"""Parsed metadata files, cached by their location.
+"""Read and parse metadata files, cached by their location.
 
 A commit writes a new metadata file under a new name and never changes an old one, so a file that
-was parsed or written once in a process need not be read again. A local file is looked at all the
-same, which costs microseconds: somebody may have restored or removed it. What is cached is shared
-by all callers: nobody may change it.
+was parsed or written once in a process is not read again. The time and size of a local file are
+checked all the same, which costs microseconds: it may have been restored or removed. Cached values
+are shared by all callers and must not be modified.
 """
 
 from __future__ import annotations
@@ -29,44 +29,44 @@ _CACHE_BYTES = 32 << 20
 
 
 class FileCache(Generic[T]):
-    """What was made from files, by their version: the most recently used, up to a budget of bytes.
+    """An LRU cache of values parsed from files, by file version, up to a budget of bytes.
 
-    The bytes are those of the files' JSON; objects take about three times as much. Only a file that
-    is larger than the whole budget is never kept.
+    The budget counts the bytes of the files' JSON; parsed objects need about three times as much. A
+    file larger than the whole budget is not cached.
     """
 
     def __init__(self, budget: int = _CACHE_BYTES) -> None:
         self._budget = budget
         self._lock = Lock()
-        self._kept: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
         self._bytes = 0
 
     def get(self, location: Hashable, load: Callable[[], tuple[T, int]]) -> T:
-        """The cached value of a file, or what `load` makes of it, with its size in bytes."""
+        """Return a file's cached value, or load it: `load` returns the value and its bytes."""
         with self._lock:
-            found = self._kept.get(location)
+            found = self._entries.get(location)
             if found is not None:
-                self._kept.move_to_end(location)
+                self._entries.move_to_end(location)
                 return found[0]
-        value, size = load()  # without the lock: others need not wait for this file
+        value, size = load()  # without the lock, so that other files are not blocked
         self.put(location, value, size)
         return value
 
     def peek(self, location: Hashable) -> T | None:
-        """The cached value of a file, if there is one."""
+        """Return a file's cached value, if there is one."""
         with self._lock:
-            found = self._kept.get(location)
+            found = self._entries.get(location)
             return None if found is None else found[0]
 
     def put(self, location: Hashable, value: T, size: int) -> None:
-        """Keep the value of a file, unless it is there already or too large."""
+        """Cache a file's value, unless it is cached already or too large."""
         with self._lock:
-            if location in self._kept or size > self._budget:
+            if location in self._entries or size > self._budget:
                 return
-            self._kept[location] = value, size
+            self._entries[location] = value, size
             self._bytes += size
             while self._bytes > self._budget:
-                self._bytes -= self._kept.popitem(last=False)[1][1]
+                self._bytes -= self._entries.popitem(last=False)[1][1]
 
 
 RawMetadata = Mapping[str, Any]
@@ -74,7 +74,7 @@ RawMetadata = Mapping[str, Any]
 
 
 class MetadataFile:
-    """A metadata file's JSON, and what PyIceberg makes of it once that is asked for."""
+    """A metadata file's JSON, and PyIceberg's object of it, parsed on access."""
 
     def __init__(self, raw: RawMetadata, size: int) -> None:
         self.raw = raw
@@ -82,7 +82,7 @@ class MetadataFile:
 
     @cached_property
     def metadata(self) -> TableMetadata:
-        """PyIceberg's object. It is shared and must not be changed."""
+        """PyIceberg's object. It is shared and must not be modified."""
         from thermocline.lake.lazy_metadata import parse_metadata
 
         return parse_metadata(self.raw)
@@ -92,7 +92,7 @@ _FILES: FileCache[MetadataFile] = FileCache()
 
 
 def load_metadata_file(location: str, read: Callable[[], bytes]) -> MetadataFile:
-    """A metadata file; `read` gives its bytes, where this process has not had them before."""
+    """Load a metadata file; `read` returns its bytes, if it is not cached."""
 
     def load() -> tuple[MetadataFile, int]:
         content = decompress(read())
@@ -102,17 +102,17 @@ def load_metadata_file(location: str, read: Callable[[], bytes]) -> MetadataFile
 
 
 def cache_json(location: str, raw: RawMetadata, size: int) -> None:
-    """Have a file that was just written in the cache, so that it need not be read again."""
+    """Cache a file that was just written, so that it is not read again."""
     _FILES.put(file_version(location), MetadataFile(raw, size), size)
 
 
 def read_raw_metadata(io: FileIO, location: str) -> RawMetadata:
-    """A metadata file's JSON, read from wherever it lies. It must not be changed."""
+    """Read a metadata file's JSON. It is shared and must not be modified."""
     return load_metadata_file(location, lambda: _read_bytes(io, location)).raw
 
 
 def read_metadata(io: FileIO, location: str) -> TableMetadata:
-    """A metadata file as PyIceberg's object. It is shared and must not be changed."""
+    """Read a metadata file as PyIceberg's object. It is shared and must not be modified."""
     return load_metadata_file(location, lambda: _read_bytes(io, location)).metadata
 
 
@@ -122,7 +122,7 @@ def _read_bytes(io: FileIO, location: str) -> bytes:
 
 
 def file_version(location: str) -> Hashable:
-    """What a file is cached by: its location, and of a local file when it was last written."""
+    """Return a file's cache key: its location, and for a local file its time and size."""
     path = local_path(location)
     if path is None:
         return location
@@ -131,12 +131,12 @@ def file_version(location: str) -> Hashable:
 
 
 def local_path(location: str) -> Path | None:
-    """The path of a file: URI in any of its spellings, or of a plain path; None elsewhere."""
+    """Return the path of a file: URI in any spelling, or of a path; None for other URIs."""
     if location.startswith("file:"):
         return Path(unquote(urlsplit(location).path))
     return None if "://" in location else Path(location)
 
 
 def decompress(content: bytes) -> bytes:
-    """A metadata file's JSON, whether the file is compressed or not."""
+    """Return a metadata file's JSON, decompressed if necessary."""
     return gzip.decompress(content) if content[:2] == _GZIP_MAGIC else content

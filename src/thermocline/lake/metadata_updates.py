@@ -1,7 +1,7 @@
-"""A table's next metadata file: changes of snapshots and refs, applied to the JSON of the last.
+"""Build a table's next metadata file: apply updates to the JSON of the current one.
 
-PyIceberg copies all snapshots several times for each commit. Here a commit costs what it changes,
-and one pass over the file's text when it is written. Times never go back; see commit_times.
+PyIceberg copies all snapshots several times for each commit. Here a commit costs only its changes
+and one serialization of the file. Times never go back; see commit_times.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Raw = Mapping[str, Any]
 LOG_SIZE = "write.metadata.previous-versions-max"
 _LOG_SIZE_DEFAULT, _LOG_SIZE_MAX = 100, 400
 GRACE_MS = 120_000
-"""A query may have begun with a metadata file: younger ones stay, up to a number."""
+"""Milliseconds for which younger metadata files stay, since a query may still read them."""
 DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 
 
 class SequenceNumberTaken(CommitConflict):
-    """Somebody committed to another branch meanwhile: the snapshot's number is not the next."""
+    """A concurrent commit to the table took the snapshot's sequence number."""
 
 
 def apply_updates(
     table: str, raw: Raw, location: str, updates: Sequence[TableUpdate]
 ) -> dict[str, Any]:
-    """The metadata that follows `raw`, which lies at a location and is left as it is."""
+    """Return the metadata that follows `raw`, the unchanged content of the file at `location`."""
     new = dict(raw)
     new["refs"] = dict(_read_refs(raw))
     at = next_ms(last_ms(raw))
     for update in updates:
         if update.action not in _APPLY_BY_ACTION:
             raise Permanent(
-                f"A commit to {table} asks for {update.action}, which nobody wrote.",
+                f"A commit to {table} needs the update {update.action}, which is not implemented.",
                 "This is a bug; please report it.",
             )
         at = _APPLY_BY_ACTION[update.action](table, new, update, at)
@@ -61,26 +61,26 @@ def apply_updates(
 
 
 def unlogged_files(raw: Raw, new: Raw) -> frozenset[str]:
-    """The metadata files that the log no longer names, where a table wants them removed."""
+    """Return the metadata files that drop out of the log, if the table has them deleted."""
     if not _deletes_after_commit(new):
         return frozenset()
-    named = ({entry["metadata-file"] for entry in each.get("metadata-log") or ()}
-             for each in (raw, new))  # fmt: skip
-    before, after = named
+    logged = ({entry["metadata-file"] for entry in each.get("metadata-log") or ()}
+              for each in (raw, new))  # fmt: skip
+    before, after = logged
     return frozenset(before - after)
 
 
 def require_next_sequence(table: str, snapshot: Snapshot, current: TableMetadata) -> None:
-    """Raise SequenceTaken for a snapshot whose number somebody else has had."""
+    """Raise SequenceNumberTaken for a snapshot whose sequence number is already used."""
     last = getattr(current, "last_sequence_number", 0)  # the first format has none
     if current.format_version > 1 and (snapshot.sequence_number or 0) <= last:
         raise SequenceNumberTaken(
-            f"{table} was changed by somebody else.", "Run again.", table=table
+            f"{table} was changed by another process.", "Run again.", table=table
         )
 
 
 def dump(raw: Raw) -> bytes:
-    """The text of a metadata file."""
+    """Serialize a metadata file."""
     return json.dumps(raw, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -89,12 +89,12 @@ def _deletes_after_commit(raw: Raw) -> bool:
 
 
 def _max_log_entries(raw: Raw) -> int:
-    given = (raw.get("properties") or {}).get(LOG_SIZE, _LOG_SIZE_DEFAULT)
-    return max(1, int(given))
+    size = (raw.get("properties") or {}).get(LOG_SIZE, _LOG_SIZE_DEFAULT)
+    return max(1, int(size))
 
 
 def _read_refs(raw: Raw) -> Mapping[str, Any]:
-    """The refs; a table of the first format may only say which snapshot is current."""
+    """Return the refs; a table of format version 1 may only name its current snapshot."""
     current = raw.get("current-snapshot-id")
     if raw.get("refs") or current in (None, -1):
         return raw.get("refs") or {}
@@ -155,14 +155,16 @@ def _set_properties(table: str, new: dict[str, Any], update: Any, at: int) -> in
 
 
 def _remove_snapshots(table: str, new: dict[str, Any], update: Any, at: int) -> int:
-    """Snapshots go with what only describes them. Refs stay, so none may need one of them."""
+    """Remove snapshots and their statistics. Raise CommitConflict if a ref needs one of them."""
     gone = set(update.snapshot_ids)
     if needed := [name for name, ref in new["refs"].items() if ref["snapshot-id"] in gone]:
         raise CommitConflict(
-            f"{table}: {needed[0]} needs a snapshot that was to expire.", "Run again.", table=table
+            f"{table}: {needed[0]} needs a snapshot that the commit expires.",
+            "Run again.",
+            table=table,
         )
     new["snapshots"] = _exclude_snapshots(new.get("snapshots") or (), gone)
-    # What was before a snapshot that is gone is not known, and readers of the log stop there.
+    # The log before a removed snapshot is incomplete, and its readers stop there.
     log = new.get("snapshot-log") or []
     lost = max((n for n, each in enumerate(log) if each["snapshot-id"] in gone), default=-1)
     new["snapshot-log"] = log[lost + 1 :]

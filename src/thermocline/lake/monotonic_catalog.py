@@ -1,7 +1,7 @@
-"""PyIceberg's catalogs, with commit times that never go back; see commit_times.
+"""PyIceberg's catalogs with commit times that never go back; see commit_times.
 
-PyIceberg writes the time that the clock shows. Every commit of it to a SQL catalog passes
-`_update_and_stage_table`, and `tests/contract/test_commit_times.py` notices when that changes.
+PyIceberg writes the clock's time. Each of its commits to a SQL catalog calls the private method
+`_update_and_stage_table`, and `tests/contract/test_commit_times.py` fails when that changes.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ if TYPE_CHECKING:
 
 
 def next_time(metadata: TableMetadata) -> int:
-    """The time of a table's next commit, in milliseconds since 1970."""
+    """Return the time of a table's next commit, in milliseconds since 1970."""
     logs = (metadata.snapshot_log, metadata.metadata_log)
     return next_ms(max([metadata.last_updated_ms, *(at for log in logs for at in log_times(log))]))
 
 
 def move_times_forward(base: TableMetadata, new: TableMetadata) -> TableMetadata:
-    """Metadata that follows `base`, with each new time moved behind all of its times."""
+    """Return `new` metadata with each new time moved after all times of `base`."""
     if new == base:
         return new
-    least = next_time(base)
+    min_time = next_time(base)
     before = {snapshot.snapshot_id for snapshot in base.snapshots}
     logged = {(entry.snapshot_id, entry.timestamp_ms) for entry in base.snapshot_log}
 
-    def late(entry: Any) -> Any:
-        if entry.timestamp_ms >= least:
+    def move_entry(entry: Any) -> Any:
+        if entry.timestamp_ms >= min_time:
             return entry
-        return entry.model_copy(update={"timestamp_ms": least})
+        return entry.model_copy(update={"timestamp_ms": min_time})
 
     log = [
-        entry if (entry.snapshot_id, entry.timestamp_ms) in logged else late(entry)
+        entry if (entry.snapshot_id, entry.timestamp_ms) in logged else move_entry(entry)
         for entry in new.snapshot_log
     ]
     times = {
-        "snapshots": [s if s.snapshot_id in before else late(s) for s in new.snapshots],
+        "snapshots": [s if s.snapshot_id in before else move_entry(s) for s in new.snapshots],
         "snapshot_log": log,
-        "last_updated_ms": max(new.last_updated_ms, least),
+        "last_updated_ms": max(new.last_updated_ms, min_time),
     }
     return new.model_copy(update=times)
 
 
 class MonotonicSqlCatalog(SqlCatalog):
-    """A SQL catalog whose commits never go back in time."""
+    """A SQL catalog with monotonic commit times."""
 
     def _update_and_stage_table(
         self,
@@ -71,7 +71,7 @@ class MonotonicSqlCatalog(SqlCatalog):
 
 
 class MonotonicRestCatalog(RestCatalog):
-    """A REST catalog: its server keeps the logs; the snapshots' times are ours."""
+    """A REST catalog with monotonic snapshot times; its server writes the logs."""
 
     def commit_table(
         self,
@@ -79,14 +79,14 @@ class MonotonicRestCatalog(RestCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
-        least = next_time(table.metadata)
-        later = tuple(_move_forward(update, least) for update in updates)
+        min_time = next_time(table.metadata)
+        later = tuple(_move_forward(update, min_time) for update in updates)
         response: CommitTableResponse = super().commit_table(table, requirements, later)
         return response
 
 
-def _move_forward(update: TableUpdate, least: int) -> TableUpdate:
-    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms >= least:
+def _move_forward(update: TableUpdate, min_time: int) -> TableUpdate:
+    if not isinstance(update, AddSnapshotUpdate) or update.snapshot.timestamp_ms >= min_time:
         return update
-    snapshot = update.snapshot.model_copy(update={"timestamp_ms": least})
+    snapshot = update.snapshot.model_copy(update={"timestamp_ms": min_time})
     return AddSnapshotUpdate(snapshot=snapshot)

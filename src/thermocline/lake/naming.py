@@ -1,4 +1,4 @@
-"""Names of tables, branches, tags and runs: one place that says what is allowed."""
+"""Names of tables, branches, tags and runs, and their validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ENV_PREFIX = "env-"
 
 
 def validate_table_name(text: str) -> str:
-    """A table's name as "layer.name", or an error that says what is allowed."""
+    """Return a table name of the form "layer.name", or raise BadInput."""
     parts = text.split(".")
     if len(parts) != 2 or not all(_NAME_PART.fullmatch(part) for part in parts):
         raise BadInput(
@@ -28,7 +28,7 @@ def validate_table_name(text: str) -> str:
 
 
 def validate_ref_name(text: str) -> str:
-    """A branch's or tag's name, or an error that says what is allowed."""
+    """Return a valid name of a branch or tag, or raise BadInput."""
     if not _REF_NAME.fullmatch(text) or ".." in text:
         raise BadInput(
             f"{_abbreviate(text)} is not a name for a branch or tag.",
@@ -38,18 +38,18 @@ def validate_ref_name(text: str) -> str:
 
 
 def env_branch(env: str) -> str:
-    """The branch that holds an environment in every table."""
+    """Return the branch of an environment, which has the same name in every table."""
     return ENV_PREFIX + validate_ref_name(env)
 
 
 def new_run_id() -> str:
-    """A sortable, unique run id: 10 characters of time, 16 of chance (a ULID)."""
+    """Return a sortable, unique run id: a ULID of 10 time and 16 random characters."""
     number = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
     return "".join(_ALPHABET[number >> shift & 31] for shift in range(125, -1, -5))
 
 
 def run_start_ms(run: str) -> int | None:
-    """When a run began, in milliseconds since 1970; None for a name that is no run id."""
+    """Return when a run began, in milliseconds since 1970; None if the name is no run id."""
     if len(run) != 26 or any(char not in _ALPHABET for char in run):
         return None
     number = 0

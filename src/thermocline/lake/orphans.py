@@ -1,4 +1,4 @@
-"""The files of a table: which ones its snapshots need, and which lie there for nobody."""
+"""The files of a table: those that its snapshots need, and orphans."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def referenced_files(table: Table) -> set[str]:
-    """Every file that some snapshot, branch or tag of the table needs, and the metadata's own."""
+    """Return all files that the table's snapshots need, and its metadata files."""
     metadata = table.metadata
     found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     found |= {file.statistics_path for file in metadata.statistics}
@@ -41,7 +41,7 @@ class StoredFile(NamedTuple):
 
 
 def list_files(table: Table) -> Iterator[tuple[str, int]]:
-    """Every file in the table's folder, with its size."""
+    """Yield the files in the table's folder, with their sizes."""
     return ((file.path, file.size) for file in list_stored_files(table))
 
 
@@ -66,7 +66,7 @@ def list_stored_files(table: Table) -> Iterator[StoredFile]:
 
 
 def delete_stored_file(table: Table, path: str) -> None:
-    """Delete a file by its path as it is listed. One that is gone already is no error."""
+    """Delete a file by its listed path. A file that is already deleted is no error."""
     with suppress(FileNotFoundError):
         if "://" not in table.location() or table.location().startswith("file:"):
             Path(path).unlink()
@@ -80,16 +80,16 @@ def _filesystem(table: Table) -> Any:
 
 
 def find_orphans(table: Table) -> list[tuple[str, int]]:
-    """Files in the table's folder that no snapshot needs: what runs that died left behind.
+    """Return the files in the table's folder that no snapshot needs, as dead runs leave them.
 
-    A write that is under way right now has such files too. So nothing is deleted here.
+    A running write has such files too, so nothing is deleted here.
     """
     needed = referenced_files(table)
     return sorted((path, size) for path, size in list_files(table) if path not in needed)
 
 
 def normalize_path(location: str) -> str:
-    """One spelling of a path, whichever engine wrote it: s3, s3a and s3n are one store."""
+    """Return the canonical spelling of a path: s3, s3a and s3n are the same store."""
     if location.startswith("file:"):
         return str(location_path(location))
     parts = urlsplit(location)

@@ -1,4 +1,4 @@
-"""Files that take the place of others: whole partitions, a whole table, or single rows."""
+"""Replace files of a table: all files, whole partitions, single files or single rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ from pyiceberg.typedef import Record
 from thermocline.errors import CheckFailed, Permanent
 from thermocline.lake.data_file_reader import DataFileReader, Positions, deleted_positions
 from thermocline.lake.data_file_writer import Rows, write_files
-from thermocline.lake.filediff import FileChange as Difference
-from thermocline.lake.filediff import files_at_paths, only_path, snapshot_of
-from thermocline.lake.manifest_pruning import Manifests, is_live
+from thermocline.lake.filediff import (
+    ChangedFile,
+    find_files_at_paths,
+    single_target_path,
+    snapshot_of,
+)
+from thermocline.lake.manifest_pruning import ManifestPruner, is_live
 from thermocline.lake.snapshot_producer import FileChange
 
 Partitions = Sequence[Mapping[str, Any]]
-"""Partitions by the values of the columns that they are cut by; of a day, the date."""
+"""Partitions by the values of their partition columns; the date for a day."""
 
 _DELETES = pa.schema(
     [
@@ -34,153 +38,161 @@ _DELETES = pa.schema(
         pa.field("pos", pa.int64(), False, {"PARQUET:field_id": "2147483545"}),
     ]
 )
-"""The columns of a position-delete file, with the ids that the specification gives them."""
+"""The columns of a position-delete file, with their field ids in the specification."""
 
 
-class OlderPartitioning(Permanent):
-    """Partitions cannot be replaced one by one: some files are cut in another way."""
+class OutdatedPartitioning(Permanent):
+    """Single partitions cannot be replaced: some files have an older partition spec."""
 
 
-def everything(table: Table, head: int, rows: Rows) -> FileChange:
-    """The rows in the place of all there are at a snapshot."""
-    return FileChange(write_files(table, rows), _files(table, _live(table, head)))
+def replace_all(table: Table, head: int, rows: Rows) -> FileChange:
+    """Replace all rows of a snapshot with these rows."""
+    return FileChange(write_files(table, rows), _list_files(table, _live_manifests(table, head)))
 
 
-def partitions(table: Table, head: int, rows: Rows, wanted: Partitions | None) -> FileChange:
-    """The rows in the place of these partitions, or of those that they lie in themselves.
+def replace_partitions(
+    table: Table, head: int, rows: Rows, partitions: Partitions | None
+) -> FileChange:
+    """Replace these partitions with the rows, or without `partitions` those of the rows.
 
-    A row outside the partitions raises CheckFailed: it would be added beside others' rows.
+    Raise CheckFailed for a row outside the partitions: it would be added to kept rows.
     """
-    added, named = of_partitions(table, rows, wanted)
-    replaced = {file.partition for file in added} if named is None else named
-    return FileChange(added, _of_today(table, head, replaced))
+    added, records = write_partitions(table, rows, partitions)
+    replaced = {file.partition for file in added} if records is None else records
+    return FileChange(added, _current_spec_files(table, head, replaced))
 
 
-def of_partitions(
-    table: Table, rows: Rows, wanted: Partitions | None
+def write_partitions(
+    table: Table, rows: Rows, partitions: Partitions | None
 ) -> tuple[list[DataFile], set[Record] | None]:
-    """The rows as files, and the wanted partitions as files carry them; none lies outside."""
+    """Write the rows as files; return them, and the partitions as records of the current spec.
+
+    Raise CheckFailed for a row outside the partitions.
+    """
     added = write_files(table, rows)
-    if wanted is None:
+    if partitions is None:
         return added, None
-    named = {_record(table, values) for values in wanted}
+    records = {_to_record(table, values) for values in partitions}
     for file in added:
-        if file.partition not in named:
-            raise _outside(table, file)
-    return added, named
+        if file.partition not in records:
+            raise _outside_error(table, file)
+    return added, records
 
 
-def partitions_again(
+def replay_partitions(
     table: Table, start: int, end: int, onto: int
 ) -> tuple[FileChange, set[Record]]:
-    """What became of partitions between two snapshots, as a change of a third one.
+    """Replay the change of partitions from `start` to `end` onto a third snapshot.
 
-    The very files are used again. Partitions that are not the same in `onto` as in `start` either
-    are left out of the change, and named.
+    The change uses the same files. Partitions that also differ between `start` and `onto` conflict:
+    they are left out of the change and returned separately.
     """
     changed = changed_partitions(table, start, end)
     moved = changed_partitions(table, start, onto)
     free = changed - moved
-    return FileChange(_of_today(table, end, free), _of_today(table, onto, free)), changed & moved
+    change = FileChange(
+        _current_spec_files(table, end, free), _current_spec_files(table, onto, free)
+    )
+    return change, changed & moved
 
 
 def changed_partitions(table: Table, start: int, end: int) -> set[Record]:
-    """The partitions that have other files in one snapshot than in another.
+    """Return the partitions whose files differ between two snapshots.
 
-    Manifests that both snapshots have list the same files, so they are not opened.
+    Shared manifests list the same files, so they are not opened.
     """
-    before, after = (set(_manifests_of_today(table, snapshot)) for snapshot in (start, end))
+    before, after = (set(_current_spec_manifests(table, snapshot)) for snapshot in (start, end))
     old, new = (
-        {f.file_path: f for f in _files(table, m)} for m in (before - after, after - before)
+        {f.file_path: f for f in _list_files(table, m)} for m in (before - after, after - before)
     )
     both = {**old, **new}
     return {both[path].partition for path in old.keys() ^ new.keys()}
 
 
-def standing_partitions(table: Table, snapshot: int) -> dict[Record, list[DataFile]]:
-    """The partitions that have files, with these."""
+def live_partitions(table: Table, snapshot: int) -> dict[Record, list[DataFile]]:
+    """Return the partitions that have files, with their files."""
     found: dict[Record, list[DataFile]] = defaultdict(list)
-    for file in _of_today(table, snapshot):
+    for file in _current_spec_files(table, snapshot):
         found[file.partition].append(file)
     return found
 
 
-def _of_today(
+def _current_spec_files(
     table: Table, snapshot: int, among: Collection[Record] | None = None
 ) -> list[DataFile]:
-    """The files of a snapshot, or of some partitions of it; delete files are among them.
+    """Return the data and delete files of a snapshot, or of some of its partitions.
 
-    None of the snapshot's files may be of an older partitioning. Manifests that cannot list a
+    Raise OutdatedPartitioning if a file has an older partition spec. Manifests that cannot list a
     file of the partitions are not opened.
     """
-    manifests: Iterable[ManifestFile] = _manifests_of_today(table, snapshot)
+    manifests: Iterable[ManifestFile] = _current_spec_manifests(table, snapshot)
     if among is not None:
-        judged = Manifests(table)
-        manifests = [each for each in manifests if judged.may_hold(each, among)]
-    files = _files(table, manifests)
+        pruner = ManifestPruner(table)
+        manifests = [each for each in manifests if pruner.may_hold(each, among)]
+    files = _list_files(table, manifests)
     return [file for file in files if among is None or file.partition in among]
 
 
-def _manifests_of_today(table: Table, snapshot: int) -> list[ManifestFile]:
-    """The manifests that list live files of a snapshot; none may be of an older partitioning."""
-    manifests = _live(table, snapshot)
-    today = table.spec().spec_id
-    # Counts may be missing: whether such a manifest lists anything is then looked up.
-    if any(m.partition_spec_id != today and _files(table, [m]) for m in manifests):
-        raise OlderPartitioning(
+def _current_spec_manifests(table: Table, snapshot: int) -> list[ManifestFile]:
+    """Return the manifests with live files of a snapshot; all must have the current spec."""
+    manifests = _live_manifests(table, snapshot)
+    current = table.spec().spec_id
+    # Counts may be missing: such a manifest is opened to see whether it lists anything.
+    if any(m.partition_spec_id != current and _list_files(table, [m]) for m in manifests):
+        raise OutdatedPartitioning(
             f"{'.'.join(table.name())} has files of an older partitioning.",
-            "Compute it anew: thermo run --full-refresh.",
+            "Recompute it: thermo run --full-refresh.",
         )
-    return [m for m in manifests if m.partition_spec_id == today]
+    return [m for m in manifests if m.partition_spec_id == current]
 
 
-def files_at(table: Table, head: int, rows: Rows, paths: Collection[str]) -> FileChange:
-    """The rows in the place of the data files at these paths. With no path they are added."""
+def replace_files(table: Table, head: int, rows: Rows, paths: Collection[str]) -> FileChange:
+    """Replace the data files at these paths with the rows. Without paths the rows are appended."""
     if not paths:
         return FileChange(write_files(table, rows), appends=True)
-    leaving = _standing(table, head, paths)
-    gone = [*(each.file for each in leaving), *_own_deletes(leaving)]
-    return FileChange(write_files(table, rows), gone)
+    replaced = _find_files(table, head, paths)
+    removed = [*(each.file for each in replaced), *_exclusive_deletes(replaced)]
+    return FileChange(write_files(table, rows), removed)
 
 
-def rows_at(
+def replace_rows(
     table: Table, head: int, rows: Rows, gone: Mapping[str, Positions], *, on_read: bool
 ) -> FileChange:
-    """The rows added, and those at the positions in the files at these paths taken out.
+    """Append the rows, and remove the rows at positions of data files, by path.
 
-    With `on_read` by delete files, which readers apply; otherwise by writing the files' other
-    rows anew, with the added ones.
+    With `on_read` write delete files, which readers apply; otherwise rewrite the other rows of the
+    files together with the added ones.
     """
-    standing = _standing(table, head, gone)
+    affected = _find_files(table, head, gone)
     current = table.spec().spec_id
-    marked = [each.file for each in standing if on_read and each.file.spec_id == current]
-    rewritten = [each for each in standing if not on_read or each.file.spec_id != current]
-    rest = _Rest(table, rewritten, gone)
-    added = write_files(table, _chained(rest, rows))
+    marked = [each.file for each in affected if on_read and each.file.spec_id == current]
+    rewritten = [each for each in affected if not on_read or each.file.spec_id != current]
+    rest = _RemainingRows(table, rewritten, gone)
+    added = write_files(table, _chain(rest, rows))
     return FileChange(
-        [*added, *_delete_files(table, marked, gone)],
-        [*(each.file for each in rewritten), *_own_deletes(rewritten)],
+        [*added, *_write_deletes(table, marked, gone)],
+        [*(each.file for each in rewritten), *_exclusive_deletes(rewritten)],
     )
 
 
-def _standing(table: Table, head: int, paths: Collection[str]) -> list[Difference]:
-    """The data files at these paths, with their deletes; all of them must be there."""
-    found = files_at_paths(table, head, paths)
+def _find_files(table: Table, head: int, paths: Collection[str]) -> list[ChangedFile]:
+    """Return the data files at these paths, with their deletes; all must be in the snapshot."""
+    found = find_files_at_paths(table, head, paths)
     if len(found) < len(paths):
         raise Permanent(
-            f"Files of {'.'.join(table.name())} that were read are not in it.",
+            f"Files that were read from {'.'.join(table.name())} are not in it any more.",
             "This is a bug; please report it.",
         )
     return found
 
 
-def _live(table: Table, snapshot: int) -> list[ManifestFile]:
-    """The manifests of a snapshot that may list live files, delete files among them."""
+def _live_manifests(table: Table, snapshot: int) -> list[ManifestFile]:
+    """Return the manifests of a snapshot that may list live data or delete files."""
     return [m for m in snapshot_of(table, snapshot).manifests(table.io) if is_live(m)]
 
 
-def _files(table: Table, manifests: Iterable[ManifestFile]) -> list[DataFile]:
-    """The live files that some manifests list."""
+def _list_files(table: Table, manifests: Iterable[ManifestFile]) -> list[DataFile]:
+    """Return the live files that these manifests list."""
     return [
         entry.data_file
         for manifest in manifests
@@ -188,11 +200,11 @@ def _files(table: Table, manifests: Iterable[ManifestFile]) -> list[DataFile]:
     ]
 
 
-class _Rest:
-    """The rows of files that stay, part by part, as often as they are asked for."""
+class _RemainingRows:
+    """The remaining rows of rewritten files, in parts. It can be iterated more than once."""
 
     def __init__(
-        self, table: Table, files: Sequence[Difference], gone: Mapping[str, Positions]
+        self, table: Table, files: Sequence[ChangedFile], gone: Mapping[str, Positions]
     ) -> None:
         self._table, self._files, self._gone = table, files, gone
 
@@ -206,7 +218,7 @@ class _Rest:
                 yield rows
 
 
-def _chained(first: Iterable[pa.Table], rows: Rows) -> Iterable[pa.Table]:
+def _chain(first: Iterable[pa.Table], rows: Rows) -> Iterable[pa.Table]:
     class Both:
         def __iter__(self) -> Iterator[pa.Table]:
             yield from first
@@ -215,30 +227,31 @@ def _chained(first: Iterable[pa.Table], rows: Rows) -> Iterable[pa.Table]:
     return Both()
 
 
-def _own_deletes(files: Sequence[Difference]) -> list[DataFile]:
-    """The delete files that speak of nothing but files which are written anew."""
+def _exclusive_deletes(files: Sequence[ChangedFile]) -> list[DataFile]:
+    """Return the delete files that apply only to these rewritten files."""
     paths = {each.file.file_path for each in files}
     found = {delete for each in files for delete in each.end or ()}
-    return [delete for delete in found if only_path(delete) in paths]
+    return [delete for delete in found if single_target_path(delete) in paths]
 
 
-def _delete_files(
+def _write_deletes(
     table: Table, files: Sequence[DataFile], gone: Mapping[str, Positions]
 ) -> list[DataFile]:
-    """One delete file for each partition: readers of a partition open one file more, not many."""
+    """Write one delete file for each partition, so that its readers open only one more file."""
     groups: dict[Record, list[DataFile]] = defaultdict(list)
     for file in files:
         groups[file.partition].append(file)
     return [
-        _delete_file(table, partition, {file.file_path: gone[file.file_path] for file in some})
+        write_delete_file(table, partition, {file.file_path: gone[file.file_path] for file in some})
         for partition, some in groups.items()
     ]
 
 
-def _delete_file(table: Table, partition: Record, gone: Mapping[str, Positions]) -> DataFile:
+def write_delete_file(table: Table, partition: Record, gone: Mapping[str, Positions]) -> DataFile:
+    """Write a position-delete file for data files of one partition of the current spec."""
     metadata = table.metadata
-    places = load_location_provider(metadata.location, metadata.properties)
-    output = table.io.new_output(places.new_data_location(f"deletes-{uuid4()}.parquet", None))
+    provider = load_location_provider(metadata.location, metadata.properties)
+    output = table.io.new_output(provider.new_data_location(f"deletes-{uuid4()}.parquet", None))
     paths = sorted(gone)
     rows = pa.Table.from_arrays(
         [
@@ -266,20 +279,20 @@ def _delete_file(table: Table, partition: Record, gone: Mapping[str, Positions])
     return file
 
 
-def _record(table: Table, values: Mapping[str, Any]) -> Record:
-    """A partition's values as its files carry them."""
+def _to_record(table: Table, values: Mapping[str, Any]) -> Record:
+    """Convert a partition's column values to the record that its files carry."""
     spec, schema = table.spec(), table.schema()
     fields = [
         PartitionFieldValue(
-            field, _physical(values[schema.find_column_name(field.source_id) or ""])
+            field, _to_stored_value(values[schema.find_column_name(field.source_id) or ""])
         )
         for field in spec.fields
     ]
     return PartitionKey(fields, spec, schema).partition
 
 
-def values_of(table: Table, record: Record) -> tuple[Any, ...]:
-    """A partition by the values of the columns that it is cut by, as `Partitions` has them."""
+def partition_values(table: Table, record: Record) -> tuple[Any, ...]:
+    """Convert a partition's record to the values of its columns, as in `Partitions`."""
     from datetime import UTC, date, datetime, timedelta
 
     from pyiceberg.types import DateType, TimestampType, TimestamptzType
@@ -296,15 +309,15 @@ def values_of(table: Table, record: Record) -> tuple[Any, ...]:
     return tuple(found)
 
 
-def _physical(value: Any) -> Any:
-    """A day as its number: PyIceberg takes a date only where the column is one."""
+def _to_stored_value(value: Any) -> Any:
+    """Convert a date to its day number: PyIceberg accepts a date only for a date column."""
     from datetime import date, datetime
 
     is_day = isinstance(value, date) and not isinstance(value, datetime)
     return (value - date(1970, 1, 1)).days if is_day else value
 
 
-def _outside(table: Table, file: DataFile) -> CheckFailed:
+def _outside_error(table: Table, file: DataFile) -> CheckFailed:
     name = ".".join(table.name())
     path = table.spec().partition_to_path(file.partition, table.schema())
     values = dict(part.split("=", 1) for part in path.split("/"))

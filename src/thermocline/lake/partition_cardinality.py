@@ -1,4 +1,4 @@
-"""How a table's partitioning splits its rows, from its manifest list where that tells enough."""
+"""Estimate a table's partition cardinality, from its manifest list if that is enough."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def partition_warnings(
     lake: Lake, contract: Contract, snapshot: int
 ) -> tuple[CardinalityWarning, ...]:
-    """Warnings about partition fields that have nearly as many values as the table has rows."""
+    """Return warnings for partition fields with nearly as many values as the table has rows."""
     if not contract.partition:
         return ()
     table = lake.iceberg(contract.table)
@@ -41,15 +41,15 @@ def partition_warnings(
 
 
 def max_partitions(lake: Lake, table: str, snapshot: int) -> int:
-    """How many partitions of a table have rows, or how many there can be at most.
+    """Return how many partitions of a table have rows, or an upper bound.
 
-    It is counted only where the manifest list does not bound it.
+    The partitions are counted only if the manifest list gives no bound.
     """
-    from thermocline.lake.manifest_pruning import Manifests
+    from thermocline.lake.manifest_pruning import ManifestPruner
 
     iceberg = lake.iceberg(table)
     manifests = _current_data_manifests(iceberg, snapshot)
-    bound = Manifests(iceberg).most_partitions(manifests)
+    bound = ManifestPruner(iceberg).max_partition_count(manifests)
     files = sum(_max_live_files(each) for each in manifests)
     if bound is not None and bound <= files:
         return bound
@@ -61,44 +61,46 @@ def max_partitions(lake: Lake, table: str, snapshot: int) -> int:
 def _may_warn(
     table: Table, contract: Contract, snapshot: int, manifests: Iterable[ManifestFile]
 ) -> bool:
-    """Whether some field can have so many values that a warning is due.
+    """Whether a field can have so many values that a warning is due.
 
-    The more partitions, the sooner it is: what holds for the most that there can be holds for
-    those that there are. With files of an older partitioning nothing is known of the rows.
+    Warnings are monotonic in the number of partitions: none for the upper bound means none for the
+    actual number. With files of an older partition spec the rows are unknown.
     """
     from thermocline.lake.filediff import snapshot_of
-    from thermocline.lake.manifest_pruning import Manifests, is_live
+    from thermocline.lake.manifest_pruning import ManifestPruner, is_live
 
-    everything = [m for m in snapshot_of(table, snapshot).manifests(table.io) if is_live(m)]
+    live = [m for m in snapshot_of(table, snapshot).manifests(table.io) if is_live(m)]
     summary = snapshot_of(table, snapshot).summary
     rows = summary["total-records"] if summary is not None else None
-    if rows is None or any(m.partition_spec_id != table.spec().spec_id for m in everything):
+    if rows is None or any(m.partition_spec_id != table.spec().spec_id for m in live):
         return True
-    most = sum(_max_live_files(each) for each in manifests)
-    bound = Manifests(table).most_partitions(manifests)
+    max_values = sum(_max_live_files(each) for each in manifests)
+    bound = ManifestPruner(table).max_partition_count(manifests)
     if bound is not None:
-        most = min(most, bound)
+        max_values = min(max_values, bound)
     return bool(
-        find_warnings(int(rows), [FieldStatistics(field, most) for field in contract.partition])
+        find_warnings(
+            int(rows), [FieldStatistics(field, max_values) for field in contract.partition]
+        )
     )
 
 
 def _max_live_files(manifest: ManifestFile) -> int:
-    """At most how many live files a manifest lists; very many where it does not say."""
+    """Return an upper bound of the live files in a manifest; very high without counts."""
     counts = (manifest.added_files_count, manifest.existing_files_count)
     return sum(1 << 40 if count is None else count for count in counts)
 
 
 def _current_data_manifests(table: Table, snapshot: int) -> list[ManifestFile]:
-    """The manifests of data files of today's partitioning; an older one says nothing about it."""
+    """Return the manifests of data files with the current partition spec."""
     from thermocline.lake.manifest_pruning import is_live, lists_data
 
     found = table.snapshot_by_id(snapshot)
-    today = table.spec().spec_id
+    current = table.spec().spec_id
     return [
         manifest
         for manifest in (found.manifests(table.io) if found else ())
-        if manifest.partition_spec_id == today and lists_data(manifest) and is_live(manifest)
+        if manifest.partition_spec_id == current and lists_data(manifest) and is_live(manifest)
     ]
 
 

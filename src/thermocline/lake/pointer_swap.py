@@ -1,4 +1,4 @@
-"""Point tables to metadata files that were made elsewhere: all of them in one transaction."""
+"""Point tables to metadata files that were written elsewhere, all in one transaction."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
 
 PointerChange = tuple[str, str]
-"""What is there, and what is to be there."""
+"""The current value and the new value."""
 
 
 def swap_pointers(
     catalog: SqlCatalog,
     pointers: Mapping[str, PointerChange],
     layers: Mapping[str, PointerChange],
-    alongside: SessionWriter,
+    write_rows: SessionWriter,
 ) -> None:
-    """Change the pointers of tables and the locations of layers, or raise and have changed none.
+    """Change the pointers of tables and the locations of layers, all or none.
 
-    Unlike a commit it deletes nothing: what the old metadata names is not ours. Raises PointerMoved
-    when one of them is not what it was.
+    Unlike a commit it deletes nothing: the files of the old metadata are not ours. Raise
+    PointerMoved if a current value has changed.
     """
     from pyiceberg.catalog.sql import IcebergNamespaceProperties, IcebergTables
     from sqlalchemy import update
@@ -51,7 +51,7 @@ def swap_pointers(
                 raise PointerMoved(
                     f"{name} was changed meanwhile.", "Nothing was switched. Run again.", table=name
                 )
-        alongside(session)
+        write_rows(session)
         crash_point("relocate.swapping")
         session.commit()
     crash_point("relocate.swapped")

@@ -1,4 +1,4 @@
-"""In which schema rows are read: of one snapshot, and of two side by side."""
+"""Choose the schema in which rows are read: of one snapshot, or of two for comparison."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def schema_at(table: Table, snapshot: int) -> Schema:
-    """The schema a snapshot was written with, in which every engine reads it by its id.
+    """Return the schema that a snapshot was written with, and that engines read it with.
 
-    A change of schema makes no snapshot, so the newest snapshot may have an older schema than the
+    A schema change creates no snapshot, so the newest snapshot may have an older schema than the
     table.
     """
     found = snapshot_of(table, snapshot)
@@ -37,10 +37,10 @@ def schema_at(table: Table, snapshot: int) -> Schema:
 
 
 def comparison_schema(end: Schema, start: Schema | None = None) -> Schema:
-    """The schema in which rows of two snapshots can stand side by side.
+    """Return the schema in which rows of two snapshots can be compared.
 
-    Columns, names and order are those of `end`. Nothing is required, because a file of `start` may
-    lack a column; and where `start` has the wider type of a promoted column, that type is used.
+    Columns, names and order are those of `end`. No column is required, because a file of `start`
+    may lack it. If `start` has the wider type of a promoted column, that type is used.
     """
     types = {} if start is None else {i: start.find_type(i) for i in start.field_ids}
     return Schema(*(_optional_field(field, types) for field in end.fields), schema_id=end.schema_id)
@@ -49,15 +49,15 @@ def comparison_schema(end: Schema, start: Schema | None = None) -> Schema:
 def select_columns(
     schema: Schema, columns: Sequence[str] | None, key: Sequence[str] = ()
 ) -> Schema:
-    """The schema of these columns and the key, in its own order; None is all columns."""
+    """Return the schema of these columns and the key, in schema order; None is all columns."""
     known = [field.name for field in schema.fields]
-    wanted = {*key, *(known if columns is None else columns)}
-    if unknown := sorted(wanted.difference(known)):
+    selected = {*key, *(known if columns is None else columns)}
+    if unknown := sorted(selected.difference(known)):
         raise BadInput(
             f"There is no column {', '.join(unknown)} in the newer snapshot.",
             f"Its columns are {', '.join(known)}.",
         )
-    return Schema(*(field for field in schema.fields if field.name in wanted))
+    return Schema(*(field for field in schema.fields if field.name in selected))
 
 
 def _optional_field(field: NestedField, other: Mapping[int, IcebergType]) -> NestedField:
@@ -89,7 +89,7 @@ def _optional_type(
 
 
 def _wider_type(kind: IcebergType, other: IcebergType) -> IcebergType:
-    """Of a type and the type it was promoted to, or from, the one that holds both."""
+    """Return the wider of a type and the type that it was promoted to or from."""
     if isinstance(kind, DecimalType) and isinstance(other, DecimalType):
         return max(kind, other, key=lambda decimal: decimal.precision)
     promoted = isinstance(kind, IntegerType) and isinstance(other, LongType)

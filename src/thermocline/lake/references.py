@@ -1,9 +1,9 @@
-"""What a table's metadata refers to, and the same metadata with other references.
+"""Rewrite the references of a table's metadata to its files.
 
-A table names its files by absolute locations: in its metadata file, in manifest lists, in
-manifests, in bounds and rows of position-delete files. Here all of them are found, and written
-again with the location that each is to have. What is not known to hold no location is refused: an
-unknown field may name a file that would be read from where it was.
+A table references its files by absolute locations: in its metadata file, manifest lists, manifests,
+and in bounds and rows of position-delete files. This module rewrites all of them with new
+locations. A field that is not known to be free of locations is refused: it may reference a file at
+the old location.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from thermocline.errors import Permanent
 from thermocline.lake import avro, puffin
 from thermocline.lake.avro import AvroFile
 from thermocline.lake.locations import normalize_location
-from thermocline.lake.position_deletes import PATH_ID, Rewritten, rewritten
+from thermocline.lake.position_deletes import PATH_ID, RewrittenDeletes, rewrite_paths
+from thermocline.lake.pyiceberg_internals import data_file_values
 
 T = TypeVar("T")
 Raw = Mapping[str, Any]
@@ -27,7 +28,7 @@ PATH_PROPERTIES = frozenset(
     {"write.data.path", "write.metadata.path", "write.object-storage.path",
      "write.folder-storage.path"}
 )  # fmt: skip
-"""The properties of a table that say where it writes."""
+"""The table properties with locations that the table writes to."""
 _TABLE_FIELDS = frozenset(
     {"format-version", "table-uuid", "location", "last-sequence-number", "last-updated-ms",
      "last-column-id", "current-schema-id", "schemas", "default-spec-id", "partition-specs",
@@ -66,7 +67,7 @@ _DELETED_STATUS = 2
 
 
 class Unmovable(Permanent):
-    """Something of a table is not understood, so its references cannot be rewritten."""
+    """Part of a table is unknown, so its references cannot be rewritten."""
 
     code = "unmovable"
     exit_code = 2
@@ -80,85 +81,89 @@ class Unmovable(Permanent):
 
 
 class LocationMap(Protocol):
-    """Where files are to be."""
+    """The mapping from old to new locations."""
 
-    def moved(self, location: str) -> str:
-        """The new location of a file that stays as it is; ValueError for one out of place."""
+    def map_location(self, location: str) -> str:
+        """Return the new location of an unchanged file. Raise ValueError outside the warehouse."""
 
-    def written(self, location: str) -> str:
-        """The location for what takes the place of a file of metadata, under a new name."""
+    def map_rewritten(self, location: str) -> str:
+        """Return the location of the rewritten copy of a metadata file, under a new name."""
 
-    def names_old(self, text: str) -> bool:
-        """Whether a text names a place that is to be left."""
+    def mentions_old_location(self, text: str) -> bool:
+        """Whether a text contains an old location."""
 
 
 @dataclass
 class RewrittenReferences:
-    """What a table's metadata led to."""
+    """The rewritten metadata of a table, and the files that it references."""
 
     raw: dict[str, Any] = field(default_factory=dict)
     """The metadata file with the new references."""
     kept: dict[str, int] = field(default_factory=dict)
-    """Files that stay as they are, by their old location, with their sizes."""
+    """Sizes of unchanged files, by old location."""
     replaced: set[str] = field(default_factory=set)
-    """The old locations of files that were written again."""
+    """The old locations of rewritten files."""
     logged: set[str] = field(default_factory=set)
-    """Earlier metadata files, which the new metadata no longer names."""
+    """Earlier metadata files, which the new metadata no longer references."""
 
 
 class ReferenceRewriter:
-    """Writes one table's metadata again, with other references.
+    """Rewrites one table's metadata with other references.
 
-    `read` gives the bytes of a file by its old location and `put` takes those of a new one. Files
-    are written after all that they refer to; a file that several refer to is written once.
+    `read` returns the bytes of a file by its old location; `put` writes a new file. A file is
+    written after all files that it references, and only once.
     """
 
     def __init__(
         self,
         table: str,
-        places: LocationMap,
+        mapping: LocationMap,
         read: Callable[[str], bytes],
         put: Callable[[str, bytes], None],
     ) -> None:
         self.table = table
-        self.found = RewrittenReferences()
-        self._places, self._read, self._put = places, read, put
+        self.result = RewrittenReferences()
+        self._mapping, self._read, self._put = mapping, read, put
         self._manifests: dict[str, tuple[str, int]] = {}
-        self._deletes: dict[str, Rewritten] = {}
+        self._deletes: dict[str, RewrittenDeletes] = {}
 
     def rewrite(self, raw: Raw) -> RewrittenReferences:
-        """Write what a metadata file refers to; gives its own new content, which is not written."""
+        """Rewrite the files that a metadata file references; return its new content, unwritten."""
         if raw.get("format-version") != 2:
-            raise self._refused(f"has format version {raw.get('format-version')}; 2 is understood")
-        self._only("its metadata", raw, _TABLE_FIELDS)
-        new = dict(raw) | {"location": self._moved(raw["location"]), "metadata-log": []}
-        new["properties"] = self._properties(raw.get("properties") or {})
-        new["snapshots"] = [self._snapshot(each) for each in raw.get("snapshots") or ()]
+            raise self._unmovable(
+                f"has format version {raw.get('format-version')}; only 2 is supported"
+            )
+        self._require_known("its metadata", raw, _TABLE_FIELDS)
+        new = dict(raw) | {"location": self.map_location(raw["location"]), "metadata-log": []}
+        new["properties"] = self._map_properties(raw.get("properties") or {})
+        new["snapshots"] = [self._rewrite_snapshot(each) for each in raw.get("snapshots") or ()]
         for name in ("statistics", "partition-statistics"):
             if raw.get(name):
-                new[name] = [self._statistics(each) for each in raw[name]]
-        self.found.raw = new
-        self.found.logged.update(e["metadata-file"] for e in raw.get("metadata-log") or ())
-        return self.found
+                new[name] = [self._rewrite_statistics(each) for each in raw[name]]
+        self.result.raw = new
+        self.result.logged.update(e["metadata-file"] for e in raw.get("metadata-log") or ())
+        return self.result
 
-    def delete_file(self, location: str) -> Rewritten:
-        """Write a position-delete file again, once."""
+    def rewrite_deletes(self, location: str) -> RewrittenDeletes:
+        """Rewrite a position-delete file, once."""
         if location not in self._deletes:
-            made = self._understood(location, lambda: rewritten(self._read(location), self._moved))
-            target = self._places.written(location)
-            self._write(location, target, made.content)
-            self._deletes[location] = replace(made, content=b"", location=target)
+            rewritten = self._guard(
+                location, lambda: rewrite_paths(self._read(location), self.map_location)
+            )
+            target = self._mapping.map_rewritten(location)
+            self._write(location, target, rewritten.content)
+            self._deletes[location] = replace(rewritten, content=b"", location=target)
         return self._deletes[location]
 
-    def data_file(self, file: DataFile) -> DataFile:
-        """A file that no snapshot has yet, as PyIceberg's object, at its new location."""
+    def rewrite_data_file(self, file: DataFile) -> DataFile:
+        """Return PyIceberg's object of an uncommitted file, at its new location."""
         values: dict[str, Any] = {
             name: (0, None) if value is None else (1, value)
-            for name, value in zip(_DATA_FILE_NAMES, file._data, strict=True)
+            for name, value in zip(_DATA_FILE_NAMES, data_file_values(file), strict=True)
         }
         if file.key_metadata is not None:
-            raise self._refused("has encrypted files")
-        said: dict[str, Any] = {
+            raise self._unmovable("has encrypted files")
+        fields: dict[str, Any] = {
             "content": file.content.value, "file_path": file.file_path,
             "file_format": file.file_format.value, "file_size_in_bytes": file.file_size_in_bytes,
             "split_offsets": values["split_offsets"],
@@ -166,175 +171,181 @@ class ReferenceRewriter:
         for name in _BOUNDS:
             there, bounds = values[name]
             pairs = [{"key": k, "value": v} for k, v in (bounds or {}).items()]
-            said[name] = (there, pairs if there else None)
-        self._file(said, gone=False)
-        new = list(file._data)
-        new[_DATA_FILE_NAMES.index("file_path")] = said["file_path"]
-        new[_DATA_FILE_NAMES.index("file_size_in_bytes")] = said["file_size_in_bytes"]
-        new[_DATA_FILE_NAMES.index("split_offsets")] = said["split_offsets"][1]
+            fields[name] = (there, pairs if there else None)
+        self._rewrite_file(fields, is_removed=False)
+        new = data_file_values(file)
+        new[_DATA_FILE_NAMES.index("file_path")] = fields["file_path"]
+        new[_DATA_FILE_NAMES.index("file_size_in_bytes")] = fields["file_size_in_bytes"]
+        new[_DATA_FILE_NAMES.index("split_offsets")] = fields["split_offsets"][1]
         for name in _BOUNDS:
-            there, pairs = said[name]
+            there, pairs = fields[name]
             new[_DATA_FILE_NAMES.index(name)] = (
                 {p["key"]: p["value"] for p in pairs} if there else None
             )
-        made = DataFile(*new)
-        made.spec_id = file.spec_id
-        return made
+        moved = DataFile(*new)
+        moved.spec_id = file.spec_id
+        return moved
 
-    def moved(self, location: str) -> str:
-        """The new location of a file that stays as it is."""
-        return self._moved(location)
+    def map_location(self, location: str) -> str:
+        """Return the new location of an unchanged file."""
+        try:
+            return self._mapping.map_location(location)
+        except ValueError:
+            raise self._unmovable(
+                f"refers to {normalize_location(location)}, which is outside its warehouse"
+            ) from None
 
     def _keep(self, location: str, size: int) -> str:
-        """Note a file that stays as it is; gives its new location."""
-        self.found.kept[location] = size
-        return self._moved(location)
+        """Record an unchanged file; return its new location."""
+        self.result.kept[location] = size
+        return self.map_location(location)
 
-    def _properties(self, properties: Mapping[str, str]) -> dict[str, str]:
-        done = {}
+    def _map_properties(self, properties: Mapping[str, str]) -> dict[str, str]:
+        mapped = {}
         for key, value in properties.items():
-            done[key] = self._moved(value) if key in PATH_PROPERTIES else value
+            mapped[key] = self.map_location(value) if key in PATH_PROPERTIES else value
             if key.startswith("encryption."):
-                raise self._refused(f"is encrypted (property {key})")
-            if key not in PATH_PROPERTIES and self._places.names_old(value):
-                raise self._refused(f"has a property {key} that names the place it was in")
-        return done
+                raise self._unmovable(f"is encrypted (property {key})")
+            if key not in PATH_PROPERTIES and self._mapping.mentions_old_location(value):
+                raise self._unmovable(f"has a property {key} that contains its old location")
+        return mapped
 
-    def _snapshot(self, entry: Raw) -> dict[str, Any]:
-        self._only("a snapshot", entry, _SNAPSHOT_FIELDS)
+    def _rewrite_snapshot(self, entry: Raw) -> dict[str, Any]:
+        self._require_known("a snapshot", entry, _SNAPSHOT_FIELDS)
         if "manifest-list" not in entry:
-            raise self._refused(f"has no manifest list of snapshot {entry['snapshot-id']}")
-        return {**entry, "manifest-list": self._list(entry["manifest-list"])}
+            raise self._unmovable(f"has no manifest list of snapshot {entry['snapshot-id']}")
+        return {**entry, "manifest-list": self._rewrite_manifest_list(entry["manifest-list"])}
 
-    def _statistics(self, entry: Raw) -> dict[str, Any]:
-        self._only("its statistics", entry, _STATISTICS_FIELDS)
+    def _rewrite_statistics(self, entry: Raw) -> dict[str, Any]:
+        self._require_known("its statistics", entry, _STATISTICS_FIELDS)
         old = entry["statistics-path"]
         if "blob-metadata" not in entry:  # of partitions: a table of counts
             return {**entry, "statistics-path": self._keep(old, entry["file-size-in-bytes"])}
-        again = self._understood(
-            old, lambda: puffin.rewrite_footer(self._read(old), self._places.names_old, self._moved)
+        rewritten = self._guard(
+            old,
+            lambda: puffin.rewrite_footer(
+                self._read(old), self._mapping.mentions_old_location, self.map_location
+            ),
         )
-        if again is None:
+        if rewritten is None:
             return {**entry, "statistics-path": self._keep(old, entry["file-size-in-bytes"])}
-        target = self._places.written(old)
-        self._write(old, target, again.content)
+        target = self._mapping.map_rewritten(old)
+        self._write(old, target, rewritten.content)
         blobs = [
-            {**blob, "properties": said} if blob.get("properties") else blob
-            for blob, said in zip(entry["blob-metadata"], again.properties, strict=True)
+            {**blob, "properties": new_properties} if blob.get("properties") else blob
+            for blob, new_properties in zip(
+                entry["blob-metadata"], rewritten.properties, strict=True
+            )
         ]
         new = {**entry, "statistics-path": target, "blob-metadata": blobs}
-        new["file-size-in-bytes"] = len(again.content)
-        new["file-footer-size-in-bytes"] = again.footer
+        new["file-size-in-bytes"] = len(rewritten.content)
+        new["file-footer-size-in-bytes"] = rewritten.footer
         return new
 
-    def _list(self, location: str) -> str:
-        file = self._avro(location)
-        self._only(
+    def _rewrite_manifest_list(self, location: str) -> str:
+        file = self._read_avro(location)
+        self._require_known(
             "a manifest list",
             file.fields,
-            _MANIFEST_LIST_FIELDS | self._empty(file.records, file.fields),
+            _MANIFEST_LIST_FIELDS | self._unset_fields(file.records, file.fields),
         )
         for record in file.records:
-            path, length = self._manifest(record["manifest_path"])
+            path, length = self._rewrite_manifest(record["manifest_path"])
             record["manifest_path"], record["manifest_length"] = path, length
-        return self._again(location, file)[0]
+        return self._write_avro(location, file)[0]
 
-    def _manifest(self, location: str) -> tuple[str, int]:
+    def _rewrite_manifest(self, location: str) -> tuple[str, int]:
         if location not in self._manifests:
-            file = self._avro(location)
+            file = self._read_avro(location)
             inner = avro.fields_of(file.fields["data_file"])
             files = [record["data_file"] for record in file.records]
-            self._only(
-                "a manifest", file.fields, _ENTRY_FIELDS | self._empty(file.records, file.fields)
+            self._require_known(
+                "a manifest",
+                file.fields,
+                _ENTRY_FIELDS | self._unset_fields(file.records, file.fields),
             )
-            self._only("a manifest's file", inner, _DATA_FILE_FIELDS | self._empty(files, inner))
+            self._require_known(
+                "a manifest's file", inner, _DATA_FILE_FIELDS | self._unset_fields(files, inner)
+            )
             for record in file.records:
-                self._file(record["data_file"], record["status"] == _DELETED_STATUS)
-            self._manifests[location] = self._again(location, file)
+                self._rewrite_file(record["data_file"], record["status"] == _DELETED_STATUS)
+            self._manifests[location] = self._write_avro(location, file)
         return self._manifests[location]
 
-    def _file(self, file: dict[str, Any], gone: bool) -> None:
-        """Give a file of a manifest its new location; one that is gone is only named."""
+    def _rewrite_file(self, file: dict[str, Any], is_removed: bool) -> None:
+        """Set the new location of a manifest's file. A removed file is not rewritten."""
         location, content = file["file_path"], file.get("content", _DATA)
         if content == _EQUALITY:
-            raise self._refused("has equality deletes")
+            raise self._unmovable("has equality deletes")
         if content not in (_DATA, _POSITIONS) or file["file_format"].upper() != "PARQUET":
-            raise self._refused(f"has a {file['file_format']} file, and Parquet is understood")
+            raise self._unmovable(f"has a {file['file_format']} file; only Parquet is supported")
         referenced = file.get("referenced_data_file")
         if referenced is not None and referenced[1] is not None:
-            file["referenced_data_file"] = (referenced[0], self._moved(referenced[1]))
+            file["referenced_data_file"] = (referenced[0], self.map_location(referenced[1]))
         if content == _DATA:
-            file["file_path"] = self._moved(location)
-            if not gone:
-                self.found.kept[location] = file["file_size_in_bytes"]
-        elif gone:
-            self._moved(location)
-            file["file_path"] = self._places.written(location)
+            file["file_path"] = self.map_location(location)
+            if not is_removed:
+                self.result.kept[location] = file["file_size_in_bytes"]
+        elif is_removed:
+            self.map_location(location)
+            file["file_path"] = self._mapping.map_rewritten(location)
         else:
-            made = self.delete_file(location)
-            file["file_path"], file["file_size_in_bytes"] = made.location, made.size
+            deletes = self.rewrite_deletes(location)
+            file["file_path"], file["file_size_in_bytes"] = deletes.location, deletes.size
             if file.get("split_offsets", (0, None))[1] is not None:
-                file["split_offsets"] = (file["split_offsets"][0], list(made.offsets))
+                file["split_offsets"] = (file["split_offsets"][0], list(deletes.offsets))
         if content == _POSITIONS:
-            ends = (None, None) if gone else (self._deletes[location].low, made.high)
+            ends = (None, None) if is_removed else (deletes.low, deletes.high)
             for name, end in zip(_BOUNDS, ends, strict=True):
                 _set_bound(file, name, end)
 
-    def _avro(self, location: str) -> AvroFile:
-        file = self._understood(location, lambda: avro.read(self._read(location)))
+    def _read_avro(self, location: str) -> AvroFile:
+        file = self._guard(location, lambda: avro.read(self._read(location)))
         version = file.metadata.get("format-version", b"1")
         if version not in (b"1", b"2"):
-            raise self._refused(f"has metadata of format version {version.decode()}")
+            raise self._unmovable(f"has metadata of format version {version.decode()}")
         return file
 
-    def _again(self, location: str, file: AvroFile) -> tuple[str, int]:
-        target, content = self._places.written(location), avro.dump(file)
+    def _write_avro(self, location: str, file: AvroFile) -> tuple[str, int]:
+        target, content = self._mapping.map_rewritten(location), avro.dump(file)
         self._write(location, target, content)
         return target, len(content)
 
     def _write(self, old: str, new: str, content: bytes) -> None:
-        self.found.replaced.add(old)
+        self.result.replaced.add(old)
         self._put(new, content)
 
-    def _moved(self, location: str) -> str:
-        try:
-            return self._places.moved(location)
-        except ValueError:
-            raise self._refused(
-                f"refers to {normalize_location(location)}, which is not where it lies"
-            ) from None
-
-    def _empty(self, records: list[Any], fields: Mapping[str, Any]) -> frozenset[str]:
-        """The optional fields that no record has a value in."""
+    def _unset_fields(self, records: list[Any], fields: Mapping[str, Any]) -> frozenset[str]:
+        """Return the optional fields without a value in any record."""
         optional = [name for name, kind in fields.items() if isinstance(kind, list)]
         return frozenset(
             name for name in optional if all(record[name][1] is None for record in records)
         )
 
-    def _only(self, what: str, there: Mapping[str, Any], known: frozenset[str]) -> None:
-        """Raise Unmovable for a field that may hold a location for all that is known here."""
+    def _require_known(self, what: str, there: Mapping[str, Any], known: frozenset[str]) -> None:
+        """Raise Unmovable for an unknown field, which may contain a location."""
         for name in there:
             if name not in known and there[name] is not None:
-                raise self._refused(f"has {name} in {what}, which is not understood")
+                raise self._unmovable(f"has {name} in {what}, which is an unknown field")
 
-    def _understood(self, location: str, act: Callable[[], T]) -> T:
+    def _guard(self, location: str, act: Callable[[], T]) -> T:
         try:
             return act()
         except (ValueError, KeyError, OSError) as error:
             name = location.rsplit("/", 1)[-1]
-            raise self._refused(f"has {name}, which cannot be read: {error}") from error
+            raise self._unmovable(f"has {name}, which cannot be read: {error}") from error
 
-    def _refused(self, what: str) -> Unmovable:
+    def _unmovable(self, what: str) -> Unmovable:
         return Unmovable(self.table, what)
 
 
 def _set_bound(file: dict[str, Any], name: str, value: str | None) -> None:
-    """Set the bound of the paths in a delete file, where it has bounds; None takes it away."""
+    """Set the bound of the paths in a delete file's bounds, if any; None removes it."""
     branch, bounds = file.get(name, (0, None))
     if bounds is None:
         return
     others = [each for each in bounds if each["key"] != PATH_ID]
-    had = len(others) < len(bounds)
-    if had and value is not None:
+    had_bound = len(others) < len(bounds)
+    if had_bound and value is not None:
         others.append({"key": PATH_ID, "value": value.encode()})
     file[name] = (branch, others)

@@ -1,4 +1,4 @@
-"""Branches, tags and rollback: moving names between snapshots, never data."""
+"""Branches, tags and rollback: changes of refs, never of data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def set_ref(
     table: str, name: str, snapshot: int, *, was: int | None, tag: bool = False
 ) -> TableChange:
-    """Point a branch or tag to a snapshot, provided that it still points where it `was`."""
+    """Return the change that points a ref to a snapshot, if it still points to `was`."""
     from pyiceberg.table.refs import SnapshotRefType
     from pyiceberg.table.update import AssertRefSnapshotId, SetSnapshotRefUpdate
 
@@ -39,7 +39,7 @@ def set_ref(
 
 
 def drop_ref(table: str, name: str, *, was: int) -> TableChange:
-    """Remove a branch or tag, provided that it still points where it `was`."""
+    """Return the change that removes a ref, if it still points to `was`."""
     from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate
 
     return TableChange(
@@ -50,17 +50,17 @@ def drop_ref(table: str, name: str, *, was: int) -> TableChange:
 
 
 def merge_changes(*changes: TableChange) -> list[TableChange]:
-    """Join the changes of one table into one, so that a table is committed once."""
-    joined: dict[str, tuple[list[TableRequirement], list[TableUpdate]]] = {}
+    """Merge the changes of each table into one, so that a table is committed once."""
+    merged: dict[str, tuple[list[TableRequirement], list[TableUpdate]]] = {}
     for change in changes:
-        requirements, updates = joined.setdefault(change.table, ([], []))
+        requirements, updates = merged.setdefault(change.table, ([], []))
         requirements.extend(change.requirements)
         updates.extend(change.updates)
-    return [TableChange(table, tuple(r), tuple(u)) for table, (r, u) in joined.items()]
+    return [TableChange(table, tuple(r), tuple(u)) for table, (r, u) in merged.items()]
 
 
 def new_ref(state: TableState, name: str, snapshot: int | None, *, tag: bool) -> TableChange:
-    """Make a branch or tag that is not there yet, at a snapshot (main's newest by default)."""
+    """Return the change that creates a ref at a snapshot (main's head by default)."""
     kind = "tag" if tag else "branch"
     if validate_ref_name(name) in state.refs:
         raise BadInput(
@@ -74,7 +74,7 @@ def new_ref(state: TableState, name: str, snapshot: int | None, *, tag: bool) ->
 
 
 def remove_ref(state: TableState, name: str) -> TableChange:
-    """Remove a branch or tag that is there. Main stays."""
+    """Return the change that removes an existing ref other than main."""
     if name == MAIN:
         raise BadInput("main cannot be dropped.", "Drop another branch, or roll main back.")
     ref = state.refs.get(name)
@@ -86,15 +86,15 @@ def remove_ref(state: TableState, name: str) -> TableChange:
     return drop_ref(state.table, name, was=ref.snapshot)
 
 
-def rollback(state: TableState, to: int, been: Collection[int] = ()) -> TableChange:
-    """Point main to a snapshot that it pointed to before.
+def rollback(state: TableState, to: int, past_main: Collection[int] = ()) -> TableChange:
+    """Return the change that points main to a snapshot of its history.
 
-    `been` are snapshots that were on main and do not lead to it any more, since those between
-    have expired. What came after stays until it expires, so that a rollback can be taken back.
+    `past_main` are former snapshots of main that are no ancestors any more, because snapshots in
+    between have expired. Later snapshots stay until they expire, so a rollback can be undone.
     """
     head = state.head()
     target = state.snapshot(to).id
-    known = target in been or state.was_published(target)
+    known = target in past_main or state.was_published(target)
     if head is None or not (known or state.is_ancestor(target, of=head)):
         raise BadInput(
             f"{state.table}: snapshot {to} was never on main.",

@@ -1,7 +1,7 @@
-"""Any Iceberg REST catalog, read over HTTP.
+"""Read any Iceberg REST catalog over HTTP.
 
-Connections are kept for the next request, and several tables are asked for at a time. Whether a
-table has moved is asked without its snapshots; its metadata is asked for only when it has.
+Connections are reused, and several tables are requested concurrently. A table's metadata location
+is requested without its snapshots; its full metadata only when it has moved.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _MAX_ROUNDS = 5
 
 
 class _MetadataUnreadable(Exception):
-    """The catalog has the table and cannot read its metadata."""
+    """The catalog has the table, but cannot read its metadata."""
 
 
 class RestReader(MetadataReader):
-    """Any Iceberg REST catalog, read over HTTP."""
+    """Reads any Iceberg REST catalog over HTTP."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -45,7 +45,7 @@ class RestReader(MetadataReader):
         self._seen: dict[str, str | None] = {}
 
     def tables(self) -> list[str]:
-        """All tables as "layer.name", sorted."""
+        """Return all tables as "layer.name", sorted."""
         spaces = [space for (space,) in self._pages("namespaces", "namespaces")]
         return sorted(
             f"{space}.{entry['name']}"
@@ -54,14 +54,14 @@ class RestReader(MetadataReader):
         )
 
     def state(self, table: str) -> TableState:
-        """A table's metadata as it is now; NotFound when there is no such table."""
+        """Return a table's current metadata; raise NotFound if the table does not exist."""
         if self._seen.get(table) is not None:
             location = self._location(table)
             if (
                 location is not None
-                and (kept := metadata.cached_state(table, location)) is not None
+                and (cached := metadata.cached_state(table, location)) is not None
             ):
-                return kept
+                return cached
         content = self._table(table, "all")
         if content is None:
             self._seen[table] = None
@@ -71,9 +71,9 @@ class RestReader(MetadataReader):
         return metadata.cache_state(TableState(table, location, answer["metadata"]), len(content))
 
     def pointers(self, among: Collection[str] | None = None) -> dict[str, str]:
-        """The metadata file of every table, or of those `among` some, all at one moment."""
-        # Asked table by table. Two rounds that saw the same saw one moment, as no metadata file
-        # comes twice; in a catalog that never stands still the last round must do.
+        """Return the metadata file of all tables, or of those in `among`, at one moment."""
+        # Tables are requested one by one. Two rounds with equal results are of one moment, since
+        # no metadata file is used twice; in a busy catalog the last round is accepted.
         for _ in range(_MAX_ROUNDS):
             found = self._round(self.tables() if among is None else among)
             gone = set() if among is not None else set(self._seen) - set(found)
@@ -85,15 +85,15 @@ class RestReader(MetadataReader):
                 break
         return {table: at for table, at in found.items() if at is not None}
 
-    def require_here(self) -> None:
-        """Nothing: where tables lie is the server's decision."""
+    def require_tables_in_warehouse(self) -> None:
+        """Do nothing: the server decides where tables lie."""
 
     def roots(self) -> list[str]:
-        """The warehouse as the settings have it."""
+        """Return the warehouse of the settings."""
         return [self._settings.warehouse]
 
     def close(self) -> None:
-        """Close connections that are kept open."""
+        """Close idle connections."""
         self._http.clear()
 
     def _round(self, tables: Collection[str]) -> dict[str, str | None]:
@@ -152,7 +152,7 @@ class RestReader(MetadataReader):
             raise unreachable_error("rest", _root_cause(error)) from error
         if answer.status == 404:
             if b'"NotFoundException"' in answer.data:
-                raise _MetadataUnreadable  # what is not there is no table, but a file of one
+                raise _MetadataUnreadable  # a file of the table is missing, not the table
             return None
         if answer.status != 200:
             text = f"HTTP Error {answer.status}: {answer.reason}"
@@ -161,14 +161,14 @@ class RestReader(MetadataReader):
 
     @cached_property
     def _http(self) -> PoolManager:
-        """Connections by server. One that broke while it was idle is made again, once."""
+        """The connection pool. A connection that broke while idle is replaced, once."""
         from urllib.request import getproxies, proxy_bypass
 
         from urllib3 import PoolManager, ProxyManager, Retry, Timeout
 
         address = urlsplit(self._settings.catalog.uri)
         proxy = getproxies().get(address.scheme)
-        kept: dict[str, Any] = {
+        options: dict[str, Any] = {
             "maxsize": MAX_PARALLEL_REQUESTS,
             "timeout": Timeout(TIMEOUT),
             "retries": Retry(
@@ -182,19 +182,19 @@ class RestReader(MetadataReader):
             ),
         }
         if proxy and not proxy_bypass(address.hostname or ""):
-            return ProxyManager(proxy, **kept)
-        return PoolManager(**kept)
+            return ProxyManager(proxy, **options)
+        return PoolManager(**options)
 
 
 def _parse_json(content: bytes) -> Any:
     try:
         return json.loads(content)
     except ValueError as error:
-        raise unreachable_error("rest", NotFound("its answer is no JSON")) from error
+        raise unreachable_error("rest", NotFound("its answer is not JSON")) from error
 
 
 def _root_cause(error: Exception) -> BaseException:
-    """What went wrong itself, without what urllib3 wraps around it."""
+    """Return the underlying error, without urllib3's wrapping."""
     inner = getattr(error, "reason", None)
     while isinstance(inner, Exception) and isinstance(getattr(inner, "reason", None), Exception):
         inner = inner.reason  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
-"""Restore points: tags on the last state of an hour and of a day, so that expiry leaves them.
+"""Restore points: tags on the last state of each hour and day, which expiry keeps.
 
-A stream that commits each second keeps minutes of its snapshots. Without these tags nobody could
-go back to yesterday. They are made by the commit that expires the snapshots around them, for the
-whole unit of a table, and dropped when there are more than the settings keep.
+A stream that commits each second keeps only minutes of snapshots. Restore points allow a rollback
+to yesterday all the same. The commit that expires the snapshots around them creates them, for a
+table and its companions, and drops those beyond the configured number.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _NAME = re.compile(r"hourly-\d{4}-\d\d-\d\dT\d\d|daily-\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True)
 class RestorePoints:
-    """The restore points that a commit makes and drops, each a name and its snapshot."""
+    """The restore points that a commit creates and drops, by name with their snapshots."""
 
-    made: Mapping[str, int] = field(default_factory=dict)
+    created: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 def is_restore_point(name: str) -> bool:
-    """Whether a tag's name is one that is given here."""
+    """Whether a tag's name is that of a restore point."""
     return _NAME.fullmatch(name) is not None
 
 
 def restore_points_of(state: TableState) -> dict[str, int]:
-    """The restore points that a table has, by name."""
+    """Return the restore points of a table, by name."""
     return {
         name: ref.snapshot
         for name, ref in state.refs.items()
@@ -51,53 +51,55 @@ def choose_restore_points(
     state: TableState,
     leaving: Iterable[Snapshot],
     now: datetime,
-    most: Mapping[str, int],
+    max_points: Mapping[str, int],
     since: datetime | None = None,
 ) -> RestorePoints:
-    """Choose the restore points of a table from the snapshots that leave main's history.
+    """Choose a table's restore points among the snapshots that leave main's history.
 
-    Of each hour and day that has ended the last state that main had becomes a restore point, if it
-    is one of those: up to the `most` of each kind, oldest dropped first, none from before `since`.
+    The last state of main in each past hour and day becomes a restore point, if it is one of these
+    snapshots: at most `max_points` of each kind, oldest dropped first, and none before `since`.
     """
-    there = restore_points_of(state)
+    existing = restore_points_of(state)
     last = _last_states(state, now)
-    made = {n: s.id for s in leaving for n in last.get(s.id, ()) if n not in state.refs}
-    every = {**there, **made}
-    dropped = set(_surplus_names(every, most))
+    created = {n: s.id for s in leaving for n in last.get(s.id, ()) if n not in state.refs}
+    every = {**existing, **created}
+    dropped = set(_surplus_names(every, max_points))
     if since is not None:
         dropped |= {name for name, at in every.items() if state.published_at(at) < since}
     return RestorePoints(
-        {name: at for name, at in made.items() if name not in dropped},
-        {name: at for name, at in there.items() if name in dropped},
+        {name: at for name, at in created.items() if name not in dropped},
+        {name: at for name, at in existing.items() if name in dropped},
     )
 
 
 def match_companions(
     state: TableState, points: RestorePoints, unit: Iterable[TableState]
 ) -> tuple[RestorePoints, list[tuple[TableState, dict[str, int]]]]:
-    """Find where a table's companions were at its restore points.
+    """Find the snapshots of a table's companions at its restore points.
 
-    A point at which the state of a companion cannot be known any more is not made.
+    A point without a known state of a companion is not created.
     """
-    made = dict(points.made)
+    created = dict(points.created)
     found: list[tuple[TableState, dict[str, int]]] = []
     for companion in unit:
-        places: dict[str, int] = {}
-        for name, snapshot in points.made.items():
+        snapshots: dict[str, int] = {}
+        for name, snapshot in points.created.items():
             try:
-                places[name] = companions.matching_snapshot(state, snapshot, companion)
+                snapshots[name] = companions.matching_snapshot(state, snapshot, companion)
             except BadInput:
-                made.pop(name, None)
-        found.append((companion, places))
-    known = [(each, {n: at for n, at in places.items() if n in made}) for each, places in found]
-    return RestorePoints(made, points.dropped), known
+                created.pop(name, None)
+        found.append((companion, snapshots))
+    matched = [
+        (each, {n: at for n, at in snapshots.items() if n in created}) for each, snapshots in found
+    ]
+    return RestorePoints(created, points.dropped), matched
 
 
 def ref_changes(
-    state: TableState, made: Mapping[str, int], dropped: Iterable[str]
+    state: TableState, created: Mapping[str, int], dropped: Iterable[str]
 ) -> Iterator[TableChange]:
-    """Make and drop restore points of one table; what is not there need not be dropped."""
-    for name, snapshot in made.items():
+    """Yield the changes that create and drop restore points of one table."""
+    for name, snapshot in created.items():
         was = state.head(name)
         if was != snapshot:
             yield refs.set_ref(state.table, name, snapshot, was=was, tag=True)
@@ -107,9 +109,9 @@ def ref_changes(
 
 
 def _last_states(state: TableState, now: datetime) -> dict[int, list[str]]:
-    """The snapshots that main was at when an hour or a day ended, with the names for that.
+    """Return main's snapshots at the end of each past hour and day, with restore point names.
 
-    By the log of main and not by ancestry: what was rolled back was a state of main all the same.
+    They follow main's log and not the ancestry: a state that was rolled back also counts.
     """
     last: dict[str, int] = {}
     for entry in state.raw.get("snapshot-log") or ():
@@ -123,7 +125,7 @@ def _last_states(state: TableState, now: datetime) -> dict[int, list[str]]:
     return found
 
 
-def _surplus_names(names: Iterable[str], most: Mapping[str, int]) -> Iterator[str]:
+def _surplus_names(names: Iterable[str], max_points: Mapping[str, int]) -> Iterator[str]:
     for kind in _FORMATS:
         ordered = sorted((each for each in names if each.startswith(f"{kind}-")), reverse=True)
-        yield from ordered[most[kind] :]
+        yield from ordered[max_points[kind] :]

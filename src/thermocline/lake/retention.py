@@ -1,11 +1,11 @@
-"""Which snapshots a commit to main lets go, so that no commit pays for all that were ever made.
+"""Plan which snapshots expire with a commit to main, so that metadata does not grow forever.
 
-Only what is certainly not needed goes: ancestors of main's head that are beyond the count and older
-than the age, and before everything that somebody holds: a branch, a bookmark that is still the
-newest, the snapshot from which a consumer goes on. A tag holds its own snapshot, and the last state
-of an hour and of a day gets one (`restore_points`). Data files stay; removing them is the work of
-maintenance. What the snapshots said was consumed is carried on in the
-rows beside the pointer, so a REST catalog, which has none, lets nothing go here.
+Only snapshots that are certainly not needed expire: ancestors of main's head that exceed the count,
+are older than the age, and precede every snapshot in use: the start of a branch, the newest
+bookmark, and the snapshot that a consumer continues from. A tag keeps its own snapshot, and the
+last state of each hour and day gets a tag (`restore_points`). Data files stay; maintenance removes
+them. The consumption rows of expired snapshots move to anchors in the consumption store. A REST
+catalog has no consumption store, so nothing expires there.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ MIN_SNAPSHOTS_PROPERTY, MAX_AGE_PROPERTY = (
     "history.expire.min-snapshots-to-keep",
     "history.expire.max-snapshot-age-ms",
 )
-"""Iceberg's own properties, by which a table is kept otherwise than the settings say."""
+"""Iceberg's own properties, which override the settings for one table."""
 
 _EVERY_TABLE = "*"
 
 
 @dataclass(frozen=True)
 class RetentionPolicy:
-    """How much history is kept: at least so many snapshots, and whatever is younger than an age.
+    """How much history is kept: a minimum number of snapshots, and all younger than an age.
 
-    `dead_ms` is the age at which the branch of a run that never ended, and what no ref leads to,
-    is given up. `points` are the most restore points of each kind.
+    `dead_ms` is the age at which branches of dead runs and unreachable snapshots are removed.
+    `points` is the maximum number of restore points of each kind.
     """
 
     count: int
@@ -49,26 +49,26 @@ class RetentionPolicy:
     dead_ms: int
     points: Mapping[str, int] = field(default_factory=lambda: {"hourly": 0, "daily": 0})
 
-    def of(self, state: TableState) -> RetentionPolicy:
-        """The same for one table, by its own properties where it has them."""
-        given = state.properties
+    def for_table(self, state: TableState) -> RetentionPolicy:
+        """Return the policy of one table, with its own properties if it has them."""
+        properties = state.properties
         count, age = (
-            int(given.get(MIN_SNAPSHOTS_PROPERTY, self.count)),
-            int(given.get(MAX_AGE_PROPERTY, self.age_ms)),
+            int(properties.get(MIN_SNAPSHOTS_PROPERTY, self.count)),
+            int(properties.get(MAX_AGE_PROPERTY, self.age_ms)),
         )
         return replace(self, count=max(1, count), age_ms=age)
 
 
 @dataclass(frozen=True)
 class Expiry:
-    """What a commit to a table lets go: its changes, and what happens to the rows beside it."""
+    """The snapshots that expire with a commit: the changes, and the moves of consumption rows."""
 
     changes: tuple[TableChange, ...]
     moves: RowMoves
     oldest: int
-    """The oldest snapshot of main that stays."""
+    """The oldest kept snapshot of main."""
     companions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """The restore points that the changes make in the table's companions, by table and name."""
+    """The restore points that the changes create in companions, by table and name."""
 
 
 def plan_expiry(
@@ -82,59 +82,63 @@ def plan_expiry(
     bookmark: Mapping[str, Any] | None = None,
     unit: Callable[[], Iterable[TableState]] | None = None,
 ) -> Expiry | None:
-    """What to let go with the commit that moves main to `head`; None when that is little.
+    """Plan what expires with the commit that moves main to `head`; None if it is not worth it.
 
-    `state` is the table before the commit, so `head` may be a snapshot that it does not have yet,
-    with a bookmark of its own. `held` are snapshots that somebody else needs, and all after them;
-    `tagged` are those that the commit tags; `ours` are branches that it removes. With `unit`, which
-    gives the table's companions, restore points are made and dropped.
+    `state` is the table before the commit, so `head` may be a new snapshot, with its own bookmark.
+    `held` snapshots and their descendants are kept; `tagged` are those that the commit tags; `ours`
+    are branches that it removes. With `unit`, which returns the table's companions, restore points
+    are created and dropped.
     """
-    beside, keep, now = lake.beside, lake.keep.of(state), now_ms()
-    if beside is None:
+    store, policy, now = lake.consumption_store, lake.retention_policy.for_table(state), now_ms()
+    if store is None:
         return None
     pending = head not in state.snapshots
     chain = list(state.ancestry(state.head() if pending else head))
-    dead = dict(run_branches.find_dead_branches(lake, state, now - keep.dead_ms, ours))
-    if not dead and len(state.snapshots) <= keep.count - pending:
+    dead = dict(run_branches.find_dead_branches(lake, state, now - policy.dead_ms, ours))
+    if not dead and len(state.snapshots) <= policy.count - pending:
         return None
-    _register_consumers_once(lake, beside)
+    _register_consumers_once(lake, store)
     refs = {n: r for n, r in state.refs.items() if n not in dead and n not in ours and n != MAIN}
-    place = {snapshot.id: number for number, snapshot in enumerate(chain)}
+    index = {snapshot.id: number for number, snapshot in enumerate(chain)}
     branches = [ref.snapshot for ref in refs.values() if ref.type != "tag"]
-    joins = (_branch_point(state, branch, place) for branch in branches)
-    consumers = beside.consumers_of(state.table)
+    joins = (_branch_point(state, branch, index) for branch in branches)
+    consumers = store.consumer_snapshots(state.table)
     needed = [
-        keep.count - 1 - pending,
+        policy.count - 1 - pending,
         -1 if pending and bookmark else _newest_bookmark_index(chain),
-        *(place[s] for s in (*held, *joins) if s in place),
+        *(index[s] for s in (*held, *joins) if s in index),
         *(
-            place[s]
+            index[s]
             for s in consumers
-            if s in place and not _is_abandoned(chain, place[s], now, keep)
+            if s in index and not _is_abandoned(chain, index[s], now, policy)
         ),
     ]
     last = min(max(needed), len(chain) - 1)
-    while last + 1 < len(chain) and chain[last + 1].timestamp_ms > now - keep.age_ms:
+    while last + 1 < len(chain) and chain[last + 1].timestamp_ms > now - policy.age_ms:
         last += 1
-    points, companions = _plan_restore_points(state, chain, last, keep, unit)
+    points, companions = _plan_restore_points(state, chain, last, policy, unit)
     refs = {n: r for n, r in refs.items() if n not in points.dropped}
-    tags = {*tagged, *points.made.values(), *(r.snapshot for r in refs.values() if r.type == "tag")}
-    beyond = [s.id for s in chain[last + 1 :]]
-    gone = frozenset(s for s in beyond if s not in tags)
-    gone |= _unreachable(state, chain, {*tags, *branches}, points.dropped, now - keep.dead_ms)
-    if not dead and len(gone) <= keep.count // 10:
-        return None  # many at once now and then cost less than one each time
-    if _may_hold_only_record(state, gone) and not beside.is_migrated(state.uuid):
-        return None  # the next look at the landing folder makes rows of them
+    tags = {
+        *tagged,
+        *points.created.values(),
+        *(r.snapshot for r in refs.values() if r.type == "tag"),
+    }
+    older = [s.id for s in chain[last + 1 :]]
+    gone = frozenset(s for s in older if s not in tags)
+    gone |= _unreachable(state, chain, {*tags, *branches}, points.dropped, now - policy.dead_ms)
+    if not dead and len(gone) <= policy.count // 10:
+        return None  # expiring many at once costs less than one in each commit
+    if _may_hold_only_record(state, gone) and not store.is_migrated(state.uuid):
+        return None  # the next scan of the landing folder migrates them to rows
     root = chain[last].id if last >= 0 else head
     named = bookmarks.feed_batches(bookmark or {}) | _named_batches(state, gone)
-    moves = _plan_row_moves(state, beside, beyond, root, tags, gone, named)
+    moves = _plan_row_moves(state, store, older, root, tags, gone, named)
     changes = (
         *_restore_point_changes(state, points, companions),
         *_table_changes(state, gone, dead),
     )
-    made = {each.table: at for each, at in companions}
-    return Expiry(changes, moves, root, made)
+    created = {each.table: at for each, at in companions}
+    return Expiry(changes, moves, root, created)
 
 
 Companions = list[tuple["TableState", dict[str, int]]]
@@ -145,18 +149,18 @@ def _plan_restore_points(
     state: TableState,
     chain: Sequence[Snapshot],
     last: int,
-    keep: RetentionPolicy,
+    policy: RetentionPolicy,
     unit: Callable[[], Iterable[TableState]] | None,
 ) -> tuple[RestorePoints, Companions]:
-    """The restore points that are made and dropped when main keeps no more than `chain[: last]`."""
+    """Plan the restore points that are created and dropped when main keeps `chain[: last]`."""
     if unit is None:
         return RestorePoints(), []
     now = now_ms()
-    since = from_ms(now - keep.age_ms) if MAX_AGE_PROPERTY in state.properties else None
+    since = from_ms(now - policy.age_ms) if MAX_AGE_PROPERTY in state.properties else None
     points = restore_points.choose_restore_points(
-        state, chain[last + 1 :], from_ms(now), keep.points, since
+        state, chain[last + 1 :], from_ms(now), policy.points, since
     )
-    if not points.made and not points.dropped:
+    if not points.created and not points.dropped:
         return points, []
     return restore_points.match_companions(state, points, unit())
 
@@ -164,8 +168,8 @@ def _plan_restore_points(
 def _restore_point_changes(
     state: TableState, points: RestorePoints, companions: Companions
 ) -> Iterator[TableChange]:
-    for each, made in ((state, points.made), *companions):
-        yield from restore_points.ref_changes(each, made, points.dropped)
+    for each, created in ((state, points.created), *companions):
+        yield from restore_points.ref_changes(each, created, points.dropped)
 
 
 def _unreachable(
@@ -175,28 +179,28 @@ def _unreachable(
     dropped: Mapping[str, int],
     before_ms: int,
 ) -> frozenset[int]:
-    """The snapshots that no ref leads to, once they are old or their restore point is dropped."""
+    """Return the unreachable snapshots that are old, or whose restore point is dropped."""
     reached = {s.id for head in heads for s in state.ancestry(head)} | {s.id for s in chain}
-    left = {*dropped.values()}
+    untagged = {*dropped.values()}
     return frozenset(
         s.id for s in state.snapshots.values()
-        if s.id not in reached and (s.id in left or s.timestamp_ms < before_ms)
+        if s.id not in reached and (s.id in untagged or s.timestamp_ms < before_ms)
     )  # fmt: skip
 
 
 def list_consumers(
     table: str, into: str, bookmark: Mapping[str, object]
 ) -> Iterator[tuple[str, str, int]]:
-    """From which snapshots of its sources a table goes on: source, consumer, snapshot."""
+    """Yield the snapshots that a table continues from: source, consumer, snapshot."""
     for source, snapshot in bookmark.items():
         if isinstance(snapshot, int) and "." in source:
             yield source, f"{table}@{into}", snapshot
 
 
-def _register_consumers_once(lake: Lake, beside: ConsumptionStore) -> None:
-    """Register, once in a catalog's life, the consumers that were there before there were rows."""
-    if beside.knows_consumers or beside.is_migrated(_EVERY_TABLE):
-        beside.knows_consumers = True
+def _register_consumers_once(lake: Lake, store: ConsumptionStore) -> None:
+    """Register existing consumers, once for each catalog, for lakes older than the store."""
+    if store.has_registered_consumers or store.is_migrated(_EVERY_TABLE):
+        store.has_registered_consumers = True
         return
     found = [
         each
@@ -205,57 +209,57 @@ def _register_consumers_once(lake: Lake, beside: ConsumptionStore) -> None:
         if ref.type == "branch" and not name.startswith(RUN_PREFIX)
         for each in list_consumers(state.table, name, bookmarks.read(state, name))
     ]
-    beside.register(found)
-    beside.migrate(_EVERY_TABLE, ())
-    beside.knows_consumers = True
+    store.register(found)
+    store.migrate(_EVERY_TABLE, ())
+    store.has_registered_consumers = True
 
 
 def _may_hold_only_record(state: TableState, gone: Collection[int]) -> bool:
-    """Whether the summaries of snapshots may be all that says which files landed."""
+    """Whether the only record of landed files may be in the summaries of these snapshots."""
     texts = (state.snapshot(each).summary.get(bookmarks.BOOKMARK, "") for each in gone)
     return any('"files"' in text for text in texts)
 
 
 def _newest_bookmark_index(chain: Sequence[Snapshot]) -> int:
-    """The place of the newest bookmark in main's ancestry, which says what was consumed."""
+    """Return the index of the newest bookmark in main's ancestry, or -1."""
     marked = (n for n, snapshot in enumerate(chain) if bookmarks.BOOKMARK in snapshot.summary)
     return next(marked, -1)
 
 
-def _is_abandoned(chain: Sequence[Snapshot], place: int, now: int, keep: RetentionPolicy) -> bool:
-    """Whether a consumer has been behind for so long that it holds nothing any more."""
-    return place > 0 and chain[place - 1].timestamp_ms < now - keep.dead_ms
+def _is_abandoned(chain: Sequence[Snapshot], index: int, now: int, policy: RetentionPolicy) -> bool:
+    """Whether a consumer has been behind for so long that its snapshot is not kept any more."""
+    return index > 0 and chain[index - 1].timestamp_ms < now - policy.dead_ms
 
 
-def _branch_point(state: TableState, head: int, place: Mapping[int, int]) -> int | None:
-    """Where a branch leaves main's ancestry."""
-    return next((s.id for s in state.ancestry(head) if s.id in place), None)
+def _branch_point(state: TableState, head: int, index: Mapping[int, int]) -> int | None:
+    """Return the snapshot of main's ancestry that a branch starts from."""
+    return next((s.id for s in state.ancestry(head) if s.id in index), None)
 
 
 def _plan_row_moves(
     state: TableState,
-    beside: ConsumptionStore,
-    beyond: Sequence[int],
+    store: ConsumptionStore,
+    older: Sequence[int],
     root: int,
     tags: Collection[int],
     gone: frozenset[int],
     named: frozenset[bookmarks.Batch],
 ) -> RowMoves:
-    """Where rows of main's ancestors go: to the new root, and to tags that descend from them.
+    """Plan the moves of consumption rows to the new root, and to tags that descend from them.
 
-    `beyond` are main's ancestors behind the root, newest first; tags among them stay alone.
+    `older` are main's ancestors before the root, newest first; tags among them are kept singly.
     """
-    before = beside.anchors(state.uuid)
+    before = store.anchors(state.uuid)
     bindings = {anchor: bound - gone for anchor, bound in before.items()}
-    if beyond:
-        old_root = beyond[-1]
-        alone = frozenset(s for s in beyond if s in tags)
+    if older:
+        old_root = older[-1]
+        alone = frozenset(s for s in older if s in tags)
         for anchor, bound in before.items():
             if old_root in bound:
                 bindings[anchor] |= alone | {root}
     anchors = _merge_equal_anchors(before, bindings)
     above: frozenset[int] = frozenset({root})
-    for snapshot in beyond:  # newest first: what was passed descends from what comes
+    for snapshot in older:  # newest first, so each one descends from the next
         known = next((a for a, bound in bindings.items() if bound == above), None)
         anchor = known if known is not None else -snapshot
         bindings[anchor] = above
@@ -268,10 +272,10 @@ def _plan_row_moves(
 def _merge_equal_anchors(
     before: Mapping[int, frozenset[int]], bindings: dict[int, frozenset[int]]
 ) -> dict[int, int]:
-    """Of each anchor that has become bound to the same as another one, that other one.
+    """Return the equal anchor that replaces an anchor with the same bindings.
 
-    They do so when a tag between them is dropped. The one that was bound to more is the older one:
-    it has the more rows, so that the other one's are moved.
+    Anchors become equal when a tag between them is dropped. The anchor that had more bindings is
+    the older one with more rows, so the rows of the other one move.
     """
     first: dict[frozenset[int], int] = {}
     moved: dict[int, int] = {}
@@ -283,7 +287,7 @@ def _merge_equal_anchors(
 
 
 def _named_batches(state: TableState, gone: frozenset[int]) -> frozenset[bookmarks.Batch]:
-    """The batches of feeds that bookmarks of kept snapshots name."""
+    """Return the batches of feeds in the bookmarks of kept snapshots."""
     kept = (snapshot for number, snapshot in state.snapshots.items() if number not in gone)
     return frozenset(
         name

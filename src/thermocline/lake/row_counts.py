@@ -1,9 +1,9 @@
-"""How many rows of a table a snapshot added, changed and removed, from its summary alone.
+"""Count the rows that a snapshot added, changed and removed, from its summary alone.
 
-A commit that updates rows takes the old ones out and puts the new ones in, and where whole files
-are rewritten also all others that are in them. What was meant is noted in the summary: by Spark
-for its MERGE, and here for what this process writes. Partitions and tables that are replaced as a
-whole have no updates: their rows are removed, and others are added.
+A commit that updates rows removes the old versions and adds the new ones, together with unchanged
+rows of rewritten files. So the summary records the intended counts: by Spark for its MERGE, and by
+this module for commits of this process. Replaced partitions and tables have no updates: their rows
+are removed, and others are added.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _KINDS = ("inserted", "updated", "deleted")
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows by what happened to them."""
+    """Numbers of added, changed and removed rows."""
 
     added: int = 0
     changed: int = 0
     removed: int = 0
 
-    def notes(self) -> dict[str, str]:
-        """The same as properties of a snapshot."""
+    def as_properties(self) -> dict[str, str]:
+        """Return the counts as properties of a snapshot."""
         counts = (self.added, self.changed, self.removed)
         return {_OWN_PREFIX + kind: str(count) for kind, count in zip(_KINDS, counts, strict=True)}
 
 
 def count_rows(snapshot: Snapshot) -> RowCounts:
-    """What one snapshot did to its table's rows."""
+    """Count the rows that one snapshot added, changed and removed."""
     for prefix in (_OWN_PREFIX, _SPARK_PREFIX):
         if prefix + _KINDS[0] in snapshot.summary:
             return RowCounts(*(snapshot.count(prefix + kind) for kind in _KINDS))
@@ -48,20 +48,20 @@ def count_rows(snapshot: Snapshot) -> RowCounts:
 
 
 def sum_counts(snapshots: Iterable[Snapshot]) -> RowCounts:
-    """What several snapshots did, one after the other."""
-    every = [count_rows(snapshot) for snapshot in snapshots]
+    """Sum the row counts of several snapshots."""
+    counts = [count_rows(snapshot) for snapshot in snapshots]
     return RowCounts(
-        sum(each.added for each in every),
-        sum(each.changed for each in every),
-        sum(each.removed for each in every),
+        sum(each.added for each in counts),
+        sum(each.changed for each in counts),
+        sum(each.removed for each in counts),
     )
 
 
 def count_merge(actions: Mapping[str, int], found: int) -> RowCounts:
-    """The counts of a merge, of which so many rows that were to be changed or deleted were found.
+    """Count the rows of a merge, given how many of its updates and deletes matched a row.
 
-    An update of a row that is not there inserts it.
+    An update without a matching row is an insert.
     """
     deleted = min(actions.get("delete", 0), found)
-    coming = actions.get("insert", 0) + actions.get("update", 0)
-    return RowCounts(coming - (found - deleted), found - deleted, deleted)
+    written = actions.get("insert", 0) + actions.get("update", 0)
+    return RowCounts(written - (found - deleted), found - deleted, deleted)

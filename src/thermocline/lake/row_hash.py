@@ -1,4 +1,4 @@
-"""A fingerprint of rows that does not depend on their order: their number and a sum of hashes.
+"""An order-independent fingerprint of rows: their number and a sum of hashes.
 
 The sum is over 128-bit hashes of whole rows: sums of columns miss values that were swapped between
 rows, and exclusive-or cancels pairs.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RowSum:
-    """Some rows: how many, and the sum of their hashes."""
+    """A number of rows, and the sum of their hashes."""
 
     rows: int = 0
     hashes: int = 0
@@ -29,7 +29,7 @@ class RowSum:
 
 
 class RowHasher:
-    """Computes the sum of rows. Columns count by position and value, whatever their names."""
+    """Computes sums of rows. Columns count by position and value, not by name."""
 
     def sum_of(self, rows: pa.Table) -> RowSum:
         """Return the number of rows and the sum of their hashes."""

@@ -1,8 +1,8 @@
-"""The difference between two bags of rows, exact for every type.
+"""Compute the difference between two bags of rows, exactly for every type.
 
-Each row is given a number such that two rows have the same number exactly when they are equal:
-columns are numbered one by one and the numbers are combined. Nothing is hashed down, so nothing
-can collide; nothing is sorted but numbers; and rows move only when they are part of the answer.
+Each row gets a number such that two rows have the same number exactly if they are equal: each
+column is numbered, and the numbers are combined. Nothing is hashed, so there are no collisions;
+only numbers are sorted; and only rows of the result are copied.
 
 Equal means: null equals null, NaN equals NaN, 0.0 and -0.0 differ (they are different values in
 the file), and maps are equal in any order of their entries.
@@ -27,7 +27,7 @@ _MAX_NUMBER = 2**62
 
 
 def cancel(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """What is left of two bags when equal rows are taken out of both, one for one."""
+    """Remove equal rows from both bags, one for one, and return the remaining rows."""
     if not left.num_rows or not right.num_rows:
         return left, right
     of_left, of_right = match(left, right, left.column_names)
@@ -37,8 +37,7 @@ def cancel(left: pa.Table, right: pa.Table) -> tuple[pa.Table, pa.Table]:
 def match(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[Numbers, Numbers]:
     """Pair rows that are equal in these columns: positions in `left` and, aligned, in `right`.
 
-    Every row is in one pair at most. Of several equal rows the first of one side goes with the
-    first of the other, and so on.
+    Every row is in at most one pair. Several equal rows are paired in order.
     """
     numbers = number_rows([[*left[name].chunks, *right[name].chunks] for name in columns])
     of_left, of_right = numbers[: left.num_rows], numbers[left.num_rows :]
@@ -54,13 +53,13 @@ def match(left: pa.Table, right: pa.Table, columns: Sequence[str]) -> tuple[Numb
 
 
 def differing_mask(left: pa.ChunkedArray, right: pa.ChunkedArray) -> Mask:
-    """Where two columns of the same length have different values."""
+    """Return a mask of the rows where two columns of equal length differ."""
     numbers = number_rows([[*left.chunks, *right.chunks]])
     return np.asarray(numbers[: len(left)] != numbers[len(left) :])
 
 
 def drop_rows(table: pa.Table, positions: Numbers) -> pa.Table:
-    """The rows that are not at these positions, in order."""
+    """Return the rows that are not at these positions, in order."""
     if not len(positions):
         return table
     keep = np.ones(table.num_rows, dtype=bool)
@@ -112,7 +111,7 @@ def _number_values(chunks: list[pa.Array]) -> Numbers:
 
 
 def _number_runs(chunks: list[pa.Array], elements: Numbers) -> Numbers:
-    """Number lists by their elements' numbers: each list is one run of bytes."""
+    """Number lists by their elements' numbers: each list becomes one byte string."""
     counts = np.concatenate([arrow.count_elements(chunk) for chunk in chunks])
     offsets = np.concatenate(([0], np.cumsum(counts))) * elements.itemsize
     runs = pa.LargeBinaryArray.from_buffers(
@@ -125,7 +124,7 @@ def _number_runs(chunks: list[pa.Array], elements: Numbers) -> Numbers:
 
 
 def _float_bits(floats: pa.Array) -> pa.Array:
-    """The bits of each float, with one pattern for all NaNs."""
+    """Return the bits of each float, with one pattern for all NaNs."""
     one_nan = pc.if_else(pc.is_nan(floats), pa.scalar(float("nan"), floats.type), floats)
     widths = {2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
     return one_nan.view(widths[floats.type.byte_width])
@@ -141,12 +140,12 @@ def _renumber(numbers: Numbers) -> Numbers:
 
 
 def _repeats(numbers: Numbers) -> int:
-    """How often the most frequent number is repeated."""
+    """Return how often the most frequent number is repeated."""
     return int(np.bincount(numbers).max(initial=1)) - 1
 
 
 def _occurrence(numbers: Numbers) -> Numbers:
-    """For each number how many equal ones stand before it."""
+    """Return for each number how many equal ones precede it."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     first = np.concatenate(([True], ordered[1:] != ordered[:-1]))

@@ -1,4 +1,4 @@
-"""What runs that failed or died leave behind: their branches, and when those are let go."""
+"""Branches of runs that failed or died: find them, and drop them when they are old."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ if TYPE_CHECKING:
 
 _SWEEP_FILE = "swept"
 _SWEEP_SECONDS = 3600.0
-"""Seconds between two looks at all tables; commits in between look at their own tables alone."""
+"""Seconds between two sweeps of all tables; a commit in between checks only its own tables."""
 
 
 @dataclass(frozen=True)
 class UnpublishedRun:
-    """A run with branches that it has not published. `working` is None where nothing is known."""
+    """A run with branches that it has not published. `working` is None if it is not known."""
 
     run: str
     tables: tuple[str, ...]
     began: datetime
     touched: datetime
-    """When it began or last committed."""
+    """When the run began or last committed."""
     working: bool | None
 
     @property
     def branch(self) -> str:
-        """Its branch in each of the tables."""
+        """The run's branch in each of its tables."""
         return RUN_PREFIX + self.run
 
 
 def is_run_branch(name: str) -> bool:
-    """Whether a branch is one that a run makes for itself."""
+    """Whether a branch belongs to a run."""
     return run_of(name) is not None
 
 
 def run_of(branch: str) -> str | None:
-    """The run that a branch belongs to, if it belongs to one."""
+    """Return the run that a branch belongs to, if any."""
     run = branch.removeprefix(RUN_PREFIX)
     return run if run != branch and run_start_ms(run) is not None else None
 
@@ -57,7 +57,7 @@ def run_of(branch: str) -> str | None:
 def find_unpublished_runs(
     lake: Lake, states: Mapping[str, TableState] | None = None
 ) -> list[UnpublishedRun]:
-    """The runs that have branches, oldest first."""
+    """Return the runs that have branches, oldest first."""
     found: dict[str, list[TableState]] = {}
     for state in (lake.states() if states is None else states).values():
         for name in state.refs:
@@ -67,8 +67,8 @@ def find_unpublished_runs(
         UnpublishedRun(
             run,
             tuple(sorted(state.table for state in having)),
-            _moment(run_start_ms(run) or 0),
-            _moment(max(_last_activity_ms(state, RUN_PREFIX + run) for state in having)),
+            _from_ms(run_start_ms(run) or 0),
+            _from_ms(max(_last_activity_ms(state, RUN_PREFIX + run) for state in having)),
             run_locks.is_working(lake.settings.project, run),
         )
         for run, having in sorted(found.items())
@@ -78,9 +78,9 @@ def find_unpublished_runs(
 def find_dead_branches(
     lake: Lake, state: TableState, before_ms: int, ours: Iterable[str]
 ) -> Iterator[tuple[str, int]]:
-    """The branches of a table whose runs began and last committed before a time, with their heads.
+    """Yield a table's branches of runs without activity since a time, with their heads.
 
-    Runs that are known to be at work are left alone, however old they are.
+    Runs that are known to be working are skipped, however old they are.
     """
     for name, ref in state.refs.items():
         run = run_of(name)
@@ -91,7 +91,7 @@ def find_dead_branches(
 
 
 def drop_branch(lake: Lake, branch: str, tables: Collection[str]) -> list[str]:
-    """Remove a branch from all tables that have it, in one transaction; says from which."""
+    """Remove a branch from all tables in one transaction; return the tables that had it."""
     states = lake.states(tables)
     heads = {t: head for t, state in states.items() if (head := state.head(branch)) is not None}
     if heads:
@@ -100,28 +100,28 @@ def drop_branch(lake: Lake, branch: str, tables: Collection[str]) -> list[str]:
 
 
 def drop_run(lake: Lake, run: UnpublishedRun) -> None:
-    """Remove a run's branches from all tables. Main stays as it is."""
+    """Remove a run's branches from all tables. Main does not change."""
     drop_branch(lake, run.branch, run.tables)
     run_locks.forget_run(lake.settings.project, run.run)
 
 
 def expire_dead_runs(lake: Lake) -> list[str]:
-    """Drop what runs left that are older than `lake.retention.dead_after`; says which runs."""
-    project, before = lake.settings.project, _moment(now_ms() - lake.keep.dead_ms)
+    """Drop branches of dead runs older than `lake.retention.dead_after`; return the runs."""
+    project, before = lake.settings.project, _from_ms(now_ms() - lake.retention_policy.dead_ms)
     files, found = run_locks.known_runs(project), find_unpublished_runs(lake)
     dead = [run for run in found if run.touched < before and not run.working]
     for run in dead:
         drop_run(lake, run)
     for name in set(files) - {run.run for run in found}:
         if run_locks.is_working(project, name) is False:
-            run_locks.forget_run(project, name)  # it was killed before it had a branch, or after
+            run_locks.forget_run(project, name)  # it was killed without a branch left
     return [run.run for run in dead]
 
 
 def expire_dead_runs_when_due(lake: Lake) -> None:
-    """Do so if this project has not for an hour, whichever tables are committed to.
+    """Drop branches of dead runs, at most once an hour for each project.
 
-    It never fails the commit that it follows: what cannot be done now is done the next time.
+    It never fails the commit that it follows: a failed sweep is repeated later.
     """
     try:
         if _is_due(lake):
@@ -132,13 +132,13 @@ def expire_dead_runs_when_due(lake: Lake) -> None:
 
 
 def _is_due(lake: Lake) -> bool:
-    """Whether the last look is long ago; this call then counts as one."""
+    """Whether a sweep is due; if so, this call counts as one."""
     path: Path = private_files.ensure_folder(lake.settings.project) / _SWEEP_FILE
-    wait = min(_SWEEP_SECONDS, lake.keep.dead_ms / 1000)
+    wait = min(_SWEEP_SECONDS, lake.retention_policy.dead_ms / 1000)
     try:
         due = time.time() - path.stat().st_mtime >= wait
     except FileNotFoundError:
-        due = False  # a project that is new here, or was never looked at: in an hour
+        due = False  # a new project is swept in an hour
         path.touch(mode=0o600)
     if due:
         os.utime(path)
@@ -146,11 +146,11 @@ def _is_due(lake: Lake) -> bool:
 
 
 def _last_activity_ms(state: TableState, branch: str) -> int:
-    """When a run began, or last committed to a table."""
+    """Return when a run began, or last committed to a table."""
     run = run_of(branch)
     began = run_start_ms(run) if run is not None else None
     return max(began or 0, state.snapshot(state.refs[branch].snapshot).timestamp_ms)
 
 
-def _moment(ms: int) -> datetime:
+def _from_ms(ms: int) -> datetime:
     return datetime.fromtimestamp(ms / 1000, tz=UTC)

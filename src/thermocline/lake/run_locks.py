@@ -1,9 +1,9 @@
-"""Which runs are at work: each locks a file of the project for as long as its process lives.
+"""Run locks: each run locks a file of the project while its process lives.
 
-The file of a run that published or dropped its branches is removed. One that stays and that nobody
-has locked is of a run that failed or was killed. A run of another machine has no file here, and a
-copy of the project has one that is not the run's own, as its number in the file system shows:
-nothing is known of such a run. Process ids would not do: they are given out again.
+The file is removed when the run publishes or drops its branches. A file without a lock belongs to a
+run that failed or was killed. The status of other runs is unknown: a run of another machine has no
+file here, and a copied project has a copy of the file, which its inode number reveals. Process ids
+are not used, because they are reused.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ _FOLDER = "runs"
 
 
 class RunLock:
-    """A run's sign of life. Several processes of one run hold it together."""
+    """A run's lock on its file. Several processes of one run share it."""
 
     def __init__(self, project: Path, run: str) -> None:
         self._path = _runs_folder(project) / run
         self._handle: int | None = None
         if not project.is_dir():
             return  # a worker on another machine
-        with contextlib.suppress(OSError):  # nothing can be written here: nothing will be known
+        with contextlib.suppress(
+            OSError
+        ):  # the project is read-only: the run's status stays unknown
             private_files.ensure_folder(project)
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
             self._handle = _open_locked(self._path)
 
     def release(self, *, done: bool = False) -> None:
-        """Stop holding it; with `done` nothing of the run is left, so neither is the file."""
+        """Release the lock; with `done` also remove the file, since the run is complete."""
         if self._handle is not None:
             handle, self._handle = self._handle, None
             with contextlib.suppress(OSError):
@@ -45,7 +47,7 @@ class RunLock:
 
 
 def is_working(project: Path, run: str) -> bool | None:
-    """Whether a process of this project is at work on a run; None where that cannot be known."""
+    """Whether a process of this project works on a run; None if that is unknown."""
     try:
         handle = os.open(_runs_folder(project) / run, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:
@@ -64,7 +66,7 @@ def is_working(project: Path, run: str) -> bool | None:
 
 
 def known_runs(project: Path) -> list[str]:
-    """The runs that have a file here: those at work, and those that ended without being done."""
+    """Return the runs with a file: running ones, and those that ended without publishing."""
     try:
         return sorted(path.name for path in _runs_folder(project).iterdir())
     except OSError:
@@ -72,7 +74,7 @@ def known_runs(project: Path) -> list[str]:
 
 
 def forget_run(project: Path, run: str) -> None:
-    """Remove the file of a run of which nothing is left."""
+    """Remove the file of a run without branches."""
     with contextlib.suppress(OSError):
         (_runs_folder(project) / run).unlink(missing_ok=True)
 
@@ -82,7 +84,7 @@ def _runs_folder(project: Path) -> Path:
 
 
 def _open_locked(path: Path) -> int:
-    """A shared lock on the file that is at the path when it is held."""
+    """Open and lock the file at a path, in shared mode."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -97,5 +99,5 @@ def _open_locked(path: Path) -> int:
 
 
 def _inode(handle: int) -> bytes:
-    """What a file says of itself, which a copy of it does not."""
+    """Return a file's inode number, which a copy does not share."""
     return str(os.fstat(handle).st_ino).encode()

@@ -1,6 +1,6 @@
-"""Between a contract's shape and Iceberg's schema, in both directions.
+"""Convert between a contract's shape and Iceberg's schema.
 
-Reading a shape needs only metadata JSON; making a schema needs PyIceberg.
+Reading a shape needs only metadata JSON; building a schema needs PyIceberg.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def shape_of(state: TableState) -> TableShape:
-    """What a table looks like now, in a contract's words."""
+    """Return a table's current shape, as in a contract."""
     fields = state.schema["fields"]
     names = {field["id"]: field["name"] for field in fields}
     columns = tuple(
@@ -42,9 +42,10 @@ def shape_of(state: TableState) -> TableShape:
 
 
 def columns_at(state: TableState, snapshot: int) -> dict[str, str]:
-    """Return the columns as a snapshot has them, with their types in the words of contracts.
+    """Return the columns of a snapshot, with their types as in contracts.
 
-    A change of schema makes no snapshot, so the newest one may have older columns than the table.
+    A schema change creates no snapshot, so the newest snapshot may have older columns than the
+    table.
     """
     schema_id = state.snapshot(snapshot).schema_id
     if schema_id is not None and schema_id != state.raw["current-schema-id"]:
@@ -89,12 +90,12 @@ def _parse_partition(column: str, transform: str) -> PartitionField:
 
 
 def iceberg_type(type_: types.Type) -> IcebergType:
-    """The PyIceberg type; ids of nested fields are placeholders that the catalog assigns anew."""
+    """Return the PyIceberg type; the catalog replaces the placeholder ids of nested fields."""
     return _Builder().type(type_)
 
 
 def iceberg_schema(shape: TableShape) -> Schema:
-    """A schema for a new table."""
+    """Return the schema of a new table."""
     from pyiceberg.schema import Schema
     from pyiceberg.types import NestedField
 
@@ -109,7 +110,7 @@ def iceberg_schema(shape: TableShape) -> Schema:
 
 
 def partition_spec(shape: TableShape, schema: Schema) -> PartitionSpec:
-    """The partitioning of a new table."""
+    """Return the partition spec of a new table."""
     from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionField, PartitionSpec
 
     fields = [
@@ -125,7 +126,7 @@ def partition_spec(shape: TableShape, schema: Schema) -> PartitionSpec:
 
 
 def sort_order(shape: TableShape, schema: Schema) -> SortOrder:
-    """The sort order of a new table."""
+    """Return the sort order of a new table."""
     from pyiceberg.table.sorting import SortDirection, SortField, SortOrder
     from pyiceberg.transforms import IdentityTransform
 
@@ -143,7 +144,7 @@ def sort_order(shape: TableShape, schema: Schema) -> SortOrder:
 
 
 def iceberg_transform(field: PartitionField) -> Transform[Any, Any]:
-    """PyIceberg's transform of a partition field."""
+    """Return PyIceberg's transform of a partition field."""
     from pyiceberg.transforms import parse_transform
 
     text = field.transform if field.param is None else f"{field.transform}[{field.param}]"

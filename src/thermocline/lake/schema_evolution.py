@@ -1,4 +1,4 @@
-"""Apply the changes that a contract asks for to its table: metadata only, no row is rewritten."""
+"""Apply a contract's schema changes to its table: metadata only, no row is rewritten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def apply_changes(transaction: Transaction, changes: Iterable[kinds.SchemaChange]) -> None:
-    """Put all changes into one transaction, which the caller commits."""
+    """Add all changes to one transaction, which the caller commits."""
     for new_columns, group in groupby(changes, _is_new_column):
         if new_columns:
             with transaction.update_schema() as update:
@@ -27,7 +27,7 @@ def apply_changes(transaction: Transaction, changes: Iterable[kinds.SchemaChange
 
 
 def _is_new_column(change: kinds.SchemaChange) -> bool:
-    """Whether a change speaks of nothing that is there; many of these may be one update."""
+    """Whether a change adds a top-level column; many of these may share one update."""
     return isinstance(change, kinds.AddColumn) and len(change.path) == 1
 
 
@@ -38,8 +38,8 @@ def _apply_change(transaction: Transaction, change: kinds.SchemaChange) -> None:
         case kinds.ChangeSortOrder():
             _resort(transaction, change)
         case _:
-            # One update each: PyIceberg looks names up in the schema an update began with,
-            # and a change may speak of what the one before it renamed.
+            # One update each: PyIceberg resolves names in the schema at the start of an update,
+            # and a change may refer to a column that the previous one renamed.
             with transaction.update_schema() as update:
                 _update_schema(update, change)
 
@@ -79,7 +79,7 @@ def _repartition(transaction: Transaction, change: kinds.ChangePartitioning) -> 
 
 
 def _partition_field_name(transaction: Transaction, column: str, transform: str) -> str:
-    """The name that a partition field has in the table, whoever chose it."""
+    """Return the name of a partition field in the table, which another tool may have chosen."""
     metadata = transaction.table_metadata
     source = metadata.schema().find_field(column).field_id
     for field in metadata.spec().fields:

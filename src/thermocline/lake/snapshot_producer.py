@@ -1,8 +1,8 @@
-"""One snapshot that adds and removes files, data and position deletes alike.
+"""Write one snapshot that adds and removes files: data files and position-delete files.
 
-PyIceberg 0.12 can append data files and can overwrite them, but it writes no delete files and
-leaves those of removed data files behind. The private calls of it that this needs are all in this
-module, and `tests/contract/test_change.py` notices when they change.
+PyIceberg 0.12 can append and overwrite data files, but it writes no delete files and leaves the
+delete files of removed data files behind. This module overrides private hooks of PyIceberg's
+producer, and `tests/contract/test_change.py` fails when they change.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
-from pyiceberg.table.update.snapshot import _ManifestMergeManager, _MergeAppendFiles
 
 from thermocline.errors import CommitConflict
-from thermocline.lake.manifest_pruning import Manifests, lists_data, places
+from thermocline.lake.manifest_pruning import ManifestPruner, group_partitions, lists_data
 from thermocline.lake.monotonic_catalog import next_time
+from thermocline.lake.pyiceberg_internals import ManifestMergeManager, MergeAppendFiles
 
 
 @dataclass(frozen=True)
 class FileChange:
-    """What a commit does to a table's files, data and deletes alike.
+    """The files that a commit adds and removes, data files and delete files.
 
-    `appends` is what readers of changes are told: that no row is gone or different. `rewrites`
-    says that rows only moved between files. `sequence` is then the data sequence number that the
-    added data files get: equality deletes that are newer than it apply to them.
+    `appends` tells readers of changes that no row was removed or updated. `rewrites` says that rows
+    only moved between files; `sequence` is then the data sequence number of the added data files:
+    newer equality deletes apply to them.
     """
 
     added: Sequence[DataFile] = ()
@@ -51,34 +51,39 @@ class FileChange:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A snapshot whose manifests are written, and which nobody sees before it is committed."""
+class WrittenSnapshot:
+    """A snapshot whose manifests are written. It is not visible until it is committed."""
 
     snapshot: Snapshot
     table: Table
     _written: tuple[str, ...]
 
+    @property
+    def id(self) -> int:
+        """The snapshot's id."""
+        return int(self.snapshot.snapshot_id)
+
     def discard(self) -> None:
-        """Remove the manifests. Only for a snapshot that certainly was not committed."""
+        """Remove the manifests. Only for a snapshot that certainly did not land."""
         for path in self._written:
             with suppress(OSError):
                 self.table.io.delete(path)
 
 
-def snapshot_of(
+def write_snapshot(
     table: Table,
     change: FileChange,
     parent: int | None,
     properties: Mapping[str, str],
     number: int | None = None,
-) -> Made:
-    """Write the manifests of a snapshot that makes the change on top of another.
+) -> WrittenSnapshot:
+    """Write the manifests of a snapshot that applies the change to a parent snapshot.
 
-    `number` is the snapshot's id, where it is known already.
+    `number` is the snapshot's id, if it is known already.
     """
     producer = _ChangeFiles(
         operation=Operation.APPEND if change.appends else Operation.OVERWRITE,
-        transaction=_Standing(table, parent),  # type: ignore[arg-type]
+        transaction=_FixedParentTransaction(table, parent),  # type: ignore[arg-type]
         io=table.io,
         snapshot_properties=dict(properties),
     )
@@ -95,18 +100,18 @@ def snapshot_of(
         updates["summary"] = _as_replace(added.snapshot.summary)
     snapshot = added.snapshot.model_copy(update=updates)
     written = (*producer._written_manifests, *producer._written_manifest_lists)
-    return Made(snapshot, table, tuple(written))
+    return WrittenSnapshot(snapshot, table, tuple(written))
 
 
 def _as_replace(summary: Summary) -> Summary:
-    """The same summary of a snapshot that keeps all rows. PyIceberg has no such operation."""
+    """Return the summary with the operation `replace`, which PyIceberg's producer does not have."""
     return Summary(Operation.REPLACE, **summary.additional_properties)
 
 
-class _Standing:
-    """What PyIceberg's producer asks of a transaction: a table whose main is at one snapshot.
+class _FixedParentTransaction:
+    """A stand-in for the transaction of PyIceberg's producer: main is at the parent snapshot.
 
-    PyIceberg's own copies all of the metadata each time that it is asked for it.
+    PyIceberg's own transaction copies all metadata at each access.
     """
 
     def __init__(self, table: Table, parent: int | None) -> None:
@@ -130,36 +135,36 @@ class _DeleteManifestWriter(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-class _ChangeFiles(_MergeAppendFiles):
-    """Its manifests are merged as those of an append, data and deletes each by themselves."""
+class _ChangeFiles(MergeAppendFiles):
+    """Merges manifests as PyIceberg's append does, data and deletes separately."""
 
     _writes: type[ManifestWriterV2] = ManifestWriterV2
     _sequence: int | None = None
 
     def _manifests(self) -> list[ManifestFile]:
-        kept, gone = self._sorted_out()
+        kept, removed = self._split_existing()
         added = [
-            _entry(file, self._snapshot_id, self._sequence if _is_data(file) else None)
+            _added_entry(file, self._snapshot_id, self._sequence if _is_data(file) else None)
             for file in self._added_data_files
         ]
-        return self._process_manifests([*self._written(added), *self._written(gone), *kept])
+        return self._process_manifests([*self._write(added), *self._write(removed), *kept])
 
-    def _sorted_out(self) -> tuple[list[ManifestFile], list[ManifestEntry]]:
-        """The parent's manifests without the removed files, and an entry for each of those."""
+    def _split_existing(self) -> tuple[list[ManifestFile], list[ManifestEntry]]:
+        """Return the parent's manifests without the removed files, and an entry for each file."""
         existing = self._existing_manifests()
         if not self._deleted_data_files:
             return existing, []
         kept: list[ManifestFile] = []
         gone: list[ManifestEntry] = []
         removed = self._deleted_data_files
-        judged = Manifests(self._transaction._table)
-        wanted = {
-            is_data: places(file for file in removed if _is_data(file) == is_data)
+        pruner = ManifestPruner(self._transaction._table)
+        partitions = {
+            is_data: group_partitions(file for file in removed if _is_data(file) == is_data)
             for is_data in (True, False)
         }
         for manifest in existing:
             found = len(gone) == len(removed)
-            if found or not judged.may_list(manifest, wanted[lists_data(manifest)]):
+            if found or not pruner.may_list(manifest, partitions[lists_data(manifest)]):
                 kept.append(manifest)
                 continue
             entries = manifest.fetch_manifest_entry(self._io, discard_deleted=True)
@@ -167,17 +172,17 @@ class _ChangeFiles(_MergeAppendFiles):
             if len(left) == len(entries):
                 kept.append(manifest)
                 continue
-            kept += self._written([_again(e, ManifestEntryStatus.EXISTING) for e in left])
+            kept += self._write([_copy_entry(e, ManifestEntryStatus.EXISTING) for e in left])
             out = [e for e in entries if e.data_file in removed]
-            gone += [_again(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in out]
+            gone += [_copy_entry(e, ManifestEntryStatus.DELETED, self._snapshot_id) for e in out]
         if len(gone) != len(removed):
             raise CommitConflict(
-                "Files that were to be replaced are not in the table any more.", "Run again."
+                "Files that the commit replaces are not in the table any more.", "Run again."
             )
         return kept, gone
 
-    def _written(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
-        """Manifests of the entries: one for each partitioning and kind of file."""
+    def _write(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
+        """Write the entries to one manifest for each partition spec and content."""
         groups: dict[tuple[int, bool], list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
             groups[entry.data_file.spec_id, _is_data(entry.data_file)].append(entry)
@@ -194,7 +199,7 @@ class _ChangeFiles(_MergeAppendFiles):
         self._writes = ManifestWriterV2
         merged = super()._process_manifests([m for m in manifests if lists_data(m)])
         self._writes = _DeleteManifestWriter
-        manager = _ManifestMergeManager(
+        manager = ManifestMergeManager(
             target_size_bytes=self._target_size_bytes,
             min_count_to_merge=self._min_count_to_merge,
             merge_enabled=self._merge_enabled,
@@ -211,7 +216,7 @@ def _is_data(file: DataFile) -> bool:
     return bool(file.content == DataFileContent.DATA)
 
 
-def _entry(file: DataFile, snapshot: int, sequence: int | None) -> ManifestEntry:
+def _added_entry(file: DataFile, snapshot: int, sequence: int | None) -> ManifestEntry:
     return ManifestEntry.from_args(
         status=ManifestEntryStatus.ADDED,
         snapshot_id=snapshot,
@@ -221,7 +226,7 @@ def _entry(file: DataFile, snapshot: int, sequence: int | None) -> ManifestEntry
     )
 
 
-def _again(
+def _copy_entry(
     entry: ManifestEntry, status: ManifestEntryStatus, snapshot: int | None = None
 ) -> ManifestEntry:
     return ManifestEntry.from_args(

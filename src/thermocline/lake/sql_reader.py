@@ -1,4 +1,4 @@
-"""A SQLite or PostgreSQL catalog, read with one query."""
+"""Read a SQLite or PostgreSQL catalog with one query."""
 
 from __future__ import annotations
 
@@ -35,53 +35,53 @@ _LOCATIONS = _POINTERS + (
     " UNION ALL SELECT namespace || '.', property_value FROM iceberg_namespace_properties"
     " WHERE catalog_name = {0} AND property_key = 'location'"
 )
-"""Where the tables are, and where new ones of a layer go if the layer itself says it."""
+"""The locations of tables, and of layers that have a location property."""
 _MAX_NAMED_TABLES = 300
-"""SQLite takes so many values of a query in all its versions; of more tables all are read."""
+"""Every SQLite version accepts this many query values; for more tables, all are read."""
 
 SqlRows = list[tuple[str, ...]]
 
 
 class SqlReader(MetadataReader):
-    """A SQLite or PostgreSQL catalog, read with one query."""
+    """Reads a SQLite or PostgreSQL catalog with one query."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._postgres = _Postgres(settings)
+        self._postgres = _PostgresConnection(settings)
         self._warehouse: Warehouse | None = None
 
-    def require_here(self) -> None:
-        """Raise TablesElsewhere unless all tables lie in the warehouse. Costs one query, once."""
+    def require_tables_in_warehouse(self) -> None:
+        """Raise TablesElsewhere if a table lies outside the warehouse. Costs one query, once."""
         if self._warehouse is None:
             warehouse = Warehouse(self._settings.warehouse)
-            places = self.places()
-            warehouse.require(places)
-            if places and self._settings.catalog.type == "sqlite":
-                noted = [path for (path,) in self._rows(catalog_identity.RECORDED_PATHS, [])]
+            locations = self.locations()
+            warehouse.require(locations)
+            if locations and self._settings.catalog.type == "sqlite":
+                recorded = [path for (path,) in self._rows(catalog_identity.RECORDED_PATHS, [])]
                 catalog_identity.require_no_copy(
-                    Path(self._settings.catalog.uri), noted, self._settings.warehouse
+                    Path(self._settings.catalog.uri), recorded, self._settings.warehouse
                 )
             self._warehouse = warehouse
 
     def roots(self) -> list[str]:
-        """Every spelling of the warehouse that locations of tables begin with."""
-        self.require_here()
+        """Return every spelling of the warehouse that table locations begin with."""
+        self.require_tables_in_warehouse()
         assert self._warehouse is not None
         return list(self._warehouse.roots)
 
-    def places(self) -> dict[str, str]:
-        """The metadata file of every table, and under "layer." the folder that a layer names."""
-        # A catalog without layers' properties answers with nothing, like one without tables.
+    def locations(self) -> dict[str, str]:
+        """Return each table's metadata file, and under "layer." the location of a layer."""
+        # A catalog without layer properties returns no rows, like one without tables.
         found = self._rows(_LOCATIONS, [CATALOG, CATALOG])
         return {row[0]: row[1] for row in found or self._rows(_POINTERS, [CATALOG])}
 
     def tables(self) -> list[str]:
-        """All tables as "layer.name", sorted."""
+        """Return all tables as "layer.name", sorted."""
         return sorted(self.pointers())
 
     def state(self, table: str) -> TableState:
-        """A table's metadata as it is now; NotFound when there is no such table."""
-        seen = ""
+        """Return a table's current metadata; raise NotFound if the table does not exist."""
+        previous = ""
         while True:
             pointer = self.pointers([table]).get(table)
             if pointer is None:
@@ -89,14 +89,14 @@ class SqlReader(MetadataReader):
             try:
                 return self.state_at(table, pointer)
             except MetadataFileMissing:
-                # Others may commit and remove old metadata before it is read here.
-                if pointer == seen:
+                # Concurrent commits may remove old metadata before it is read here.
+                if pointer == previous:
                     raise
-                seen = pointer
+                previous = pointer
 
     def pointers(self, among: Collection[str] | None = None) -> dict[str, str]:
-        """The metadata file of every table, or of those `among` some, all at one moment."""
-        self.require_here()
+        """Return the metadata file of all tables, or of those in `among`, at one moment."""
+        self.require_tables_in_warehouse()
         query, values = _POINTERS, [CATALOG]
         if among is not None and len(among) <= _MAX_NAMED_TABLES:
             if not among:
@@ -104,11 +104,11 @@ class SqlReader(MetadataReader):
             pairs = ", ".join(["({0}, {0})"] * len(among))
             query += f" AND (table_namespace, table_name) IN (VALUES {pairs})"
             values += [part for table in among for part in table.split(".", 1)]
-        wanted = None if among is None else set(among)
-        return {t: at for t, at in self._rows(query, values) if wanted is None or t in wanted}
+        names = None if among is None else set(among)
+        return {t: at for t, at in self._rows(query, values) if names is None or t in names}
 
     def close(self) -> None:
-        """Close connections that are kept open."""
+        """Close idle connections."""
         self._postgres.close()
 
     def _rows(self, query: str, values: list[str]) -> SqlRows:
@@ -122,7 +122,7 @@ class SqlReader(MetadataReader):
 
 
 def _sqlite_rows(path: Path, query: str, values: list[str]) -> SqlRows | None:
-    """The rows of a query; None where there is no catalog."""
+    """Return the rows of a query; None if there is no catalog."""
     if not path.exists():
         return None
     with (
@@ -133,14 +133,14 @@ def _sqlite_rows(path: Path, query: str, values: list[str]) -> SqlRows | None:
             return db.execute(query, values).fetchall()
         except sqlite3.OperationalError as error:
             if "no such table" in str(error):
-                return None  # the database is there, the catalog's tables are not made yet
+                return None  # the database exists, but the catalog's tables do not yet
             raise
 
 
-class _Postgres:
-    """Queries on a connection that is kept for the next one: connecting costs more than a query.
+class _PostgresConnection:
+    """Runs queries on a reused connection, since connecting costs more than a query.
 
-    Each thread that asks at the same time has a connection of its own; one of them is kept.
+    Concurrent threads have connections of their own; one of them is kept idle.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -149,7 +149,7 @@ class _Postgres:
         self._process = os.getpid()
 
     def rows(self, query: str, values: list[str]) -> SqlRows:
-        """The rows of a query. A kept connection may have broken since; that is tried once."""
+        """Return the rows of a query, with one retry if the idle connection has broken."""
         import psycopg2
 
         if self._process != os.getpid():
@@ -158,14 +158,14 @@ class _Postgres:
         try:
             used = self._idle.pop()
         except IndexError:
-            return self._rows(self._connected(), query, values)
+            return self._rows(self._connect(), query, values)
         try:
             return self._rows(used, query, values)
         except (psycopg2.OperationalError, psycopg2.InterfaceError):
-            return self._rows(self._connected(), query, values)
+            return self._rows(self._connect(), query, values)
 
     def close(self) -> None:
-        """Close the connection that is kept."""
+        """Close the idle connection."""
         while self._idle and self._process == os.getpid():
             self._idle.pop().close()
 
@@ -178,7 +178,7 @@ class _Postgres:
                     cursor.execute(query, values)
                     found = list(cursor.fetchall())
                 except psycopg2.errors.UndefinedTable:
-                    found = []  # the catalog's tables are not made yet
+                    found = []  # the catalog's tables do not exist yet
         except BaseException:
             used.close()
             raise
@@ -188,11 +188,11 @@ class _Postgres:
             self._idle.append(used)
         return found
 
-    def _connected(self) -> connection:
+    def _connect(self) -> connection:
         import psycopg2
 
         opened = psycopg2.connect(**self._dsn())
-        opened.autocommit = True  # each query is a moment of its own, and none stays open
+        opened.autocommit = True  # each query is its own transaction
         return opened
 
     def _dsn(self) -> dict[str, Any]:

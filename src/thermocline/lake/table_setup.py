@@ -1,4 +1,4 @@
-"""Create a table from its contract, and bring an existing one to a newer contract."""
+"""Create a table from its contract, or evolve it to a newer contract."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from thermocline.errors import CommitConflict, ContractError
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, schema_evolution
 from thermocline.lake import schema as schemas
-from thermocline.lake.atomic_commit import retrying
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.naming import validate_table_name
 from thermocline.lake.retention import MAX_AGE_PROPERTY
+from thermocline.lake.retries import retry_on
 
 if TYPE_CHECKING:
     from pyiceberg.catalog import Catalog
@@ -27,17 +27,17 @@ REFUSED_NEXT_STEP = "Nothing was written. docs/contracts.md says which changes a
 
 
 USER_CHOICE = ("write.metadata.delete-after-commit.enabled", True)
-"""A property that stays as somebody set it."""
+"""A property that a user may override."""
 
 
 def ensure_table(lake: Lake, contract: Contract) -> list[str]:
-    """Create or evolve; see Lake.ensure."""
+    """Create or evolve a table; see Lake.ensure."""
     from pyiceberg.exceptions import CommitFailedException
 
     table = validate_table_name(contract.table)
     try:
-        for again in retrying(CommitFailedException):
-            with again, catalog_errors(lake.settings.catalog.type):
+        for attempt in retry_on(CommitFailedException):
+            with attempt, catalog_errors(lake.settings.catalog.type):
                 if lake.exists(table):
                     return _evolve(lake, contract)
                 _create(lake, contract)
@@ -45,25 +45,25 @@ def ensure_table(lake: Lake, contract: Contract) -> list[str]:
                 return ["created"]
     except CommitFailedException as error:
         raise CommitConflict(
-            f"{table} was changed by others again and again: {str(error).splitlines()[0]}",
+            f"{table} was changed repeatedly by other processes: {str(error).splitlines()[0]}",
             "Nothing was changed. Run again when they are done.",
             table=table,
         ) from error
-    raise AssertionError("retrying either returns or raises")
+    raise AssertionError("the retry loop either returns or raises")
 
 
 def pending_changes(lake: Lake, contract: Contract) -> list[str]:
-    """What `ensure` would do, without doing it. Raises ContractError where it would refuse."""
+    """Return the changes of `ensure` without applying them. Raise ContractError if it would."""
     if not lake.exists(contract.table):
         return ["create"]
     return [str(change) for change in _compare_contract(lake, contract).changes]
 
 
 def table_properties(contract: Contract) -> dict[str, str]:
-    """The table properties that a contract asks for."""
+    """Return the table properties of a contract."""
     mode = contract.updates.value
-    # A task then gets whole partitions and sorts them. Iceberg's own choice for a sorted table is
-    # to sort all rows of a write, for which Spark computes them twice: once to find the bounds.
+    # Each task then gets whole partitions and sorts them. Iceberg's default for a sorted table
+    # sorts all rows of a write, which Spark computes twice: once to find the bounds.
     spread = {"write.distribution-mode": "hash"} if contract.partition else {}
     return {
         "format-version": "2",  # PyIceberg reads version 3 and cannot write it
@@ -78,13 +78,13 @@ def table_properties(contract: Contract) -> dict[str, str]:
             else {}
         ),
         "commit.retry.num-retries": "20",
-        # Each commit leaves a metadata file; those that the log no longer names are removed.
+        # Each commit adds a metadata file; files that drop out of the log are removed.
         "write.metadata.delete-after-commit.enabled": "true",
-        # Iceberg's own default, which PyIceberg's appends do not share: without it a stream's
-        # commits would leave a manifest each.
+        # Iceberg's default, but not PyIceberg's: without it each commit of a stream would add a
+        # manifest.
         "commit.manifest-merge.enabled": "true",
-        # A change rewrites the manifests that list its files. Of Iceberg's 8 MiB each has a
-        # hundred thousand files, whichever few of them the change is about.
+        # A change rewrites the manifests of its files. At Iceberg's default of 8 MiB each lists a
+        # hundred thousand files, even if the change touches few of them.
         "commit.manifest.target-size-bytes": str(512 << 10),
         "thermocline.contract": f"{contract.id or contract.table} {contract.version}",
         **({companions.PROPERTY: contract.companion_of} if contract.companion_of else {}),
@@ -92,12 +92,12 @@ def table_properties(contract: Contract) -> dict[str, str]:
 
 
 def _create(lake: Lake, contract: Contract) -> None:
-    """Create, or raise CommitFailedException when another process was first."""
+    """Create a table, or raise CommitFailedException if another process was first."""
     from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
     _ensure_namespace(lake.catalog, contract.layer)
     owner = lake.states([contract.companion_of]) if contract.companion_of else {}
-    # A companion that comes later was empty at every tag of its table.
+    # A companion that is created later was empty at every tag of its table.
     tags = [ref.name for each in owner.values() for ref in each.refs.values() if ref.type == "tag"]
     try:
         _create_table(lake.catalog, contract, tags)
@@ -109,7 +109,7 @@ def _ensure_namespace(catalog: Catalog, namespace: str) -> None:
     from pyiceberg.exceptions import NamespaceAlreadyExistsError
     from sqlalchemy.exc import IntegrityError
 
-    # A SQL catalog looks and then inserts: between the two another process may have inserted it.
+    # A SQL catalog checks and then inserts: another process may insert it in between.
     with suppress(NamespaceAlreadyExistsError, IntegrityError):
         catalog.create_namespace(namespace)
 
@@ -126,8 +126,8 @@ def _create_table(catalog: Catalog, contract: Contract, tags: Iterable[str]) -> 
         sort_order=schemas.sort_order(shape, schema),
         properties=table_properties(contract),
     ) as transaction:
-        # An empty first snapshot: every branch then has something to start from, and publish
-        # always compares main with a snapshot.
+        # An empty first snapshot: every branch can start from it, and publish always compares
+        # main with a snapshot.
         created = {bookmarks.OPERATION: "create"}
         with transaction.update_snapshot(snapshot_properties=created).fast_append():
             pass
@@ -145,15 +145,15 @@ def _compare_contract(lake: Lake, contract: Contract) -> evolution.Evolution:
 
 
 def _evolve(lake: Lake, contract: Contract) -> list[str]:
-    """Compare and change in one transaction, which fails if somebody changed the table between."""
+    """Compare and change in one transaction, which fails if the table changed in between."""
     from pyiceberg.exceptions import CommitFailedException
 
     changes = _compare_contract(lake, contract).changes
     state = lake.state(contract.table)
-    wanted = {k: v for k, v in table_properties(contract).items() if k != "format-version"}
-    said = state.properties
+    target = {k: v for k, v in table_properties(contract).items() if k != "format-version"}
+    current = state.properties
     outdated = {
-        k: v for k, v in wanted.items() if said.get(k) != v and (k, k in said) != USER_CHOICE
+        k: v for k, v in target.items() if current.get(k) != v and (k, k in current) != USER_CHOICE
     }
     if not changes and not outdated:
         return []

@@ -1,4 +1,4 @@
-"""Which snapshot did somebody mean: by id, by time, by tag, by branch."""
+"""Resolve a snapshot by id, time, tag or branch."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _UNIT = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"
 
 
 def resolve_snapshot(state: TableState, at: Moment | None, *, now: datetime | None = None) -> int:
-    """The snapshot that was current on main at a moment, or that a name or id stands for.
+    """Return the snapshot of main at a moment, or the snapshot of a name or id.
 
-    A table without any snapshot, an unknown name and a moment before the first commit are
-    NotFound; text that is none of these is BadInput.
+    Raise NotFound for a table without a snapshot, an unknown id and a moment before the first
+    commit. Raise BadInput for text that is none of these.
     """
     if at is None:
         head = state.head()
@@ -36,14 +36,13 @@ def resolve_snapshot(state: TableState, at: Moment | None, *, now: datetime | No
         if at.lstrip("-").isdigit() and len(at.lstrip("-")) > 8:
             return state.snapshot(int(at)).id
         if at.strip().lower() == "now":
-            return resolve_snapshot(
-                state, None
-            )  # also where commits are ahead of this machine's clock
+            # main's head, also if commits are ahead of this machine's clock
+            return resolve_snapshot(state, None)
     return snapshot_at(state, parse_time(at, now=now))
 
 
 def snapshot_at(state: TableState, moment: datetime) -> int:
-    """The snapshot that main pointed to at a moment, also when main was rolled back since."""
+    """Return the snapshot that main pointed to at a moment, even if main was rolled back since."""
     millis = moment.timestamp() * 1000
     log = state.raw.get("snapshot-log") or ()
     current = [entry["snapshot-id"] for entry in log if entry["timestamp-ms"] <= millis]
@@ -59,7 +58,7 @@ def snapshot_at(state: TableState, moment: datetime) -> int:
 
 
 def _nearest_tag(state: TableState, millis: float) -> str | None:
-    """The next step of a reader who asked for a moment that has expired."""
+    """Return the next step for a moment that has expired: the nearest tag."""
     kept = state.only_tagged
     before = [snapshot for snapshot in kept if snapshot.timestamp_ms <= millis]
     if not kept:
@@ -70,7 +69,7 @@ def _nearest_tag(state: TableState, millis: float) -> str | None:
 
 
 def parse_time(at: str | datetime | date, *, now: datetime | None = None) -> datetime:
-    """A moment in UTC from ISO-8601, "yesterday 18:00", "2 hours ago", a date (its end)."""
+    """Parse ISO-8601, "yesterday 18:00", "2 hours ago" or a date (its end), in UTC."""
     if isinstance(at, datetime):
         return at if at.tzinfo else at.replace(tzinfo=UTC)
     if isinstance(at, date):

@@ -1,4 +1,4 @@
-"""Bring a lake to another place, whole."""
+"""Relocate a lake: rewrite its metadata for another warehouse, and verify every snapshot."""
 
 from thermocline.recover.relocate import RelocatedTable, Relocation, relocate
 

@@ -1,4 +1,4 @@
-"""Files by their location, on local disk or on S3: what is there, read, written whole, copied."""
+"""Read, write, copy and list files by location, on local disk or S3."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
 
 _PART_SUFFIX = ".part"
-"""What a file is called on local disk until it is whole."""
+"""The suffix of a local file until it is complete."""
 _CHUNK_BYTES = 8 << 20
 
 
 class FileStore:
-    """Files of one lake, wherever they are. A file that is there is whole."""
+    """Files by location. An existing file is always complete."""
 
     def __init__(self, io: FileIO) -> None:
         self.io = io
 
-    def folder(self, location: str) -> FolderListing:
-        """What is in a folder now, asked at once."""
-        return FolderListing(self, location, dict(self._listed(normalize_location(location))))
+    def list_folder(self, location: str) -> FolderListing:
+        """List a folder once, with all sizes."""
+        return FolderListing(self, location, dict(self._list_files(normalize_location(location))))
 
     def size(self, location: str) -> int | None:
-        """The size of a file; None where there is none that can be read."""
+        """Return the size of a file; None if it does not exist or cannot be read."""
         path = _local_path(location)
         if path is not None:
             try:
@@ -43,7 +43,7 @@ class FileStore:
             return None
 
     def read(self, location: str) -> bytes:
-        """The bytes of a file."""
+        """Read the bytes of a file."""
         path = _local_path(location)
         if path is not None:
             return path.read_bytes()
@@ -51,7 +51,7 @@ class FileStore:
             return bytes(stream.read())
 
     def write(self, location: str, content: bytes) -> None:
-        """Write a file, in the place of one of the same name."""
+        """Write a file, or overwrite it."""
         path = _local_path(location)
         if path is None:
             with self.io.new_output(location).create(overwrite=True) as stream:
@@ -62,7 +62,7 @@ class FileStore:
         _part_path(path).replace(path)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file from one place to another."""
+        """Copy a file."""
         there, here = _local_path(source), _local_path(target)
         if here is not None:
             here.parent.mkdir(parents=True, exist_ok=True)
@@ -70,24 +70,24 @@ class FileStore:
             shutil.copyfile(there, _part_path(here))
         elif here is not None:
             with self.io.new_input(source).open() as stream, _part_path(here).open("wb") as out:
-                while piece := stream.read(_CHUNK_BYTES):
-                    out.write(piece)
+                while chunk := stream.read(_CHUNK_BYTES):
+                    out.write(chunk)
         else:
             with (
                 self.io.new_input(source).open() as stream,
                 self.io.new_output(target).create(overwrite=True) as sink,
             ):
-                while piece := stream.read(_CHUNK_BYTES):
-                    sink.write(piece)
+                while chunk := stream.read(_CHUNK_BYTES):
+                    sink.write(chunk)
         if here is not None:
             _part_path(here).replace(here)
 
     def delete(self, location: str) -> None:
-        """Remove a file, if it is there and can be removed."""
+        """Remove a file, if it exists and can be removed."""
         with suppress(OSError):
             self.io.delete(location)
 
-    def _listed(self, folder: str) -> Iterator[tuple[str, int]]:
+    def _list_files(self, folder: str) -> Iterator[tuple[str, int]]:
         if folder.startswith("/"):
             for path in Path(folder).rglob("*"):
                 if path.suffix != _PART_SUFFIX and path.is_file():
@@ -98,22 +98,22 @@ class FileStore:
         scheme, _, rest = folder.partition("://")
         bucket = rest.partition("/")[0]
         filesystem = self.io.fs_by_scheme(scheme, bucket)  # type: ignore[attr-defined]
-        chosen = FileSelector(rest, recursive=True, allow_not_found=True)
-        for entry in filesystem.get_file_info(chosen):
+        selector = FileSelector(rest, recursive=True, allow_not_found=True)
+        for entry in filesystem.get_file_info(selector):
             if entry.type == FileType.File:
                 yield f"{scheme}://{entry.path}", entry.size
 
 
 @dataclass(frozen=True)
 class FolderListing:
-    """What was in a folder when it was listed. Files outside of it are asked for one by one."""
+    """A listing of a folder. Files outside of it are looked up one by one."""
 
     store: FileStore
     location: str
     _sizes: Mapping[str, int]
 
     def size(self, location: str) -> int | None:
-        """The size of a file; None where there is none."""
+        """Return the size of a file; None if it does not exist."""
         if relative_path(location, self.location) is None:
             return self.store.size(location)
         return self._sizes.get(normalize_location(location))

@@ -1,4 +1,4 @@
-"""Which place each file of a lake had, and which it is to have."""
+"""Map old locations of a lake's files to new ones."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _FILE, _S3 = re.compile(r"file:/+"), re.compile(r"s3[an]?://")
 
 
 class LocationMapping:
-    """From the warehouses that tables lie in to the one that they are to lie in.
+    """Maps locations from the tables' old warehouses to the new one.
 
-    Names of files that are written again follow from where the tables were: relocating again after
-    a death writes the same files.
+    Names of rewritten files are derived from the old pointers, so a repeated relocation after a
+    crash writes the same files.
     """
 
     def __init__(self, warehouse: str, roots: Collection[str], pointers: Mapping[str, str]) -> None:
@@ -33,48 +33,48 @@ class LocationMapping:
         self.roots = sorted(
             {normalize_location(root).rstrip("/") for root in roots}, key=len, reverse=True
         )
-        self._here = Warehouse(warehouse)
-        said = "\n".join([warehouse, *(f"{t} {at}" for t, at in sorted(pointers.items()))])
-        self._mark = blake2b(said.encode(), digest_size=16).digest()
+        self._target = Warehouse(warehouse)
+        content = "\n".join([warehouse, *(f"{t} {at}" for t, at in sorted(pointers.items()))])
+        self._digest = blake2b(content.encode(), digest_size=16).digest()
 
-    def moved(self, location: str) -> str:
-        """The new location of a file that stays as it is; ValueError for one out of place."""
+    def map_location(self, location: str) -> str:
+        """Return the new location of an unchanged file. Raise ValueError outside the warehouses."""
         if relative_path(location, self.warehouse) is not None:
             return location
         for root in self.roots:
             rest = relative_path(location, root)
             if rest is not None:
                 return join_location(self.warehouse, rest)
-        if self._here.holds(location):
+        if self._target.holds(location):
             return location
         raise ValueError(location)
 
-    def written(self, location: str) -> str:
-        """The location for what takes the place of a file of metadata, under a new name."""
-        folder, _, name = self.moved(location).rpartition("/")
-        return f"{folder}/r{self._mark.hex()[:12]}-{_REWRITTEN_PREFIX.sub('', name, count=1)}"
+    def map_rewritten(self, location: str) -> str:
+        """Return the location of the rewritten copy of a metadata file, under a new name."""
+        folder, _, name = self.map_location(location).rpartition("/")
+        return f"{folder}/r{self._digest.hex()[:12]}-{_REWRITTEN_PREFIX.sub('', name, count=1)}"
 
-    def metadata(self, pointer: str) -> str:
-        """The location for what takes the place of a table's metadata file, the next in number."""
-        folder, _, name = self.moved(pointer).rpartition("/")
+    def map_pointer(self, pointer: str) -> str:
+        """Return the location of a table's next metadata file, with the next number."""
+        folder, _, name = self.map_location(pointer).rpartition("/")
         number = _METADATA_NUMBER.match(name)
-        following = int(number[1]) + 1 if number else 0
-        unique = blake2b(self._mark + pointer.encode(), digest_size=16).digest()
-        return f"{folder}/{following:05d}-{UUID(bytes=unique, version=4)}.metadata.json"
+        next_number = int(number[1]) + 1 if number else 0
+        unique = blake2b(self._digest + pointer.encode(), digest_size=16).digest()
+        return f"{folder}/{next_number:05d}-{UUID(bytes=unique, version=4)}.metadata.json"
 
-    def names_old(self, text: str) -> bool:
-        """Whether a text names a place that is to be left."""
-        spelled = _S3.sub("s3://", _FILE.sub("/", text))
-        return any(re.search(rf"(?<![\w./-]){re.escape(root)}(?![\w.-])", spelled)
+    def mentions_old_location(self, text: str) -> bool:
+        """Whether a text contains a location in an old warehouse."""
+        normalized = _S3.sub("s3://", _FILE.sub("/", text))
+        return any(re.search(rf"(?<![\w./-]){re.escape(root)}(?![\w.-])", normalized)
                    for root in self.roots)  # fmt: skip
 
 
-def source_warehouses(locations: Mapping[str, str], said: str | None = None) -> list[str]:
-    """Return the warehouses that some tables, by their locations, were made in; `said` is one.
+def source_warehouses(locations: Mapping[str, str], named: str | None = None) -> list[str]:
+    """Return the warehouses that tables were created in, by their locations; `named` is one.
 
-    A table that was made in a folder of its own choice is in the warehouse of another one.
+    A table with a custom folder must be inside the warehouse of another table.
     """
-    found = [] if said is None else [said]
+    found = [] if named is None else [named]
     for table, location in locations.items():
         root = warehouse_of(table, location)
         if normalize_location(root) != normalize_location(location):

@@ -1,9 +1,9 @@
-"""Bring the tables of a lake to its warehouse, from wherever their metadata says they are.
+"""Relocate the tables of a lake to its warehouse, from the locations in their metadata.
 
-A project that was copied or moved has a catalog that points to where it was. All metadata is
-written again with the new locations, beside the old; data files that are not there yet are copied;
-every snapshot is held against what it was; and then all tables are switched in one transaction.
-Until then nothing has changed for anybody, and what lies elsewhere is only ever read.
+The catalog of a copied or moved project points to the old location. Relocation rewrites all
+metadata with new locations, beside the old files; copies missing data files; compares every
+snapshot with the original; and then switches all tables in one transaction. Until the switch no
+table has changed. Files elsewhere are only read.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RelocatedTable:
-    """A table that is relocated: from where to where, and how much that is."""
+    """A relocated table: source, target and amounts."""
 
     table: str
     source: str
     target: str
     snapshots: int
     files: int
-    """Files that stay as they are: the data of all its snapshots, and statistics."""
+    """Unchanged files: the data files of all snapshots, and statistics."""
     copied: int
     copied_bytes: int
     written: int
-    """Files of metadata, and of deletes, that are written again."""
+    """Rewritten metadata and delete files."""
     rows: int | None = None
-    """Rows of main, counted and compared in both places; None in a plan."""
+    """Rows of main, compared in both places; None in a plan."""
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -66,7 +66,7 @@ class RelocatedTable:
 
 @dataclass(frozen=True)
 class Relocation:
-    """What was relocated, or would be."""
+    """The result of a relocation, or its plan."""
 
     warehouse: str
     tables: tuple[RelocatedTable, ...] = ()
@@ -80,24 +80,24 @@ class Relocation:
 
 @dataclass
 class _TableRelocation:
-    """A table under way."""
+    """The work on one table."""
 
     name: str
     pointer: str
     target: str
-    """Where its metadata file is to be."""
+    """The location of its new metadata file."""
     raw: dict[str, Any]
     waiting: list[WaitingEntry]
-    found: RewrittenReferences = field(default_factory=RewrittenReferences)
+    rewritten: RewrittenReferences = field(default_factory=RewrittenReferences)
     copies: dict[str, int] = field(default_factory=dict)
     entries: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     rows: int | None = None
 
-    def moved(self, new_location: str) -> RelocatedTable:
+    def summarize(self, new_location: str) -> RelocatedTable:
         return RelocatedTable(
             self.name, normalize_location(self.raw["location"]), normalize_location(new_location),
-            len(self.raw.get("snapshots") or ()), len(self.found.kept), len(self.copies),
-            sum(self.copies.values()), len(self.found.replaced), self.rows,
+            len(self.raw.get("snapshots") or ()), len(self.rewritten.kept), len(self.copies),
+            sum(self.copies.values()), len(self.rewritten.replaced), self.rows,
         )  # fmt: skip
 
 
@@ -109,11 +109,11 @@ def relocate(
     plan: bool = False,
     progress: Progress = SILENT,
 ) -> Relocation:
-    """Make every table of the catalog lie in the lake's warehouse; with `plan` only say what for.
+    """Relocate the catalog's tables to the lake's warehouse; with `plan` only report the work.
 
-    `old` is the warehouse that the tables were in, where it cannot be seen; a lake without a table
-    takes its catalog from there. A catalog that other projects may use is changed for all of them,
-    which `shared` has to allow.
+    `old` is the old warehouse, if the locations do not reveal it; a lake without tables copies the
+    catalog from there. A catalog that other projects may use is changed for all of them, which
+    `shared` must allow.
     """
     if settings.catalog.type == "rest":
         raise Permanent(
@@ -123,48 +123,50 @@ def relocate(
     if old is not None and not plan:
         relocation_catalog.copy_catalog(settings, old)
     warehouse = Warehouse(settings.warehouse)
-    there = {n: at for n, at in SqlReader(settings).places().items() if not warehouse.holds(at)}
-    if not there:
+    locations = SqlReader(settings).locations()
+    elsewhere = {name: at for name, at in locations.items() if not warehouse.holds(at)}
+    if not elsewhere:
         return Relocation(settings.warehouse)
     if not shared and not plan:
         relocation_catalog.require_own_catalog(settings)
-    with closing(_RelocationRun(settings, there, old, progress)) as work:
+    with closing(_RelocationRun(settings, elsewhere, old, progress)) as work:
         work.examine()
         crash_point("relocate.examined")
         if plan:
-            return work.told(done=False)
+            return work.summarize(done=False)
         with relocation_catalog.lock_relocation(settings):
             work.write()
             work.verify()
             crash_point("relocate.verified")
             work.switch()
             work.clean()
-        return work.told(done=True)
+        return work.summarize(done=True)
 
 
 class _RelocationRun:
     """One relocation."""
 
     def __init__(
-        self, settings: Settings, there: Mapping[str, str], old: str | None, progress: Progress
+        self, settings: Settings, elsewhere: Mapping[str, str], old: str | None, progress: Progress
     ) -> None:
         self._settings = settings
         self._progress = progress
-        pointers = {name: at for name, at in there.items() if not name.endswith(".")}
-        self._moving = LocationMapping(
-            warehouse_uri(settings), source_warehouses(pointers, old), there
+        pointers = {name: at for name, at in elsewhere.items() if not name.endswith(".")}
+        self._mapping = LocationMapping(
+            warehouse_uri(settings), source_warehouses(pointers, old), elsewhere
         )
         self._layers: dict[str, PointerChange] = {
-            name[:-1]: (at, self._layer(name[:-1], at))
-            for name, at in there.items()
+            name[:-1]: (at, self._map_layer(name[:-1], at))
+            for name, at in elsewhere.items()
             if name.endswith(".")
         }
         self._store = FileStore(load_file_io(settings))
         self._queue = Queue(self._catalog)
-        waiting = self._queue.all_waiting()
+        waiting = self._queue.list_waiting()
         self._tables = [
             _TableRelocation(
-                name, pointer, self._moving.metadata(pointer), self._raw(name, pointer),
+                name, pointer, self._mapping.map_pointer(pointer),
+                self._read_metadata(name, pointer),
                 [each for each in waiting if each.table == name],
             )
             for name, pointer in sorted(pointers.items())
@@ -179,27 +181,27 @@ class _RelocationRun:
         return catalog
 
     def close(self) -> None:
-        """Let go of the catalog."""
+        """Close the catalog."""
         self._catalog.close()
 
     def examine(self) -> None:
-        """Find all that is to be done, and everything that forbids it; write nothing."""
+        """Determine the work and check that it is possible, without writing."""
         self._progress.step("examine", total=len(self._tables))
         for table in self._tables:
             self._rewrite(table, writing=False)
             self._refuse_links(table)
-            table.copies = self._missing_here(table)
+            table.copies = self._find_missing(table)
             self._progress.advance(1, table.name)
-        files = sum(len(table.found.replaced) for table in self._tables)
+        files = sum(len(table.rewritten.replaced) for table in self._tables)
         self._progress.done(f"{len(self._tables)} tables · {files:,} files to write again")
 
     def write(self) -> None:
-        """Copy what is not there and write what names another place, beside what is there."""
+        """Copy missing files, and write rewritten files beside the old ones."""
         copies = [each for table in self._tables for each in table.copies]
         if copies:
             self._progress.step("copy", total=len(copies))
             with ThreadPoolExecutor(MAX_PARALLEL_REQUESTS) as pool:
-                targets = map(self._moving.moved, copies)
+                targets = map(self._mapping.map_location, copies)
                 for _ in pool.map(self._store.copy, copies, targets):
                     crash_point("relocate.copied")
                     self._progress.advance(1)
@@ -207,16 +209,18 @@ class _RelocationRun:
         self._progress.step("write", total=len(self._tables))
         for table in self._tables:
             self._rewrite(table, writing=True)
-            self._put(table.target, metadata_updates.dump(table.found.raw))
+            self._write_file(table.target, metadata_updates.dump(table.rewritten.raw))
             self._progress.advance(1, table.name)
-        self._progress.done(f"{sum(len(t.found.replaced) for t in self._tables):,} files")
+        self._progress.done(f"{sum(len(t.rewritten.replaced) for t in self._tables):,} files")
 
     def verify(self) -> None:
-        """Hold every snapshot at its new place against what it is where it was."""
+        """Compare every snapshot at its new location with the original."""
         self._progress.step("verify", total=len(self._tables))
-        same = snapshot_comparison.SnapshotComparison(self._store, self._moving.moved)
+        comparison = snapshot_comparison.SnapshotComparison(self._store, self._mapping.map_location)
         for table in self._tables:
-            table.rows = same.rows_of(table.name, table.raw, table.found.raw, table.target)
+            table.rows = comparison.verify_table(
+                table.name, table.raw, table.rewritten.raw, table.target
+            )
             self._progress.advance(1, table.name)
         rows = sum(table.rows or 0 for table in self._tables)
         self._progress.done(f"{rows:,} rows · every snapshot holds the same")
@@ -227,55 +231,58 @@ class _RelocationRun:
         entries = {n: both for table in self._tables for n, both in table.entries.items()}
         self._progress.step("switch")
 
-        def alongside(session: Session) -> None:
-            self._queue.readdress(session, entries)
+        def write_rows(session: Session) -> None:
+            self._queue.replace_contents(session, entries)
             if self._settings.catalog.type == "sqlite":
                 for statement in catalog_identity.record_statements(
                     Path(self._settings.catalog.uri)
                 ):
                     session.connection().exec_driver_sql(statement)
 
-        swap_pointers(self._catalog, pointers, self._layers, alongside)
+        swap_pointers(self._catalog, pointers, self._layers, write_rows)
         self._progress.done(f"{len(pointers)} tables in one commit")
 
     def clean(self) -> None:
         """Remove from the new place what was copied there and has been written again."""
         for table in self._tables:
-            for location in (table.pointer, *table.found.replaced, *table.found.logged):
+            for location in (table.pointer, *table.rewritten.replaced, *table.rewritten.logged):
                 with suppress(ValueError):  # the log may name what never was in the warehouse
-                    copy = self._moving.moved(location)
+                    copy = self._mapping.map_location(location)
                     if copy != location and not is_same_file(copy, location):
                         self._store.delete(copy)
                         crash_point("relocate.cleaning")
 
-    def told(self, *, done: bool) -> Relocation:
-        """What is to be done, or was."""
-        moved = (table.moved(self._moving.moved(table.raw["location"])) for table in self._tables)
-        return Relocation(self._settings.warehouse, tuple(moved), done)
+    def summarize(self, *, done: bool) -> Relocation:
+        """Return the result, or the plan."""
+        tables = (
+            table.summarize(self._mapping.map_location(table.raw["location"]))
+            for table in self._tables
+        )
+        return Relocation(self._settings.warehouse, tuple(tables), done)
 
     def _rewrite(self, table: _TableRelocation, *, writing: bool) -> None:
-        put = self._put if writing else _discard_file
-        references = ReferenceRewriter(table.name, self._moving, self._read, put)
-        table.found = references.rewrite(table.raw)
+        put = self._write_file if writing else _discard_file
+        rewriter = ReferenceRewriter(table.name, self._mapping, self._read, put)
+        table.rewritten = rewriter.rewrite(table.raw)
         for each in table.waiting:
             entry = each.entry()
-            gone = entry.replaces
-            if isinstance(gone, ReplaceFiles):
-                files = ((where, references.moved(path)) for where, path in gone.files)
-                gone = replace(gone, files=frozenset(files))
-            added = tuple(references.data_file(file) for file in entry.files)
+            replaces = entry.replaces
+            if isinstance(replaces, ReplaceFiles):
+                files = ((where, rewriter.map_location(path)) for where, path in replaces.files)
+                replaces = replace(replaces, files=frozenset(files))
+            added = tuple(rewriter.rewrite_data_file(file) for file in entry.files)
             table.entries[each.number] = (
                 each.content,
-                encode_entry(replace(entry, files=added, replaces=gone)),
+                encode_entry(replace(entry, files=added, replaces=replaces)),
             )
 
-    def _missing_here(self, table: _TableRelocation) -> dict[str, int]:
-        """The files that are to be copied, with their sizes. All others are there, whole."""
-        before = self._store.folder(table.raw["location"])
-        after = self._store.folder(self._moving.moved(table.raw["location"]))
+    def _find_missing(self, table: _TableRelocation) -> dict[str, int]:
+        """Return the files to copy, with their sizes. All others exist in the warehouse."""
+        before = self._store.list_folder(table.raw["location"])
+        after = self._store.list_folder(self._mapping.map_location(table.raw["location"]))
         copies, lost = {}, []
-        for location, size in table.found.kept.items():
-            if after.size(self._moving.moved(location)) == size:
+        for location, size in table.rewritten.kept.items():
+            if after.size(self._mapping.map_location(location)) == size:
                 continue
             if before.size(location) == size:
                 copies[location] = size
@@ -283,30 +290,30 @@ class _RelocationRun:
                 lost.append(location)
         if lost:
             raise NotFound(
-                f"{table.name}: {len(lost):,} files are neither here nor where they were, or not "
-                f"whole, {normalize_location(min(lost))} for one.",
-                "Nothing was changed. Copy the project again, while nobody writes to it.",
+                f"{table.name}: {len(lost):,} files are missing or incomplete, here and at the "
+                f"old location, for instance {normalize_location(min(lost))}.",
+                "Nothing was changed. Copy the project again, while no process writes to it.",
                 files=sorted(lost),
             )
         return copies
 
     def _refuse_links(self, table: _TableRelocation) -> None:
-        """Refuse folders that are the old ones by a link: writing here would be writing there."""
-        for location in (table.pointer, *table.found.kept, *table.found.replaced):
+        """Raise BadInput for a link to an old folder: writes would change the original."""
+        for location in (table.pointer, *table.rewritten.kept, *table.rewritten.replaced):
             before, after = (
-                each.rpartition("/")[0] for each in (location, self._moving.moved(location))
+                each.rpartition("/")[0] for each in (location, self._mapping.map_location(location))
             )
             if before != after and is_same_file(before, after):
                 raise BadInput(
                     f"{normalize_location(after)} is a link to {normalize_location(before)}: "
                     "a write to one is a write to the other.",
-                    "Nothing was changed. Put a copy in the place of the link.",
+                    "Nothing was changed. Replace the link with a copy.",
                 )
 
-    def _layer(self, name: str, location: str) -> str:
-        """Where new tables of a layer are to go."""
+    def _map_layer(self, name: str, location: str) -> str:
+        """Return the new location of a layer."""
         try:
-            return self._moving.moved(location)
+            return self._mapping.map_location(location)
         except ValueError:
             raise BadInput(
                 f"The layer {name} writes its tables to {normalize_location(location)}, and it is "
@@ -315,15 +322,15 @@ class _RelocationRun:
             ) from None
 
     def _read(self, location: str) -> bytes:
-        """A file of metadata, from the new place if it is there, and else from the old."""
-        copy = self._moving.moved(location)
+        """Read a metadata file, from the new location if it exists there, else from the old one."""
+        copy = self._mapping.map_location(location)
         return self._store.read(copy if self._store.size(copy) is not None else location)
 
-    def _put(self, location: str, content: bytes) -> None:
+    def _write_file(self, location: str, content: bytes) -> None:
         self._store.write(location, content)
         crash_point("relocate.written")
 
-    def _raw(self, table: str, pointer: str) -> dict[str, Any]:
+    def _read_metadata(self, table: str, pointer: str) -> dict[str, Any]:
         import json
 
         try:
@@ -332,10 +339,10 @@ class _RelocationRun:
             name = Path(normalize_location(pointer)).name
             raise NotFound(
                 f"{table}: its metadata {name} cannot be read: {error}",
-                "Nothing was changed. Copy the project again, while nobody writes to it.",
+                "Nothing was changed. Copy the project again, while no process writes to it.",
             ) from error
         return found
 
 
 def _discard_file(location: str, content: bytes) -> None:
-    """Take a file that is only planned."""
+    """Ignore a file that is only planned."""

@@ -1,4 +1,4 @@
-"""The catalog of a lake that is relocated: whose it is, where it is taken from, and who may."""
+"""The catalog of a relocated lake: check its ownership, copy it, and lock the relocation."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 _CATALOG_FILE = "catalog.db"
-"""What a warehouse's own catalog is called."""
+"""The file name of a warehouse's own catalog."""
 
 
 def require_own_catalog(settings: Settings) -> None:
     """Raise BadInput for a catalog that other projects may use."""
-    places = (str(settings.project), settings.warehouse)
+    folders = (str(settings.project), settings.warehouse)
     if settings.catalog.type == "sqlite" and any(
-        Warehouse(each).holds(settings.catalog.uri) for each in places
+        Warehouse(each).holds(settings.catalog.uri) for each in folders
     ):
         return
     raise BadInput(
@@ -39,7 +39,7 @@ def require_own_catalog(settings: Settings) -> None:
 
 @contextmanager
 def lock_relocation(settings: Settings) -> Iterator[None]:
-    """Keep other processes from relocating the same project meanwhile."""
+    """Lock the project against concurrent relocations during the block."""
     with private_files.ensure_file(settings.project, "relocate.lock").open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -51,14 +51,14 @@ def lock_relocation(settings: Settings) -> Iterator[None]:
 
 
 def copy_catalog(settings: Settings, old: str) -> None:
-    """Copy the catalog of an old warehouse, if the lake has no table and that one has a catalog."""
+    """Copy the catalog of an old warehouse, if it has one and the lake has no tables."""
     source = Path(normalize_location(old)) / _CATALOG_FILE
-    if settings.catalog.type != "sqlite" or not source.is_file() or SqlReader(settings).places():
+    if settings.catalog.type != "sqlite" or not source.is_file() or SqlReader(settings).locations():
         return
     target = Path(settings.catalog.uri)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
-    # Opening it there would leave files beside it. What was not yet taken into it is in its log.
+    # Opening the original would create files beside it. Its log has recent commits.
     for end in ("", "-wal"):
         part.with_name(part.name + end).unlink(missing_ok=True)
         log = source.with_name(source.name + end)
@@ -68,6 +68,8 @@ def copy_catalog(settings: Settings, old: str) -> None:
         [whole] = db.execute("PRAGMA quick_check(1)").fetchone()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     if whole != "ok":
-        raise BadInput(f"The copy of {source} is damaged.", "Copy it while nobody writes to it.")
+        raise BadInput(
+            f"The copy of {source} is damaged.", "Copy it while no process writes to it."
+        )
     crash_point("relocate.catalog")
     part.replace(target)

@@ -1,8 +1,7 @@
-"""What a table's snapshots hold: how many rows, and a sum over the hashes of whole rows.
+"""Compute the checksum of each snapshot: its number of rows and the sum of their hashes.
 
-The sum is over 128-bit hashes: sums of columns miss values that were swapped between rows, and
-exclusive-or cancels pairs. A data file is read once for each set of rows deleted from it, however
-many snapshots it is in.
+See `row_hash` for the sum. A data file is read once for each set of rows deleted from it, however
+many snapshots contain it.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ _BATCH_ROWS = 128 * 1024
 _NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 
 
-class ContentSums:
-    """Counts tables. Files that lie at the same place are taken for the same."""
+class SnapshotChecksums:
+    """Computes checksums of snapshots. Files at the same location count as equal."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, bytes], RowSum] = {}
         self._hasher = RowHasher()
 
-    def of(self, table: Table, place: Callable[[str], str]) -> Iterator[tuple[int, RowSum]]:
-        """What each snapshot of a table holds; `place` says where a location really is."""
+    def compute(self, table: Table, resolve: Callable[[str], str]) -> Iterator[tuple[int, RowSum]]:
+        """Yield the checksum of each snapshot; `resolve` returns the real location of a file."""
         deletes: dict[str, dict[str, Positions]] = {}
         for snapshot in table.metadata.snapshots:
             total = RowSum()
@@ -49,11 +48,11 @@ class ContentSums:
                     deletes[each.file_path].get(path, _NO_POSITIONS) for each in change.end or ()
                 ]
                 gone = np.unique(np.concatenate(found)) if found else _NO_POSITIONS
-                total += self._file(table.io, change.file, gone, place(path))
+                total += self._file(table.io, change.file, gone, resolve(path))
             yield snapshot.snapshot_id, total
 
-    def _file(self, io: FileIO, file: DataFile, gone: Positions, place: str) -> RowSum:
-        key = place, blake2b(gone.tobytes(), digest_size=16).digest()
+    def _file(self, io: FileIO, file: DataFile, gone: Positions, location: str) -> RowSum:
+        key = location, blake2b(gone.tobytes(), digest_size=16).digest()
         if key not in self._sums:
             sums = (self._hasher.sum_of(rows) for rows in _read_live_rows(io, file, gone))
             self._sums[key] = sum(sums, RowSum())
@@ -61,7 +60,7 @@ class ContentSums:
 
 
 def _read_live_rows(io: FileIO, file: DataFile, gone: Positions) -> Iterator[pa.Table]:
-    """The rows of a file, with the columns that it has, without those at some positions."""
+    """Yield the rows of a file with its own columns, without the deleted positions."""
     with io.new_input(file.file_path).open() as stream:
         first = 0
         parquet = pq.ParquetFile(stream, pre_buffer=True, coerce_int96_timestamp_unit="us")

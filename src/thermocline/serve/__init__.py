@@ -1,1 +1,1 @@
-"""The query path: a question is guarded, routed, and answered with where the answer came from."""
+"""The query path: guard a query, route it, and answer it with the provenance of the answer."""

@@ -1,4 +1,4 @@
-"""A server put together from a project's settings: fleet, router, identity, doors."""
+"""Assemble a server from a project's settings: fleet, router, authenticator, HTTP application."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thermocline.serve import table_access, trino
 from thermocline.serve.fleet.fleet import ExternalEngine, Fleet, FleetConfig
 from thermocline.serve.http.app import create_app
 from thermocline.serve.http.metrics import Metrics
-from thermocline.serve.identity.identity import Identity, identity
+from thermocline.serve.identity.authenticator import Authenticator, build_authenticator
 from thermocline.serve.router import QueryLimits, Router
 from thermocline.sql.guard import guard
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AssembledServer:
-    """The parts of a server that somebody may want to look at."""
+    """An assembled server and its main parts."""
 
     app: Starlette
     router: Router
-    identity: Identity
+    authenticator: Authenticator
 
 
 def assemble(settings: Settings) -> AssembledServer:
-    """Put a server together; nothing is started. Raises ConfigError and TablesElsewhere."""
+    """Assemble a server without starting it. Raises ConfigError and TablesElsewhere."""
     with closing(open_reader(settings)) as catalog, suppress(CatalogUnavailable):
-        catalog.require_here()  # a server waits for a catalog that is away
+        catalog.require_tables_in_warehouse()  # a server can start before its catalog
     serve = settings.serve
-    who = identity(settings)
+    authenticator = build_authenticator(settings)
     config = FleetConfig(
         settings.project,
         settings.profile,
@@ -56,19 +56,19 @@ def assemble(settings: Settings) -> AssembledServer:
         cache_bytes=serve.cache_bytes,
         verify_share=serve.verify_share,
     )
-    guard("select 1")  # loads the parser: the first question should not wait for that
+    guard("select 1")  # loads the parser, so that the first query does not wait for it
     fleet = Fleet(config, _trino(settings), settings.trino.catalog)
     router = Router(fleet, limits, table_access.load_table_access(settings.project))
     metrics = Metrics(mismatches=lambda: router.verifier.mismatches)
-    app = create_app(router, who, metrics, serve, protocols=[trino.routes])
-    return AssembledServer(app, router, who)
+    app = create_app(router, authenticator, metrics, serve, protocols=[trino.routes])
+    return AssembledServer(app, router, authenticator)
 
 
 def _trino(settings: Settings) -> ExternalEngine | None:
-    given = settings.trino
-    if given.url is None:
+    trino = settings.trino
+    if trino.url is None:
         return None
     from thermocline.serve.engines.trino_client import TrinoEngine
 
-    password = given.password.reveal() if given.password else None
-    return TrinoEngine(given.url, given.user, given.catalog, password=password)
+    password = trino.password.reveal() if trino.password else None
+    return TrinoEngine(trino.url, trino.user, trino.catalog, password=password)

@@ -1,4 +1,4 @@
-"""Engines that did not give an answer, and what that means for the question and for who asked."""
+"""Failed attempts of engines, and the error that results for the caller."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from thermocline.serve.route import AccessPath
 
 MAX_ABORTED = 2
-"""After so many engines that a question may have brought to an end, no other is asked."""
+"""After so many engines that a query may have brought down, no other is tried."""
 
 
 class FailedAttempt(NamedTuple):
-    """Who did not give an answer, and why.
+    """An engine that did not answer, and why.
 
-    `kind` is `failed`, or `unfaithful` when the question cannot be put to that engine, `away` when
-    it was not asked, and `spent` when the question may have been what it failed of.
+    `kind` is `failed`, or `unfaithful` when the query cannot be translated for that engine, `away`
+    when the query was not started, and `spent` when the query may have caused the failure.
     """
 
     engine: str
@@ -29,7 +29,7 @@ class FailedAttempt(NamedTuple):
 
 
 def to_failed_attempt(access_path: AccessPath, error: BaseException) -> FailedAttempt:
-    """Return an engine's failure as it is noted."""
+    """Return the failed attempt for an engine's error."""
     cause = error.cause if isinstance(error, ThermoclineError) else "it took too long"
     kind = (
         "away"
@@ -42,28 +42,28 @@ def to_failed_attempt(access_path: AccessPath, error: BaseException) -> FailedAt
 
 
 def should_give_up(failures: Sequence[FailedAttempt]) -> bool:
-    """Return whether no other engine is to be asked, lest the question end that, too."""
+    """Return whether to try no other engine, because the query may bring that down too."""
     return [each.kind for each in failures].count("spent") >= MAX_ABORTED
 
 
 def all_engines_failed(failures: Sequence[FailedAttempt]) -> BothFailed:
-    """Return the error of a question that nobody answered."""
+    """Return the error of a query that no engine answered."""
     if not failures:
-        return Unavailable("No engine can be asked at the moment.")
-    tried = [f"{each.engine}: {each.cause}" for each in failures]
+        return Unavailable("No engine is available at the moment.")
+    causes = [f"{each.engine}: {each.cause}" for each in failures]
     if any(each.kind in ("away", "spent") for each in failures):
-        return Unavailable("; ".join(tried[:4]), tried=tried)
+        return Unavailable("; ".join(causes[:4]), tried=causes)
     return BothFailed(
-        "; ".join(tried[:4]), "Ask again; if it goes on, the server's log says more.", tried=tried
+        "; ".join(causes[:4]), "Retry; if it persists, see the server's log.", tried=causes
     )
 
 
 def deadline_passed(failures: Sequence[FailedAttempt]) -> ThermoclineError:
-    """Return the error of a question whose deadline has passed."""
+    """Return the error of a query whose deadline has passed."""
     if failures and failures[-1].kind == "away":
         return all_engines_failed(failures)
     return TooLate(
         "The deadline passed before there was an answer.",
-        "Give it more time, or ask for less.",
-        tried=[f"{each.engine}: {each.cause}" for each in failures],
+        "Allow more time, or read less data.",
+        causes=[f"{each.engine}: {each.cause}" for each in failures],
     )

@@ -1,6 +1,6 @@
-"""Why a question was not answered, when it was not the question's fault alone.
+"""Errors of serving: limits, load, deadlines, engines and authentication.
 
-What is wrong with a question itself is said by the guard (`Refused`) or by `NotFound`.
+Invalid queries raise the guard's `QueryRefused` or `NotFound`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ class TooMuch(BadInput):
 
 
 class Busy(Transient):
-    """The caller, or everybody together, asks more than can be answered now.
+    """The caller, or all callers together, send more queries than can be answered now.
 
-    `details["retry_after"]` is in how many seconds asking again makes sense.
+    `details["retry_after"]` is the number of seconds after which to retry.
     """
 
     code = "busy"
 
 
 class DivisionByZero(BadInput):
-    """A number was divided by zero, in a dialect in which that fails the query."""
+    """A division by zero, in a dialect in which it fails the query."""
 
     code = "division-by-zero"
 
@@ -42,35 +42,35 @@ class TooLate(Transient):
 
 
 class BothFailed(Transient):
-    """The engine that was to answer failed, and so did the one behind it."""
+    """All engines that could answer failed."""
 
     code = "both-failed"
 
 
 class Unavailable(BothFailed):
-    """Engines that could answer are away or have too much to do: asking again soon makes sense."""
+    """The engines that could answer are down or overloaded: a retry soon may succeed."""
 
     code = "unavailable"
 
     def __init__(self, cause: str, next_step: str = "", **details: Any) -> None:
-        super().__init__(cause, next_step or "Ask again in a moment.", retry_after=1, **details)
+        super().__init__(cause, next_step or "Retry in a moment.", retry_after=1, **details)
 
 
 class FilesMissing(Transient):
-    """A file that the query reads is not there: removed by hand, or since the last poll."""
+    """A file that the query reads is missing: deleted by hand, or since the last poll."""
 
     code = "file-missing"
 
 
 class Unauthenticated(Permanent):
-    """Who asks is not known: no token, or one that is wrong, expired or revoked."""
+    """The caller is unknown: no token, or one that is wrong, expired or revoked."""
 
     code = "unauthenticated"
     exit_code = 2
 
 
 class Forbidden(Permanent):
-    """A request that this server takes from nobody, such as one made by another web page."""
+    """A request that is never allowed, such as one made by another site's web page."""
 
     code = "forbidden"
     exit_code = 2

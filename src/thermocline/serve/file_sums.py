@@ -1,9 +1,9 @@
 """Sums over a table's data files by day: what routing needs to know of files, without a list.
 
-A file counts at the day of the first time in it and at the day of the last. The files whose times
-meet a range of days are those that begin by its end, less those that end before its start. Sums
-are folded from one manifest at a time, and two states of a table share what did not change, so
-that a commit costs what its new manifests hold, whatever the table holds beside them.
+A file counts at the day of its first time and at the day of its last. The files whose times overlap
+a range of days are those that begin by its end, minus those that end before its start. Sums are
+computed per manifest, and two states of a table share what did not change, so that the cost of a
+commit follows its new manifests, not the table.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CHUNK = 6
 
 
 class FileTotals(NamedTuple):
-    """Sums over some files. `digest` stands for which files they are, in whatever order."""
+    """Sums over some files. `digest` identifies the set of files."""
 
     files: int = 0
     bytes: int = 0
@@ -35,7 +35,7 @@ class FileTotals(NamedTuple):
     digest: int = 0
 
     def plus(self, other: FileTotals) -> FileTotals:
-        """Sums over these files and others."""
+        """Return the sums over these files and others."""
         return FileTotals(
             self.files + other.files,
             self.bytes + other.bytes,
@@ -45,7 +45,7 @@ class FileTotals(NamedTuple):
         )
 
     def minus(self, other: FileTotals) -> FileTotals:
-        """Sums over these files without some of them."""
+        """Return the sums over these files without some of them."""
         return FileTotals(
             max(self.files - other.files, 0),
             max(self.bytes - other.bytes, 0),
@@ -78,7 +78,7 @@ class FileTimes(NamedTuple):
 
 
 class DailyTotals:
-    """Sums by day, of which two that differ in a few days share the rest. Never changes."""
+    """Sums by day. Immutable; two versions that differ in a few days share the rest."""
 
     __slots__ = ("_chunks", "total")
 
@@ -98,12 +98,12 @@ class DailyTotals:
             yield from sorted(self._chunks[key].days.items())
 
     def at(self, day: int) -> FileTotals:
-        """The sums of one day."""
+        """Return the sums of one day."""
         chunk = self._chunks.get(day >> _CHUNK)
         return NO_FILES if chunk is None else chunk.days.get(day, NO_FILES)
 
     def before(self, day: int) -> FileTotals:
-        """The sums of all days before one."""
+        """Return the sums of all days before one."""
         of, found = day >> _CHUNK, NO_FILES
         for key, chunk in self._chunks.items():
             if key < of:
@@ -115,7 +115,7 @@ class DailyTotals:
         return found
 
     def with_days(self, days: Mapping[int, FileTotals]) -> DailyTotals:
-        """The same with other sums for some days; a day without files is left out."""
+        """Return a version with other sums for some days; days without files are left out."""
         if not days:
             return self
         changed: dict[int, dict[int, FileTotals]] = {}
@@ -136,7 +136,7 @@ class DailyTotals:
     def with_manifests(
         self, added: Iterable[DayTotals], removed: Iterable[DayTotals]
     ) -> DailyTotals:
-        """The same with the files of some manifests, and without those of others."""
+        """Return a version with the files of some manifests, and without those of others."""
         days: dict[int, FileTotals] = {}
         for some in added:
             for day, sums in some:
@@ -147,7 +147,7 @@ class DailyTotals:
         return self.with_days(days)
 
     def changes_since(self, other: DailyTotals) -> dict[int, FileTotals]:
-        """The days to give to `other.with_days` to have this."""
+        """Return the days that `other.with_days` needs to become this."""
         found: dict[int, FileTotals] = {}
         for key in self._chunks.keys() | other._chunks.keys():
             mine, theirs = self._chunks.get(key), other._chunks.get(key)
@@ -167,7 +167,7 @@ class _DayChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TableFileTotals:
-    """The sums of all data files of a table: by the day that they begin, and that they end."""
+    """The sums of all data files of a table, by the days that they begin and end."""
 
     begins: DailyTotals = field(default_factory=DailyTotals)
     ends: DailyTotals = field(default_factory=DailyTotals)
@@ -178,18 +178,18 @@ class TableFileTotals:
         return self.begins.total
 
     def within(self, first: int | None, last: int | None) -> FileTotals:
-        """The files that can have rows of these days, both included; None: no bound."""
+        """Return the sums of files that can have rows of these days, inclusive; None: no bound."""
         begun = self.begins.total if last is None else self.begins.before(last + 1)
         return begun if first is None else begun.minus(self.ends.before(first))
 
     def begun_before(self, day: int) -> FileTotals:
-        """The files that can have rows before a day."""
+        """Return the sums of files that can have rows before a day."""
         return self.begins.before(day)
 
     def with_manifests(
         self, added: Iterable[ManifestTotals], removed: Iterable[ManifestTotals]
     ) -> TableFileTotals:
-        """The same with the files of some manifests, and without those of others."""
+        """Return a version with the files of some manifests, and without those of others."""
         added, removed = list(added), list(removed)
         return TableFileTotals(
             self.begins.with_manifests(
@@ -202,13 +202,13 @@ class TableFileTotals:
 
 
 def sum_manifest(files: Iterable[FileTimes]) -> ManifestTotals:
-    """The sums of the files of one manifest."""
+    """Return the sums of the files of one manifest."""
     begins: dict[int, FileTotals] = {}
     ends: dict[int, FileTotals] = {}
     for file in files:
         low, high = file.low, file.high
         if low is not None and high is not None and low > high:
-            low = high = None  # nothing is concluded from bounds that cannot be
+            low = high = None  # ignore impossible bounds
         one = FileTotals(1, file.bytes, file.rows, int(file.bytes < SMALL_FILE), file.digest)
         begin = _NO_BEGIN if low is None else low // _DAY
         end = _NO_END if high is None else high // _DAY
@@ -218,18 +218,18 @@ def sum_manifest(files: Iterable[FileTimes]) -> ManifestTotals:
 
 
 def sum_files(files: Iterable[FileTimes]) -> TableFileTotals:
-    """The sums of these files."""
+    """Return the sums of these files."""
     return TableFileTotals().with_manifests([sum_manifest(files)], [])
 
 
 def day_of(at: datetime) -> int:
-    """The day of a moment, since 1970; without a zone it is UTC."""
+    """Return the number of days since 1970 of a time; without a zone it is UTC."""
     utc = at.astimezone(UTC) if at.tzinfo else at
     return utc.toordinal() - _EPOCH
 
 
 def day_after(at: datetime) -> int:
-    """The first day that has nothing before a moment; without a zone it is UTC."""
+    """Return the first day that begins at or after a time; without a zone it is UTC."""
     utc = at.astimezone(UTC) if at.tzinfo else at
     midnight = utc.time() == datetime.min.time()
     return day_of(utc) + (not midnight)

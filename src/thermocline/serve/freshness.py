@@ -1,4 +1,4 @@
-"""How old an answer may be: what is tolerated while a new one is made, and what at worst."""
+"""How stale an answer may be: normally, and while no newer one is available."""
 
 from __future__ import annotations
 
@@ -16,37 +16,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Freshness:
-    """For how many seconds after an answer stopped being the newest it is given.
+    """How many seconds after an answer stopped being the newest it may still be returned.
 
-    `tolerance` counts always. `overdue` counts when the newest is not to be had in time, and only
-    for those who did not say how old an answer may be.
+    `tolerance` always applies. `overdue` applies when no newer answer is available in time, and
+    only to requests without `max_staleness`.
     """
 
     fleet: Fleet
     tolerance: float
     overdue: float
 
-    def tolerance_for(self, ask: QueryRequest) -> float:
-        """How many seconds ago a copy or an answer may have stopped being the newest."""
-        if ask.max_staleness is None:
+    def tolerance_for(self, request: QueryRequest) -> float:
+        """Return how many seconds ago a copy or an answer may have stopped being the newest."""
+        if request.max_staleness is None:
             return self.tolerance
-        return min(self.tolerance, ask.max_staleness)
+        return min(self.tolerance, request.max_staleness)
 
-    def is_fresh(self, result: EngineResult, ask: QueryRequest) -> bool:
-        """Whether an answer is given while a new one is made."""
-        return not _pins_snapshot(ask) and self._seconds_behind(result) <= self.tolerance_for(ask)
+    def is_fresh(self, result: EngineResult, request: QueryRequest) -> bool:
+        """Return whether an answer may be returned while a new one is computed."""
+        return not _pins_snapshot(request) and self._seconds_behind(result) <= self.tolerance_for(
+            request
+        )
 
-    def is_acceptable(self, result: EngineResult, ask: QueryRequest) -> bool:
-        """Whether an answer is better than waiting much longer, or than none."""
-        longest = self.overdue if ask.max_staleness is None else self.tolerance_for(ask)
-        return not _pins_snapshot(ask) and self._seconds_behind(result) <= longest
+    def is_acceptable(self, result: EngineResult, request: QueryRequest) -> bool:
+        """Return whether an answer is better than a long wait or an error."""
+        longest = self.overdue if request.max_staleness is None else self.tolerance_for(request)
+        return not _pins_snapshot(request) and self._seconds_behind(result) <= longest
 
-    def is_overdue(self, result: EngineResult, ask: QueryRequest) -> bool:
-        """Whether an answer is older than it should be."""
-        return not _pins_snapshot(ask) and self._seconds_behind(result) > self.tolerance_for(ask)
+    def is_overdue(self, result: EngineResult, request: QueryRequest) -> bool:
+        """Return whether an answer is staler than its tolerance."""
+        return not _pins_snapshot(request) and self._seconds_behind(result) > self.tolerance_for(
+            request
+        )
 
     def _seconds_behind(self, result: EngineResult) -> float:
-        """How many seconds ago an answer stopped being the newest; 0 when it is."""
+        """Return how many seconds ago an answer stopped being the newest; 0 when it still is."""
         heads, superseded_at, now = (
             self.fleet.lake_state.table_heads,
             self.fleet.superseded_at,
@@ -60,6 +64,6 @@ class Freshness:
         return max(behind, default=0.0)
 
 
-def _pins_snapshot(ask: QueryRequest) -> bool:
-    """Whether a snapshot is asked for: an older answer never does for that."""
-    return ask.snapshot is not None or ask.min_snapshot is not None
+def _pins_snapshot(request: QueryRequest) -> bool:
+    """Return whether the request names a snapshot: an older answer is never acceptable then."""
+    return request.snapshot is not None or request.min_snapshot is not None

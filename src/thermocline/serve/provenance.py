@@ -1,4 +1,4 @@
-"""Where an answer came from: engine, snapshots, how fresh, why there, and what was read for it."""
+"""The provenance of an answer: engine, snapshots, staleness, reasons, and what was scanned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """Rows, the way they came, who failed to give them before, and how much was read for them.
+    """Rows, their access path, the failed attempts before, and what was read for them.
 
     `scanned` are files and bytes.
     """
@@ -30,10 +30,10 @@ class EngineResult:
 def build_provenance(
     result: EngineResult, fleet: Fleet, *, cached: bool, overdue: bool = False, ms: dict[str, float]
 ) -> dict[str, Any]:
-    """What an answer says of itself, ready for JSON.
+    """Return the provenance of an answer, ready for JSON.
 
-    A table's staleness is how long ago it was last known to be as it was read. `overdue` says
-    that the answer is one of before, as a new one was not to be had.
+    A table's staleness is how long ago its snapshot was last known to be the newest. `overdue`
+    marks a stale answer, returned because a newer one was not available in time.
     """
     now, lake_state, access_path = datetime.now(UTC), fleet.lake_state, result.access_path
     tables: dict[str, Any] = {}
@@ -47,9 +47,9 @@ def build_provenance(
             "staleness_ms": to_milliseconds((now - as_of).total_seconds()) if as_of else None,
         }
     files, size = (0, 0) if cached else result.scanned
-    because = ["the same was answered at these snapshots"] if cached else list(access_path.because)
+    because = ["cached result at these snapshots"] if cached else list(access_path.because)
     if overdue:
-        because.append("a newer answer takes longer than it should, or cannot be had at the moment")
+        because.append("a newer answer takes too long, or is not available at the moment")
     return {
         "engine": "cache" if cached else access_path.engine,
         "node": access_path.node,
@@ -63,5 +63,5 @@ def build_provenance(
 
 
 def to_milliseconds(seconds: float) -> float:
-    """Seconds as milliseconds, to the microsecond."""
+    """Return seconds as milliseconds, rounded to microseconds."""
     return round(max(seconds, 0.0) * 1000, 3)

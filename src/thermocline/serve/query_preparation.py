@@ -1,8 +1,7 @@
-"""A question made ready: guarded, its clock pinned, its start narrowed, and kept for the next time.
+"""Prepare queries: guard them, pin the clock, apply `start_time`, and cache the result.
 
-Dashboards ask the same texts again and again. What a text means is worked out once and kept for as
-long as it stays true: for ever when it never looks at the clock, for the day when it asks for the
-date, not at all when it asks for the time.
+Dashboards repeat the same texts. A prepared query is cached as long as it stays valid: forever when
+it does not use the clock, for the day when it uses the date, not at all when it uses the time.
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ if TYPE_CHECKING:
 MAX_CACHED = 2_000
 MAX_CACHED_BYTES = 24 << 20
 MAX_CACHED_LENGTH = 10_000
-"""Texts and their trees take memory: of longer ones, which nobody types again, none is kept."""
+"""Texts and their trees take memory: longer ones, which are rarely repeated, are not cached."""
 NODE_BYTES = 450
-"""About how much memory a node of a tree takes."""
+"""The approximate memory of a node of a tree."""
 TEXT_BYTES = 3_000
-"""About how much a text takes beside its trees: its route, its times, its place among others."""
+"""The approximate memory of a prepared query besides its trees: route, ranges, cache entry."""
 
 
 @dataclass
 class PreparedQuery:
-    """A question that may be asked, and what follows from its text alone.
+    """A valid query, and what follows from its text alone.
 
-    `text` is its canonical spelling: two spellings of one question have the same. `sql` keeps its
-    translations by engine, `routed` is where it went last, `repeated` whether it was answered
-    before, and `parted` what `parts` has made of it. None of it holds on to what was once known of
-    the lake.
+    `text` is its canonical form. `sql` caches its translations by engine, `cached_route` its last
+    route, and `split` its split for incremental results; `was_answered` is whether it was answered
+    before. None of it keeps an old state of the lake alive.
     """
 
-    question: GuardedQuery
+    query: GuardedQuery
     text: str
     clock: Clock
     day: date
@@ -60,12 +58,12 @@ class PreparedQuery:
 
     @cached_property
     def nodes(self) -> int:
-        """How many nodes the question's tree has."""
-        return sum(1 for _ in self.question.tree.walk())
+        """The number of nodes of the query's tree."""
+        return sum(1 for _ in self.query.tree.walk())
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes."""
+        """The approximate memory that it takes."""
         texts = 4 * len(self.text) + sum(map(len, self.sql.values()))
         split = 0 if self.split is None else self.split.bytes
         return TEXT_BYTES + self.nodes * NODE_BYTES + texts + split
@@ -73,20 +71,20 @@ class PreparedQuery:
     @property
     def tables(self) -> tuple[str, ...]:
         """The stored tables that it mentions."""
-        return tuple(self.question.tables)
+        return tuple(self.query.tables)
 
     def check_names(self, heads: Mapping[str, TableHead]) -> None:
-        """Refuse a name that is a function of the engine's where the tables have no such column."""
+        """Refuse names that would be engine functions, because no table has such a column."""
         if self._has_bare_names is None:
-            self._has_bare_names = has_bare_names(self.question.tree)
+            self._has_bare_names = has_bare_names(self.query.tree)
         if self._has_bare_names:
-            refuse_bare_functions(self.question, {t: heads[t].columns for t in self.tables})
+            refuse_bare_functions(self.query, {t: heads[t].columns for t in self.tables})
 
     def time_ranges(self, heads: Mapping[str, TableHead]) -> dict[str, TimeRange]:
-        """Which time of each table the question can see, all its mentions together."""
+        """Return the time range that the query can see of each table, over all references."""
         key = tuple(heads[table].schema_fingerprint for table in self.tables)
         if key not in self._time_ranges:
-            self._time_ranges.clear()  # columns changed; what they were does not come back
+            self._time_ranges.clear()  # the columns changed; old schemas do not return
             self._time_ranges[key] = self._compute_time_ranges(
                 {t: _to_timed_table(heads[t]) for t in self.tables}
             )
@@ -95,21 +93,21 @@ class PreparedQuery:
     def _compute_time_ranges(self, timed: Mapping[str, TimedTable]) -> dict[str, TimeRange]:
         from sqlglot import exp
 
-        # All engines here take names in any case; whoever compares them gets them in one.
-        lower = self.question.tree.copy()
-        twins = {id(a): b for a, b in zip(self.question.tree.walk(), lower.walk(), strict=True)}
+        # All engines are case-insensitive for names; the analysis compares them in lower case.
+        lower = self.query.tree.copy()
+        twins = {id(a): b for a, b in zip(self.query.tree.walk(), lower.walk(), strict=True)}
         for name in lower.find_all(exp.Identifier):
             name.set("this", name.name.lower())
         of_twin = find_time_ranges(lower, timed, self.now.replace(tzinfo=None))
         found = {one: of_twin[id(twin)] for one, twin in twins.items() if id(twin) in of_twin}
-        hulls: dict[str, TimeRange] = {}
-        for table, mentions in self.question.tables.items():
+        ranges_by_table: dict[str, TimeRange] = {}
+        for table, mentions in self.query.tables.items():
             seen = [found.get(id(mention), UNBOUNDED) for mention in mentions]
-            hull = seen[0]
+            merged = seen[0]
             for other in seen[1:]:
-                hull = hull | other
-            hulls[table] = hull
-        return hulls
+                merged = merged | other
+            ranges_by_table[table] = merged
+        return ranges_by_table
 
 
 def _to_timed_table(head: TableHead) -> TimedTable:
@@ -117,32 +115,32 @@ def _to_timed_table(head: TableHead) -> TimedTable:
 
 
 class QueryPreparer:
-    """Makes questions ready, and keeps the most recent ones, up to a number of bytes."""
+    """Prepares queries, and caches the most recently used ones, up to a number of bytes."""
 
     def __init__(self, bounds: SyntaxLimits | None = None) -> None:
         self._bounds = bounds
         self._cached: OrderedDict[tuple[object, ...], tuple[PreparedQuery, int]] = OrderedDict()
         self.bytes = 0
-        self._lock = threading.Lock()  # long texts are prepared beside the loop
+        self._lock = threading.Lock()  # long texts are prepared in threads
 
     def __call__(
-        self, ask: QueryRequest, heads: Mapping[str, TableHead], now: datetime
+        self, request: QueryRequest, heads: Mapping[str, TableHead], now: datetime
     ) -> PreparedQuery:
-        """The prepared question. Raises Refused; asks nobody."""
-        key = (ask.sql, ask.dialect, ask.table_id, ask.start_time)
+        """Return the prepared query. Raises QueryRefused; sends no request."""
+        key = (request.sql, request.dialect, request.table_id, request.start_time)
         found, _ = self._cached.get(key, (None, 0))
         if found is not None and (found.clock is Clock.NEVER or found.day == now.date()):
             self._cache(key, found)
             return found
-        prepared = _prepare(ask, heads, now, self._bounds)
-        # What `start_time` leaves out depends on the tables' columns, which may change.
-        lasting = prepared.clock is not Clock.INSTANT and ask.start_time is None
-        if lasting and len(ask.sql) <= MAX_CACHED_LENGTH:
+        prepared = _prepare(request, heads, now, self._bounds)
+        # The effect of `start_time` depends on the tables' columns, which may change.
+        is_cacheable = prepared.clock is not Clock.INSTANT and request.start_time is None
+        if is_cacheable and len(request.sql) <= MAX_CACHED_LENGTH:
             self._cache(key, prepared)
         return prepared
 
     def _cache(self, key: tuple[object, ...], prepared: PreparedQuery) -> None:
-        """Keep a question as the most recent one. It may have grown since it was kept before."""
+        """Cache a query as the most recent one. Its size may have changed since the last time."""
         with self._lock:
             _, before = self._cached.pop(key, (None, 0))
             self._cached[key] = prepared, prepared.bytes
@@ -155,52 +153,53 @@ class QueryPreparer:
 
 
 def _prepare(
-    ask: QueryRequest, heads: Mapping[str, TableHead], now: datetime, bounds: SyntaxLimits | None
+    request: QueryRequest,
+    heads: Mapping[str, TableHead],
+    now: datetime,
+    bounds: SyntaxLimits | None,
 ) -> PreparedQuery:
     from sqlglot import exp
 
-    question = guard(ask.sql, ask.dialect, bounds)
-    for mention in (each for some in question.tables.values() for each in some):
+    query = guard(request.sql, request.dialect, bounds)
+    for mention in (each for some in query.tables.values() for each in some):
         if mention.args.get("version") or mention.args.get("when"):
-            raise QueryRefused(
-                "A query cannot name a version.", "Give `snapshot` beside the query."
-            )
-    clock = pin_clock(question.tree, now)
-    if ask.start_time is not None:
-        _apply_start_time(question, ask, heads)
-    if ask.table_id is not None and ask.table_id.lower() not in question.tables:
+            raise QueryRefused("A query cannot name a version.", "Set `snapshot` in the request.")
+    clock = pin_clock(query.tree, now)
+    if request.start_time is not None:
+        _apply_start_time(query, request, heads)
+    if request.table_id is not None and request.table_id.lower() not in query.tables:
         raise QueryRefused(
             "table_id is no table of the query.", "Leave it out, or name one of them."
         )
-    text = question.tree.sql(dialect=question.dialect, comments=False)
-    assert isinstance(question.tree, exp.Query)
-    return PreparedQuery(question, text, clock, now.date(), now)
+    text = query.tree.sql(dialect=query.dialect, comments=False)
+    assert isinstance(query.tree, exp.Query)
+    return PreparedQuery(query, text, clock, now.date(), now)
 
 
 def _apply_start_time(
-    question: GuardedQuery, ask: QueryRequest, heads: Mapping[str, TableHead]
+    query: GuardedQuery, request: QueryRequest, heads: Mapping[str, TableHead]
 ) -> None:
-    """Leave out the rows before `start_time`: of the table that is named, or of all with a time."""
+    """Leave out rows before `start_time`: of the table `table_id`, or of all with a time."""
     from sqlglot import exp
 
-    assert ask.start_time is not None
-    start = ask.start_time.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
-    for table, mentions in question.tables.items():
+    assert request.start_time is not None
+    start = request.start_time.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
+    for table, mentions in query.tables.items():
         head = heads.get(table)
-        if head is None or head.time is None or ask.table_id not in (None, table):
+        if head is None or head.time is None or request.table_id not in (None, table):
             continue
         word = {"timestamptz": "timestamptz", "date": "date"}.get(head.columns[head.time])
-        stamp = f"{start}+00:00" if word == "timestamptz" else start
-        bound = exp.cast(exp.Literal.string(stamp), word or "timestamp")
+        literal_time = f"{start}+00:00" if word == "timestamptz" else start
+        bound = exp.cast(exp.Literal.string(literal_time), word or "timestamp")
         if word == "date":
-            # A day counts when the start lies in it: a row of that day may be later.
+            # Keep the day of the start: a row of that day may be later than the start.
             bound = exp.cast(exp.Literal.string(start[:10]), "date")
         for number, mention in enumerate(mentions):
             alias = mention.alias or mention.name
             inner = mention.copy()
             inner.set("alias", None)
             column = exp.column(head.time, quoted=True)
-            # Not copied on the way: the spans are looked up by this very node.
+            # No copies: the time ranges are looked up by the identity of this node.
             select = exp.select("*").from_(inner, copy=False).where(column >= bound, copy=False)
             mention.replace(select.subquery(alias, copy=False))
             mentions[number] = inner

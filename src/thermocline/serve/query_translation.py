@@ -1,4 +1,4 @@
-"""A prepared question in the words of the engine that a route names."""
+"""Translate a prepared query for the engine of an access path."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ DIALECTS: dict[EngineName, Engine] = {
 
 
 class Translatable(Protocol):
-    """A question, and its translations by engine as far as they were asked for."""
+    """A query and its cached translations by engine."""
 
     @property
-    def question(self) -> GuardedQuery: ...
+    def query(self) -> GuardedQuery: ...
     @property
     def sql(self) -> dict[tuple[str, ...], str]: ...
 
@@ -34,12 +34,12 @@ class Translatable(Protocol):
 def translate_query(
     prepared: Translatable, access_path: AccessPath, lake_state: LakeState, catalog: str
 ) -> tuple[str, Mapping[str, TableVersion]]:
-    """Return the query in an engine's words, and what its table names stand for.
+    """Return the query in an engine's dialect, and the table versions behind its table names.
 
-    `catalog` is how Trino calls this lake. Raises Untranslatable.
+    `catalog` is the name of this lake's catalog in Trino. Raises Untranslatable.
     """
     heads = lake_state.table_heads
-    held = lake_state.hot_copies.get(access_path.node or "", {})
+    hot_copies = lake_state.hot_copies.get(access_path.node or "", {})
     dialect = DIALECTS[access_path.engine]
     views: dict[str, TableVersion] = {}
     names: dict[str, exp.Expr | str] = {}
@@ -51,16 +51,18 @@ def translate_query(
             continue
         if dialect == "trino":
             names[table] = f"{catalog}.{table} FOR VERSION AS OF {snapshot}"
-        since = held[table].since if access_path.engine == "hot" and table in held else None
+        since = (
+            hot_copies[table].since if access_path.engine == "hot" and table in hot_copies else None
+        )
         views[view] = TableVersion(table, snapshot, heads[table].metadata, since)
-    asked = access_path.snapshots.items()
+    snapshots = access_path.snapshots.items()
     columns: dict[str, Mapping[str, str]] | None
-    columns = {t: found for t, each in asked if (found := heads[t].columns_at(each))}
+    columns = {t: found for t, each in snapshots if (found := heads[t].columns_at(each))}
     if len(columns) < len(access_path.snapshots):
-        columns = None  # it was another table then, and nothing is concluded of it
+        columns = None  # the schema was different then, so no types are known
     shapes = [] if columns is None else [heads[table].schema_fingerprint for table in columns]
     key = (dialect, *map(str, names.values()), *shapes)
     if key not in prepared.sql:
         prepared.sql.clear()
-        prepared.sql[key] = translate(prepared.question, dialect, names, columns)
+        prepared.sql[key] = translate(prepared.query, dialect, names, columns)
     return prepared.sql[key], views

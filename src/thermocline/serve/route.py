@@ -1,6 +1,6 @@
-"""Where a question goes, and why: decided from what it can see and from what is held where.
+"""Decide the route of a query from its time ranges and the hot copies of the nodes.
 
-Nothing here talks to anybody. A route is a list of ways in the order in which they are tried.
+Pure functions, without I/O. A route is a list of access paths in the order of trying.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thermocline.serve.file_sums import day_of
 from thermocline.serve.values import EngineName, HotCopy, LakeState, TableHead
 
 CATCH_UP_SECONDS = 10.0
-"""A copy that has been behind for longer is not waited for: something keeps it from following."""
+"""A query does not wait for a copy that has been behind for longer: it may be stuck."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class AccessPath:
 
 @dataclass(frozen=True)
 class Route:
-    """The ways in the order of trying, and what a cold one would have to read.
+    """The access paths in the order of trying, and what a cold engine would have to read.
 
-    `soon` says that a node holds all that is asked, of a moment ago: it is about to catch up.
+    `is_node_catching_up` is whether a node holds all of it at a slightly older snapshot.
     """
 
     access_paths: tuple[AccessPath, ...]
@@ -43,10 +43,10 @@ class Route:
 
 @dataclass(frozen=True)
 class SnapshotRequirements:
-    """Which snapshots will do.
+    """Which snapshots are acceptable.
 
-    `exactly` names the snapshot of a table, `at_least` one that must be in its history. A copy
-    that was the newest until `tolerance` seconds ago is new enough; `left` says when a snapshot
+    `exactly` names the snapshot of a table, `at_least` one that must be in its history. A copy that
+    was the newest until `tolerance` seconds ago is fresh enough; `superseded_at` is when a snapshot
     stopped being the newest.
     """
 
@@ -58,9 +58,9 @@ class SnapshotRequirements:
 
 @dataclass(frozen=True)
 class Engines:
-    """What there is to ask: nodes by how busy they are, and the cold engines.
+    """The available engines: nodes with their number of running queries, and the cold engines.
 
-    `direct_bytes` is how much a direct worker is given to read; more goes to a cold engine.
+    `direct_bytes` is how much a direct worker may read; larger scans go to a cold engine.
     """
 
     nodes: Mapping[str, int]
@@ -72,17 +72,17 @@ class Engines:
 def decide_route(
     tables: Mapping[str, TimeRange],
     lake_state: LakeState,
-    wanted: SnapshotRequirements,
+    requirements: SnapshotRequirements,
     engines: Engines,
     *,
     now: datetime,
     distrusted: frozenset[str] = frozenset(),
 ) -> Route:
-    """The route of a question that sees these spans of these tables. All tables have a head."""
-    files, size = _estimate_scan(tables, lake_state.table_heads, wanted)
-    newest = {t: wanted.exactly.get(t, lake_state.table_heads[t].snapshot) for t in tables}
+    """Return the route of a query with these time ranges. All tables have a head."""
+    files, size = _estimate_scan(tables, lake_state.table_heads, requirements)
+    newest = {t: requirements.exactly.get(t, lake_state.table_heads[t].snapshot) for t in tables}
     hot, why_not, is_node_catching_up = _find_hot_paths(
-        tables, lake_state, wanted, engines, now, distrusted
+        tables, lake_state, requirements, engines, now, distrusted
     )
     direct = AccessPath(
         "direct", None, newest, (*why_not, f"reads {_format_size(size)} in {files} files")
@@ -99,7 +99,7 @@ def decide_route(
 
 @dataclass(frozen=True)
 class _Unsuitable:
-    """Why a copy cannot serve, and whether that will have passed in a moment."""
+    """Why a copy cannot serve a query, and whether that is temporary."""
 
     why: str
     is_temporary: bool = False
@@ -108,15 +108,15 @@ class _Unsuitable:
 def _find_hot_paths(
     tables: Mapping[str, TimeRange],
     lake_state: LakeState,
-    wanted: SnapshotRequirements,
+    requirements: SnapshotRequirements,
     engines: Engines,
     now: datetime,
     distrusted: frozenset[str],
 ) -> tuple[tuple[AccessPath, ...], tuple[str, ...], bool]:
-    """The nodes that can answer, least busy first; or why none can, and whether one soon will."""
-    doubted = sorted(distrusted & set(tables))
-    if doubted:
-        return (), (f"{doubted[0]} is being copied anew",), False
+    """Return the nodes that can answer, least busy first; or why none can, and if one soon will."""
+    distrusted_tables = sorted(distrusted & set(tables))
+    if distrusted_tables:
+        return (), (f"{distrusted_tables[0]} is being rebuilt",), False
     why: dict[str, None] = {}
     is_node_catching_up = False
     access_paths: list[tuple[int, AccessPath]] = []
@@ -124,20 +124,27 @@ def _find_hot_paths(
         copies = lake_state.hot_copies.get(node, {})
         found = [
             _check_copy(
-                table, time_range, copies.get(table), lake_state.table_heads[table], wanted, now
+                table,
+                time_range,
+                copies.get(table),
+                lake_state.table_heads[table],
+                requirements,
+                now,
             )
             for table, time_range in tables.items()
         ]
-        if unfit := [each for each in found if each is not None]:
-            why.update(dict.fromkeys(each.why for each in unfit))
-            is_node_catching_up = is_node_catching_up or all(each.is_temporary for each in unfit)
+        if unsuitable := [each for each in found if each is not None]:
+            why.update(dict.fromkeys(each.why for each in unsuitable))
+            is_node_catching_up = is_node_catching_up or all(
+                each.is_temporary for each in unsuitable
+            )
             continue
         snapshots = {table: copies[table].snapshot for table in tables}
-        asked = [
+        ranges = [
             _describe_range(table, time_range, lake_state.table_heads[table])
             for table, time_range in tables.items()
         ]
-        because = (*dict.fromkeys(each for each in asked if each), f"{node} holds all of it")
+        because = (*dict.fromkeys(each for each in ranges if each), f"{node} holds all of it")
         access_paths.append((busy, AccessPath("hot", node, snapshots, because)))
     access_paths.sort(key=lambda each: each[0])
     return (
@@ -152,46 +159,48 @@ def _check_copy(
     time_range: TimeRange,
     copy: HotCopy | None,
     head: TableHead,
-    wanted: SnapshotRequirements,
+    requirements: SnapshotRequirements,
     now: datetime,
 ) -> _Unsuitable | None:
-    """Why a copy of a table cannot serve, if so."""
+    """Return why a copy of a table cannot serve, or None when it can."""
     if copy is None:
         none = head.hot is None
         return _Unsuitable(f"no node holds {table}" if none else f"{table} is not loaded there")
     if copy.since is not None:
         since = _to_naive_utc(copy.since)
         if time_range.start is None:
-            return _Unsuitable(f"asks for all of {table}, held since {since:%Y-%m-%d}")
+            return _Unsuitable(f"reads all of {table}, hot since {since:%Y-%m-%d}")
         if time_range.start < since:
             start = f"{time_range.start:%Y-%m-%d %H:%M}"
-            return _Unsuitable(f"asks {table} from {start}, held since {since:%Y-%m-%d}")
-    if table in wanted.exactly:
-        fits = copy.snapshot == wanted.exactly[table]
-        return None if fits else _Unsuitable(f"{table} is asked at a snapshot that no node holds")
+            return _Unsuitable(f"reads {table} from {start}, hot since {since:%Y-%m-%d}")
+    if table in requirements.exactly:
+        fits = copy.snapshot == requirements.exactly[table]
+        return None if fits else _Unsuitable(f"no node holds the requested snapshot of {table}")
     if copy.snapshot == head.snapshot:
         return None
-    behind = seconds_behind(table, copy.snapshot, wanted.superseded_at, now)
-    if table in wanted.at_least and not _includes(head, copy.snapshot, wanted.at_least[table]):
-        why = f"the copy of {table} is older than the snapshot asked for"
+    behind = seconds_behind(table, copy.snapshot, requirements.superseded_at, now)
+    if table in requirements.at_least and not _includes(
+        head, copy.snapshot, requirements.at_least[table]
+    ):
+        why = f"the copy of {table} is older than the requested snapshot"
         return _Unsuitable(why, behind < CATCH_UP_SECONDS)
-    if behind > wanted.tolerance:
+    if behind > requirements.tolerance:
         return _Unsuitable(f"the copy of {table} is behind", behind < CATCH_UP_SECONDS)
     return None
 
 
 def seconds_behind(
-    table: str, snapshot: int, left: Mapping[tuple[str, int], datetime], now: datetime
+    table: str, snapshot: int, superseded_at: Mapping[tuple[str, int], datetime], now: datetime
 ) -> float:
-    """How long ago a snapshot stopped being its table's newest; infinite when that is not known."""
-    ended = left.get((table, snapshot))
+    """Return how long ago a snapshot stopped being its table's newest; infinite if unknown."""
+    ended = superseded_at.get((table, snapshot))
     return (now - ended).total_seconds() if ended is not None else inf
 
 
-def _includes(head: TableHead, snapshot: int, least: int) -> bool:
-    """Whether one snapshot is another or comes after it."""
+def _includes(head: TableHead, snapshot: int, min_snapshot: int) -> bool:
+    """Return whether a snapshot is `min_snapshot` or a later one."""
     known = head.snapshots
-    return snapshot in known and known.index(snapshot) <= known.index(least)
+    return snapshot in known and known.index(snapshot) <= known.index(min_snapshot)
 
 
 def _describe_range(table: str, time_range: TimeRange, head: TableHead) -> str | None:
@@ -199,16 +208,18 @@ def _describe_range(table: str, time_range: TimeRange, head: TableHead) -> str |
         return None
     start = f"{time_range.start:%Y-%m-%d %H:%M}" if time_range.start else "the beginning"
     end = f"{time_range.end:%Y-%m-%d %H:%M}" if time_range.end else "now"
-    return f"asks {table} from {start} to {end}"
+    return f"reads {table} from {start} to {end}"
 
 
 def _estimate_scan(
-    tables: Mapping[str, TimeRange], heads: Mapping[str, TableHead], wanted: SnapshotRequirements
+    tables: Mapping[str, TimeRange],
+    heads: Mapping[str, TableHead],
+    requirements: SnapshotRequirements,
 ) -> tuple[int, int]:
-    """Files and bytes that a cold engine would read at most: all of the days that are asked."""
+    """Return how many files and bytes a cold engine would read at most: all of the range's days."""
     found = [
         heads[table].files.total
-        if table in wanted.exactly
+        if table in requirements.exactly
         else heads[table].files.within(
             None if time_range.start is None else day_of(time_range.start),
             None if time_range.end is None else day_of(time_range.end),

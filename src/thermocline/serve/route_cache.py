@@ -1,8 +1,8 @@
-"""A route that was decided already: for how long it stays right, and who is asked first.
+"""Cached routes: when they are valid, and which access path comes first.
 
-A dashboard's questions come hundreds of times between two commits. Where one goes depends on its
-own tables, on what the nodes hold of them and on who can be asked; while those are the same, so is
-the route, whatever is committed to other tables.
+A dashboard's queries repeat hundreds of times between two commits. A route depends on the query's
+tables, their hot copies and the available engines; while those are the same, so is the route,
+whatever is committed to other tables.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _Copies = tuple[tuple[str, tuple[HotCopy | None, ...]], ...]
 
 @dataclass(frozen=True)
 class CachedRoute:
-    """A route, and all that it was decided from. `who` stands for everybody that can be asked.
+    """A route and everything that it was decided from; `available` are the engines.
 
-    Texts are remembered for long: heads that are no longer the newest are not kept by them.
+    Prepared queries are cached for long: weak references keep no outdated table heads alive.
     """
 
     route: Route
@@ -37,12 +37,12 @@ class CachedRoute:
         lake_state: LakeState,
         available: tuple[object, ...],
     ) -> CachedRoute:
-        """A route that was decided for these tables from what is known."""
+        """Return a cached route that was decided for these tables from this state."""
         heads = tuple((table, ref(lake_state.table_heads[table])) for table in tables)
         return cls(route, available, heads, _copies_of(heads, lake_state))
 
     def is_valid_for(self, lake_state: LakeState, available: tuple[object, ...]) -> bool:
-        """Whether it is right for what is known now. A new look that saw no change is the same."""
+        """Return whether the route is valid for this state."""
         return (
             self.available == available
             and all(head() is lake_state.table_heads.get(table) for table, head in self._heads)
@@ -51,7 +51,7 @@ class CachedRoute:
 
 
 def _copies_of(heads: tuple[tuple[str, ref[TableHead]], ...], lake_state: LakeState) -> _Copies:
-    """What each node holds of some tables."""
+    """Return each node's copies of some tables."""
     return tuple(
         (node, tuple(copies.get(table) for table, _ in heads))
         for node, copies in lake_state.hot_copies.items()
@@ -59,9 +59,9 @@ def _copies_of(heads: tuple[tuple[str, ref[TableHead]], ...], lake_state: LakeSt
 
 
 def reads_newest(route: Route, lake_state: LakeState) -> bool:
-    """Whether every way reads the newest snapshots: such a route does not age by itself.
+    """Return whether every access path reads the newest snapshots: such a route does not age.
 
-    One over a copy that is behind is right only for as long as that is tolerated.
+    A route over a copy that is behind is only valid while that is tolerated.
     """
     return all(
         lake_state.table_heads[table].snapshot == snapshot
@@ -73,7 +73,7 @@ def reads_newest(route: Route, lake_state: LakeState) -> bool:
 def order_paths(
     access_paths: Iterable[AccessPath], heads: Mapping[str, TableHead], busy: Callable[[str], int]
 ) -> tuple[AccessPath, ...]:
-    """The ways in the order of trying now: of the nodes the newest, then the least busy."""
+    """Return the access paths in the order of trying: nodes first, by freshness, then by load."""
 
     def order(access_path: AccessPath) -> tuple[bool, int, int]:
         if access_path.node is None:

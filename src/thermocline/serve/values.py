@@ -1,6 +1,6 @@
-"""The words that the parts of serving share: what was asked, who asked, and what was answered.
+"""The values that all of serving shares: requests, callers, answers, and the state of the lake.
 
-Values only: nothing here talks to anybody.
+Values only, without I/O.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ EngineName = Literal["hot", "direct", "trino", "spark", "cache"]
 
 @dataclass(frozen=True)
 class Caller:
-    """Who asks. `policy` stands for everything that decides what they may see."""
+    """The caller of a query. `policy` covers everything that decides what they may see."""
 
     name: str = "anonymous"
     roles: tuple[str, ...] = ()
 
     @property
     def policy(self) -> str:
-        """Two callers with the same policy get the same answer to the same question."""
+        """Two callers with the same policy get the same answer to the same query."""
         return ",".join(sorted(self.roles))
 
 
 @dataclass(frozen=True)
 class QueryRequest:
-    """One request: a SELECT and how it is to be answered.
+    """One request: a SELECT, and the conditions for its answer.
 
-    `snapshot` and `min_snapshot` are of the table `table_id`, or of the only table asked for.
-    `start_time` only narrows. `max_staleness` and `timeout` are seconds.
+    `snapshot` and `min_snapshot` are of the table `table_id`, or of the query's only table.
+    `start_time` only adds a filter. `max_staleness` and `timeout` are seconds.
     """
 
     sql: str
@@ -52,7 +52,7 @@ class QueryRequest:
 
 @dataclass(frozen=True)
 class ResultColumn:
-    """A column of an answer, with its type in Arrow's words and in Trino's."""
+    """A column of an answer, with the names of its type in Arrow and in Trino."""
 
     name: str
     type: str
@@ -61,7 +61,7 @@ class ResultColumn:
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """What an engine gave: the encoded rows, and what it knows about them.
+    """The encoded rows of an engine, with their columns, count and timings.
 
     `body` is an Arrow IPC stream (arrow), a CSV text with a header line (csv), or for json and
     trino one JSON array a row, each on its own line.
@@ -75,7 +75,7 @@ class EncodedRows:
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows and where they came from. `provenance` is ready for JSON."""
+    """Rows and their provenance, which is ready for JSON."""
 
     rows: EncodedRows
     format: Format
@@ -83,18 +83,18 @@ class Answer:
 
 
 NO_SNAPSHOT = 0
-"""Stands for the snapshot of a table that was never committed to, and so has no rows."""
+"""The snapshot id of a table without commits, which has no rows."""
 
 
 @dataclass(frozen=True)
 class TableHead:
-    """A table as the catalog has it now.
+    """A table's current state in the catalog.
 
-    `columns` maps names to Iceberg type words; `time` is the column its rows' time is in, if it
-    has one; `snapshots` are the ids of main, newest first, of which the first `alike` have these
-    columns; `files` are sums over its data files; `deletes` stands for all that takes rows out of
-    files; `hot` is how many seconds back the table is to be held hot, None when it is not, and
-    infinity when it is held whole.
+    `columns` maps names to Iceberg type names; `time` is the column with the rows' time, if any;
+    `snapshots` are the ids of main, newest first, of which the first `same_schema_count` have these
+    columns; `files` are sums over its data files; `deletes` identifies its delete files; `hot` is
+    how many seconds back the table is held hot, None when it is not, infinity when it is held
+    whole.
     """
 
     table: str
@@ -112,18 +112,18 @@ class TableHead:
 
     @cached_property
     def schema_fingerprint(self) -> str:
-        """A short text that stands for the columns, their types and the time."""
+        """A hash of the columns, their types and the time column."""
         text = repr((self.time, tuple(self.columns.items())))
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def columns_at(self, snapshot: int) -> Mapping[str, str] | None:
-        """The columns that a snapshot has, where that is known."""
+        """Return the columns of a snapshot, or None when they are not known."""
         return self.columns if snapshot in self.snapshots[: self.same_schema_count] else None
 
 
 @dataclass(frozen=True)
 class HotCopy:
-    """A hot copy on a node: the snapshot it is at, and from when on it is whole (None: always)."""
+    """A hot copy on a node: its snapshot, and from when on it is complete (None: all rows)."""
 
     snapshot: int
     since: datetime | None
@@ -133,7 +133,7 @@ class HotCopy:
 
 @dataclass(frozen=True)
 class LakeState:
-    """What is known of the lake at one look at the catalog, and what the nodes hold of it."""
+    """The state of the lake at one poll of the catalog, and the hot copies of the nodes."""
 
     epoch: int
     polled_at: datetime

@@ -1,8 +1,8 @@
-"""A second opinion: some hot answers are computed again from the files, at the same snapshots.
+"""Verify a sample of hot answers: recompute them from the files, at the same snapshots.
 
-A copy in memory that is wrong would be wrong for everybody who asks, and quickly. So a sample is
-held against the lake behind the caller's back. A table whose copy gave another answer is not
-served hot until the copy was made anew.
+A wrong copy in memory would give wrong answers to all callers. So a sample is compared with the
+lake in the background. A table whose copy gave another answer is not served hot until it is
+rebuilt.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ RETRY_SECONDS = 1.0
 
 
 class Verifier:
-    """Looks at hot answers twice, a few at a time, and remembers whom not to trust."""
+    """Recomputes hot answers, a few at a time, and tracks tables with wrong copies."""
 
     def __init__(self, fleet: Fleet, clear_cache: Callable[[], None] = lambda: None) -> None:
-        """`forget` is called when a copy was wrong: what it answered before may be kept."""
+        """`clear_cache` is called when a copy was wrong: its earlier results may be cached."""
         self._fleet = fleet
         self._clear_cache = clear_cache
         self._tasks: set[asyncio.Task[None]] = set()
         self._distrusted: dict[str, int | None] = {}
-        """Tables whose copies were wrong, and from which epoch on they are new ones."""
+        """Tables whose copies were wrong, and the epoch from which on they are rebuilt."""
         self.checked = 0
         self.mismatches = 0
 
     def distrusted_tables(self, lake_state: LakeState) -> frozenset[str]:
-        """The tables whose copies are not to be used."""
+        """Return the tables whose copies must not be used."""
         for table, epoch in list(self._distrusted.items()):
             if epoch is not None and lake_state.epoch >= epoch:
                 del self._distrusted[table]
@@ -51,7 +51,7 @@ class Verifier:
 
     def verify(
         self,
-        question: GuardedQuery,
+        query: GuardedQuery,
         rows: EncodedRows,
         access_path: AccessPath,
         sql: str,
@@ -59,25 +59,26 @@ class Verifier:
         format: Format,
         budget: QueryBudget,
     ) -> None:
-        """Compare with what the direct way gives, in the background; not when that is busy.
+        """Compare with the direct worker's answer in the background, unless too many comparisons
+        run.
 
-        Answers in Arrow or CSV are passed over: here is nothing that could read them.
+        Answers in Arrow or CSV are skipped: the router cannot parse them.
         """
         if format not in ("json", "trino") or len(self._tasks) >= MAX_CONCURRENT:
             return
-        if explain_nondeterminism(question) is not None:
+        if explain_nondeterminism(query) is not None:
             return
         work = self._compare(rows, access_path, sql, views, format, budget)
-        task = asyncio.create_task(work, name="second opinion")
+        task = asyncio.create_task(work, name="verify")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def wait(self) -> None:
-        """Wait for the comparisons under way."""
+        """Wait for running comparisons."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Give up what is under way."""
+        """Cancel running comparisons."""
         for task in self._tasks:
             task.cancel()
         await self.wait()
@@ -94,7 +95,7 @@ class Verifier:
         try:
             other = await self._fleet.execute(access_path, sql, views, format, budget)
         except (ThermoclineError, TimeoutError):
-            return  # no opinion
+            return  # nothing to compare with
         self.checked += 1
         if have_same_rows(rows, other):
             return
@@ -118,10 +119,10 @@ class Verifier:
 
 
 def have_same_rows(one: EncodedRows, other: EncodedRows) -> bool:
-    """Whether two answers have the same rows, in any order.
+    """Return whether two answers have the same rows, in any order.
 
-    A sum of fractions depends on the order in which they are added, which is nobody's promise:
-    such numbers are the same when they differ in their last digits only.
+    A sum of floating-point numbers depends on their order, which no engine guarantees: such numbers
+    are equal when they differ only in their last digits.
     """
     if one.columns != other.columns or one.count != other.count:
         return False
@@ -132,11 +133,14 @@ def have_same_rows(one: EncodedRows, other: EncodedRows) -> bool:
     if not inexact:
         return False
     left, right = (_sort_rows(rows, inexact) for rows in lines)
-    return all(_is_close(mine, theirs, inexact) for mine, theirs in zip(left, right, strict=True))
+    return all(
+        _is_close(left_row, right_row, inexact)
+        for left_row, right_row in zip(left, right, strict=True)
+    )
 
 
 def _sort_rows(lines: Counter[bytes], inexact: list[int]) -> list[list[Any]]:
-    """The rows, sorted by what is exact in them and then by the rest."""
+    """Return the rows, sorted by their exact values and then by the others."""
     rows = [json.loads(line) for line in lines.elements()]
 
     def key(row: list[Any]) -> tuple[str, list[float]]:
@@ -146,8 +150,8 @@ def _sort_rows(lines: Counter[bytes], inexact: list[int]) -> list[list[Any]]:
     return sorted(rows, key=key)
 
 
-def _is_close(mine: list[Any], theirs: list[Any], inexact: list[int]) -> bool:
-    for n, (one, other) in enumerate(zip(mine, theirs, strict=True)):
+def _is_close(left_row: list[Any], right_row: list[Any], inexact: list[int]) -> bool:
+    for n, (one, other) in enumerate(zip(left_row, right_row, strict=True)):
         both = isinstance(one, float | int) and isinstance(other, float | int)
         if n in inexact and both:
             if not math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9):

@@ -1,7 +1,7 @@
-"""What a question may consist of: allow-lists of the parser's nodes and of functions.
+"""What a query may contain: allow-lists of syntax nodes and functions.
 
-Lists of what is allowed, not of what is not: a statement, table function or setting that nobody
-thought of is refused until somebody has thought of it.
+Allow-lists, not deny-lists: a statement, table function or setting is refused until it has been
+reviewed and added here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STRUCTURE = _split(
     UnicodeString National
     """
 )
-"""The nodes that a query is built of."""
+"""Syntax nodes of a query."""
 
 OPERATORS = _split(
     """
@@ -33,7 +33,7 @@ OPERATORS = _split(
     RegexpLike RegexpILike ArrayContainsAll ArrayContainedBy ArrayOverlaps
     """
 )
-"""Operators, and what is written like one."""
+"""Operators, and syntax written like an operator."""
 
 FUNCTIONS = _split(
     """
@@ -69,7 +69,7 @@ FUNCTIONS = _split(
     YearOfWeekIso
     """
 )
-"""Functions that the parser knows by name. They look at their arguments and the clock, no more."""
+"""Functions that the parser knows. They depend only on their arguments and the clock."""
 
 ANONYMOUS_FUNCTIONS = _split(
     """
@@ -96,11 +96,11 @@ ANONYMOUS_FUNCTIONS = _split(
     infinity nan is_null typeof starts_with ends_with luhn_check hamming_distance strlen
     """
 )
-"""Functions that the parser passes on under their own names."""
+"""Functions that the parser passes through by name."""
 
 JOINS = {
     "kind": frozenset({"", "INNER", "OUTER", "CROSS", "SEMI", "ANTI"}),
     "side": frozenset({"", "LEFT", "RIGHT", "FULL"}),
     "method": frozenset({"", "NATURAL", "ASOF"}),
 }
-"""The words of a join. A positional one would tell how many rows a policy has left out."""
+"""Allowed joins. A positional join would reveal how many rows a policy hides."""

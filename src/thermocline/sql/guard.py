@@ -1,7 +1,7 @@
-"""The guard: a text becomes one SELECT over plain tables, or is refused with the reason.
+"""The guard: parse a text into one SELECT over tables, or refuse it with the reason.
 
-It knows no tables and no callers. It decides by the text alone whether a question is one that any
-engine may be asked at all; everything behind it works on the parsed tree.
+The guard knows no tables and no callers. It decides by the text alone whether an engine may run
+the query; all later steps work on the parsed tree.
 """
 
 from __future__ import annotations
@@ -22,36 +22,38 @@ if TYPE_CHECKING:
 
 DIALECTS = ("duckdb", "trino", "spark")
 CATALOG_NAME = "lake"
-"""The name under which clients that know catalogs see this one."""
+"""Name of this catalog in clients that have catalogs."""
 
 SUBSTITUTION = "${"
-"""What Spark expands to settings and environment variables, anywhere in a text, unless told not to.
+"""Start of a variable that Spark replaces by a setting or environment variable, anywhere in a text.
 
-Its sessions here are told not to; this is the second wall.
+Our sessions disable this substitution; refusing the text is the second line of defense.
 """
 DIVISION_BY_ZERO = "Division by zero"
-"""The text by which an engine fails a query that divides by zero, where that is to be an error."""
+"""Error text of a query that divides by zero, where that must fail."""
 MAX_REPEATED_PARSES = 4_096
-"""Second readings by the parser: half a second of them."""
+"""Maximum number of repeated parses: about half a second."""
 _OPENING_BRACKETS = {"L_PAREN", "L_BRACKET", "L_BRACE"}
 _CLOSING_BRACKETS = {"R_PAREN", "R_BRACKET", "R_BRACE"}
 _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 
 
-PARSER_CRASHES = (RecursionError, LookupError, ValueError, AttributeError, TypeError, AssertionError,
-            ArithmeticError)  # fmt: skip
-"""What sqlglot raises, beside its own errors, on texts that its authors did not think of."""
+PARSER_CRASHES = (
+    RecursionError, LookupError, ValueError, AttributeError, TypeError, AssertionError,
+    ArithmeticError,
+)  # fmt: skip
+"""What sqlglot raises, besides its own errors, on unexpected texts."""
 
 
 class QueryRefused(BadInput):
-    """A question that no engine is asked."""
+    """A query that no engine may run."""
 
     code = "refused"
 
 
 @dataclass(frozen=True)
 class SyntaxLimits:
-    """How large a question may be. `depth` is that of brackets, `nodes` the size of the tree."""
+    """Maximum size of a query. `depth` limits nested brackets, `nodes` the size of the tree."""
 
     characters: int = 200_000
     tokens: int = 20_000
@@ -62,7 +64,7 @@ class SyntaxLimits:
 
 @dataclass(frozen=True)
 class GuardedQuery:
-    """A guarded query, and each of its mentions of a stored table (layer, name)."""
+    """A guarded query, and its references to each stored table ("layer.name")."""
 
     tree: exp.Query
     dialect: str
@@ -70,25 +72,25 @@ class GuardedQuery:
 
 
 def guard(sql: str, dialect: str = "duckdb", bounds: SyntaxLimits | None = None) -> GuardedQuery:
-    """Parse and judge a question. Raises Refused; changes nothing and asks nobody."""
+    """Parse and validate a query. Raises QueryRefused; reads no table and has no side effect."""
     from sqlglot import exp
 
     bounds = bounds or SyntaxLimits()
     if dialect not in DIALECTS:
         raise QueryRefused(
-            f"There is no dialect {sanitize(dialect)}.", f"Use {', '.join(DIALECTS)}."
+            f"Unknown dialect {sanitize(dialect)}.", f"Use one of: {', '.join(DIALECTS)}."
         )
     _check_size(sql, dialect, bounds)
     tree = _parse(sql, dialect)
     if not isinstance(tree, exp.Query) or isinstance(tree, exp.Table):
-        raise QueryRefused("Only a SELECT can be asked here.", "Send one SELECT statement.")
+        raise QueryRefused("Only SELECT statements are allowed.", "Send one SELECT statement.")
     if tree.args.get("into") or tree.args.get("locks") or tree.args.get("hint"):
-        raise QueryRefused("A SELECT with INTO, FOR or hints is refused.", "Leave those words out.")
+        raise QueryRefused("SELECT with INTO, FOR or hints is refused.", "Remove these clauses.")
     _rewrite_fetch_as_limit(tree)
     for count, node in enumerate(tree.walk(), start=1):
         if count > bounds.nodes:
             raise QueryRefused(
-                f"The query has more than {bounds.nodes:,} parts.", "Ask for less at a time."
+                f"The query has more than {bounds.nodes:,} parts.", "Split it into smaller queries."
             )
         _check_node(node, bounds)
     _lower_table_names(tree)
@@ -96,7 +98,7 @@ def guard(sql: str, dialect: str = "duckdb", bounds: SyntaxLimits | None = None)
 
 
 def _rewrite_fetch_as_limit(tree: exp.Query) -> None:
-    """Write FETCH FIRST … ROWS ONLY as the LIMIT that it is; with ties it stays, and is refused."""
+    """Rewrite FETCH FIRST … ROWS ONLY as LIMIT. FETCH WITH TIES stays, and is refused later."""
     from sqlglot import exp
 
     for node in list(tree.find_all(exp.Fetch)):
@@ -110,8 +112,8 @@ def _rewrite_fetch_as_limit(tree: exp.Query) -> None:
 
 
 def _lower_table_names(tree: exp.Query) -> None:
-    """Write the names of tables small, quoted or not: to every engine they are the same in any
-    case, and so they must be to whoever looks here for what a name stands for."""
+    """Lower-case the names of tables, quoted or not: every engine ignores their case, so lookups
+    must as well."""
     from sqlglot import exp
 
     for node in tree.find_all(exp.Table, exp.TableAlias, exp.Column):
@@ -125,21 +127,21 @@ def _lower_table_names(tree: exp.Query) -> None:
 
 
 def _check_size(sql: str, dialect: str, bounds: SyntaxLimits) -> None:
-    """Look at size and brackets before the parser, whose work grows with both."""
+    """Check size and brackets before parsing, because the cost of parsing grows with both."""
     from sqlglot import errors, tokenize
 
     if len(sql) > bounds.characters:
         raise QueryRefused(
             f"The query has {len(sql):,} characters, more than {bounds.characters:,}.",
-            "Shorten it; long lists of values belong in a table.",
+            "Shorten it; put long lists of values into a table.",
         )
     if dialect == "spark" and SUBSTITUTION in sql:
         raise QueryRefused(
-            f"{SUBSTITUTION} is refused in Spark's dialect, wherever it stands.",
-            "Spark takes it for a variable; write concat('$', '{…').",
+            f"{SUBSTITUTION} is not allowed in Spark's dialect, not even in a string.",
+            "Spark treats it as a variable; write concat('$', '{…').",
         )
     if "\0" in sql:
-        raise QueryRefused("The query holds a NUL character.", "Remove it.")
+        raise QueryRefused("The query contains a NUL character.", "Remove it.")
     try:
         tokens = tokenize(sql, read=dialect)
     except (errors.SqlglotError, *PARSER_CRASHES) as error:
@@ -147,21 +149,21 @@ def _check_size(sql: str, dialect: str, bounds: SyntaxLimits) -> None:
     if len(tokens) > bounds.tokens:
         raise QueryRefused(
             f"The query has {len(tokens):,} words, more than {bounds.tokens:,}.",
-            "Shorten it; long lists of values belong in a table.",
+            "Shorten it; put long lists of values into a table.",
         )
     if not is_cheap_to_parse(tokens, bounds):
         raise QueryRefused(
-            f"Brackets are nested more than {bounds.depth} deep, or deeply behind words for types.",
-            "Use WITH for inner queries.",
+            f"Brackets are nested more than {bounds.depth} deep, or too deep inside type names.",
+            "Move inner queries into WITH.",
         )
 
 
 def is_cheap_to_parse(tokens: Sequence[Token], bounds: SyntaxLimits) -> bool:
-    """Whether the parser is soon done with words.
+    """Return whether these tokens can be parsed quickly.
 
-    Its work grows with the depth of brackets. What stands in brackets behind the name of a type
-    it reads twice, as `DATE(…)` may be a type or a call: where such brackets stand in one another
-    each level doubles the work, and a line of fifty would keep it for ever.
+    The cost of parsing grows with the depth of brackets. Brackets after the name of a type are
+    parsed twice, because `DATE(…)` may be a type or a call: each nested level doubles the cost,
+    and fifty levels would never finish.
     """
     from sqlglot.parser import Parser
 
@@ -186,7 +188,7 @@ def _parse(sql: str, dialect: str) -> exp.Expr:
     import sqlglot
     from sqlglot import errors, exp
 
-    # It warns on the log of what it does not understand, with the text of the query.
+    # sqlglot logs what it does not understand, including the text of the query.
     logging.getLogger("sqlglot").setLevel(logging.CRITICAL)
     try:
         found = sqlglot.parse(
@@ -197,7 +199,8 @@ def _parse(sql: str, dialect: str) -> exp.Expr:
     statements = [each for each in found if each is not None and type(each) is not exp.Semicolon]
     if len(statements) != 1:
         raise QueryRefused(
-            f"There are {len(statements)} statements, not one.", "Send one SELECT at a time."
+            f"The text has {len(statements)} statements instead of one.",
+            "Send one SELECT at a time.",
         )
     return statements[0]
 
@@ -213,7 +216,7 @@ def _parser_dialect(dialect: str) -> Any:
 
 def _parse_error(error: Exception) -> QueryRefused:
     return QueryRefused(
-        f"The query cannot be read: {sanitize(describe_parse_error(error))}", "Mend the SQL."
+        f"The query cannot be parsed: {sanitize(describe_parse_error(error))}", "Fix the SQL."
     )
 
 
@@ -231,21 +234,22 @@ def _check_node(node: exp.Expr, bounds: SyntaxLimits) -> None:
             raise _function_refused(node.sql_name())
     elif kind not in allowlist.STRUCTURE | allowlist.OPERATORS:
         raise QueryRefused(
-            f"{_split_words(kind)} cannot be used in a query here.", "Write it otherwise."
+            f"{_split_words(kind)} is not allowed in a query.", "Rewrite the query without it."
         )
     value_limits.check_value_size(node)
     if isinstance(node, exp.Join):
         _check_join(node)
     elif isinstance(node, exp.Select) and len(node.expressions) > bounds.columns:
         raise QueryRefused(
-            f"The query selects more than {bounds.columns:,} columns.", "Select fewer, or *."
+            f"The query selects more than {bounds.columns:,} columns.",
+            "Select fewer columns, or *.",
         )
     elif isinstance(node, exp.Table):
         _check_table(node)
     elif isinstance(node, exp.Column) and re.match(r"\$[a-z_]", node.name, re.IGNORECASE):
-        # What Trino says of the file that a row is in.
+        # Trino's hidden columns about the file of a row.
         raise QueryRefused(
-            f"There is no column {sanitize(node.name)}.", "`thermo show` lists them."
+            f"There is no column {sanitize(node.name)}.", "`thermo show TABLE` lists the columns."
         )
 
 
@@ -254,23 +258,23 @@ def _check_join(node: exp.Join) -> None:
         word = str(node.args.get(argument) or "").upper()
         if word not in allowed:
             raise QueryRefused(
-                f"A {word} JOIN cannot be used here.", "Use INNER, LEFT, RIGHT or FULL."
+                f"{word} JOIN is not allowed.", "Use INNER, LEFT, RIGHT or FULL JOIN."
             )
 
 
 def _check_table(node: exp.Table) -> None:
-    """A table is a name, or a series of values; never a file, nor a function that reads."""
+    """Allow a name or a series of values as a table; refuse files and functions that read."""
     from sqlglot import exp
 
     if isinstance(node.this, exp.GenerateSeries | exp.Unnest | exp.Anonymous | exp.Explode):
-        return  # a function like any other, and judged as one
+        return  # checked as a function
     parts = [node.args.get("this"), node.args.get("db"), node.args.get("catalog")]
     for part in parts:
         if part is None or part == "":
             continue
         if not isinstance(part, exp.Identifier) or not _TABLE_NAME.fullmatch(part.name):
             raise QueryRefused(
-                f"{sanitize(node.sql())} is no name of a table.",
+                f"{sanitize(node.sql())} is not a table name.",
                 "Write tables as layer.name; `thermo tables` lists them.",
             )
 
@@ -288,10 +292,10 @@ def _find_tables(tree: exp.Query) -> dict[str, list[exp.Table]]:
 
 
 def _find_references(tree: exp.Query) -> Iterator[exp.Table]:
-    """The mentions of stored tables: not those of a CTE that is in sight there.
+    """Yield the references to stored tables, leaving out references to a visible CTE.
 
-    A mention that lies in no scope is one that the rules of sight were not applied to, and whoever
-    replaces tables by a caller's view of them would miss it: such a query is refused.
+    A reference outside every scope was not resolved, so replacing tables with views would miss it:
+    such a query is refused.
     """
     from sqlglot import errors, exp
     from sqlglot.optimizer.scope import traverse_scope
@@ -311,14 +315,14 @@ def _find_references(tree: exp.Query) -> Iterator[exp.Table]:
     for node in tree.find_all(exp.Table):
         if isinstance(node.this, exp.Identifier) and id(node) not in seen:
             raise QueryRefused(
-                f"{sanitize(node.sql())} stands where no table can be.", "Use it in FROM or JOIN."
+                f"The table {sanitize(node.sql())} is not allowed there.", "Use it in FROM or JOIN."
             )
 
 
 def _function_refused(name: str) -> QueryRefused:
     return QueryRefused(
-        f"The function {sanitize(name.lower())} cannot be used here.",
-        "Only functions that look at their arguments alone can.",
+        f"The function {sanitize(name.lower())} is not allowed.",
+        "Use functions that depend only on their arguments.",
     )
 
 
@@ -327,6 +331,6 @@ def _split_words(kind: str) -> str:
 
 
 def sanitize(text: str) -> str:
-    """A text of the caller's in a message: short, and without characters that do anything."""
+    """Shorten a caller's text for a message and replace its control characters."""
     plain = "".join(char if char.isprintable() else "?" for char in text)
     return plain if len(plain) <= 100 else f"{plain[:100]}…"

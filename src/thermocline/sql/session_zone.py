@@ -1,8 +1,8 @@
-"""Whether the answer to a query of Trino's depends on the time zone of the session.
+"""Decide whether the result of a Trino query depends on the time zone of the session.
 
-A value of a column with a zone has its own zone there, which is UTC for all of a lake's. The
-session's counts where a time without a zone becomes one with, where the two kinds meet, and for the
-clock. What is not understood depends on it.
+In Trino, a value with a time zone carries its own zone, which is UTC for all tables of the lake.
+The session's zone matters where a time without a zone becomes one with a zone, where the two kinds
+are compared, and for the clock. Anything else that is not understood counts as dependent.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ _ZONE_INDEPENDENT = frozenset({
     "ApproxDistinct", "ArrayAgg", "Lag", "Lead", "FirstValue", "LastValue", "Coalesce", "Case",
     "If", "Nullif", "Greatest", "Least", "LastDay", "Grouping",
 })  # fmt: skip
-"""Functions of times without a zone that do not ask for the session's."""
-_UNTYPED_NODES = frozenset({"Select", "Order", "Group", "Tuple", "From", "Where", "Having", "Window",
-                    "With", "CTE", "Subquery", "And", "Or", "Not", "Exists"})  # fmt: skip
-"""Nodes whose parts never become one type."""
+"""Functions of times without a zone that do not use the session's zone."""
+_UNTYPED_NODES = frozenset({
+    "Select", "Order", "Group", "Tuple", "From", "Where", "Having", "Window", "With", "CTE",
+    "Subquery", "And", "Or", "Not", "Exists",
+})  # fmt: skip
+"""Nodes whose operands are never converted to one type."""
 
 
 def depends_on_session_zone(sql: str, columns: Columns) -> bool:
-    """Return whether the session's zone can make a difference."""
+    """Return whether the session's zone can change the result."""
     tree = guard(sql, "trino").tree.copy()
     try:
         tree = qualify.qualify_query(tree, "trino", build_schema(columns))

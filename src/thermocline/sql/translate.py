@@ -1,9 +1,9 @@
-"""A guarded question as SQL of the engine that is to answer it, with the same answer everywhere.
+"""Translate a guarded query to the SQL of an engine, so that every engine returns the same result.
 
-The question's own tree is left as it is. Where the engine's dialect is the one it is written in,
-only its tables are replaced. Otherwise it is first made plain (each column with its table, aliases
-and stars written out), then said in the other dialect rule by rule; see `dialect`. What was not
-found to mean the same is refused as Untranslatable, with the construct named.
+The query's own tree is not changed. If the query is already in the engine's dialect, only its
+tables are replaced. Otherwise it is first qualified (each column with its table, aliases and stars
+expanded), then rewritten rule by rule; see `dialect`. A construct that is not known to have the
+same meaning is refused as Untranslatable, by name.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ __all__ = [
 
 Engine = Literal["duckdb", "spark", "trino"]
 MAX_TRANSLATION_CHARACTERS = 2_000_000
-"""Characters of a translation. Saying one construct by several can make a text grow."""
+"""Maximum characters of a translation. Rewriting a construct can make the text longer."""
 
 _STORED_TABLE = "stored"
-"""Under this name a node remembers which stored table it mentions."""
+"""Key of a node's metadata: the stored table that it refers to."""
 
 
 def translate(
@@ -47,22 +47,22 @@ def translate(
     names: Mapping[str, exp.Expr | str],
     columns: Columns | None = None,
 ) -> str:
-    """The question as the engine's SQL. `names` says what stands for each stored table.
+    """Return the query as the engine's SQL. `names` has the replacement of each stored table.
 
-    A text is a view's name, or for Trino a table as one writes it there (`lake.a.b FOR VERSION AS
-    OF 1`); an expression is put in as it is. `columns` are the tables' columns at the snapshots
-    that will be read, with their types: without them only what is the same for every type can be
+    A string is the name of a view, or for Trino a table expression (`lake.a.b FOR VERSION AS
+    OF 1`); an expression is inserted unchanged. `columns` has the tables' columns and types at the
+    snapshots to read: without them, only constructs that are the same for every type can be
     translated. Raises Untranslatable.
     """
     try:
         tree = translate_tree(question, to, names, columns)
         sql = _to_sql(tree, to, identify=to != question.dialect)
     except RecursionError:
-        refuse_translation("a query nested so deeply")
+        refuse_translation("a query nested too deeply")
     if to == "spark" and SUBSTITUTION in sql:
-        refuse_translation(f"a text with {SUBSTITUTION}", "Spark takes it for a variable")
+        refuse_translation(f"a text with {SUBSTITUTION}", "Spark treats it as a variable")
     if len(sql) > MAX_TRANSLATION_CHARACTERS:
-        refuse_translation("a query of this length", "it would grow too long")
+        refuse_translation("a query of this length", "the translation is too long")
     return sql
 
 
@@ -88,15 +88,15 @@ def translate_tree(
             duck_sql.work_around_bugs(tree)
         _replace_tables(tree, names, to)
     except RecursionError:
-        refuse_translation("a query nested so deeply")
+        refuse_translation("a query nested too deeply")
     return tree
 
 
 def normalize_query(question: GuardedQuery, columns: Columns) -> exp.Query:
-    """A question of DuckDB's dialect made plain, in the same dialect; its types are known.
+    """Return a query of DuckDB's dialect qualified and typed, in the same dialect.
 
-    Each column has its table, each result its name, and stars and aliases are written out. Raises
-    Untranslatable, where a name cannot be told.
+    Each column has its table, each result its name, and stars and aliases are expanded. Raises
+    Untranslatable if a name is ambiguous.
     """
     tree = _copy_with_named_results(question)
     spelt = _collect_spellings(tree, question.dialect, columns)
@@ -107,28 +107,28 @@ def normalize_query(question: GuardedQuery, columns: Columns) -> exp.Query:
 
 
 def explain_nondeterminism(question: GuardedQuery) -> str | None:
-    """Why two right answers to the question may differ; None when there is only one.
+    """Return why two correct results of the query may differ, or None if there is only one.
 
-    The order of rows that no ORDER BY asks for counts for nothing here: answers are compared as
-    sets. It is rather about which rows or values they are.
+    The order of rows without ORDER BY does not matter: results are compared as sets. It is about
+    which rows or values a result has.
     """
     from sqlglot import exp
 
     for node in question.tree.walk():
         if isinstance(node, exp.Limit | exp.Offset | exp.Fetch):
-            return "LIMIT keeps some of the rows, and others may be as good"
+            return "LIMIT keeps some of the rows, and others are equally valid"
         if isinstance(node, _NONDETERMINISTIC):
-            return f"{node.sql_name().lower()} may take any of several values"
+            return f"{node.sql_name().lower()} may return any of several values"
         if isinstance(node, exp.Distinct) and node.args.get("on"):
             return "DISTINCT ON keeps any of several rows"
         if isinstance(node, exp.TableSample):
-            return "a sample is another one each time"
+            return "a sample differs each time"
         if isinstance(node, exp.Window) and not isinstance(
             _unwrap_window(node), _ORDER_INDEPENDENT
         ):
-            return "a window may see rows in any order that its ORDER BY leaves open"
+            return "a window may process rows in any order that its ORDER BY allows"
         if isinstance(node, exp.Anonymous) and node.name.lower() in _NONDETERMINISTIC_NAMES:
-            return f"{node.name.lower()} may take any of several values"
+            return f"{node.name.lower()} may return any of several values"
     return None
 
 
@@ -136,7 +136,7 @@ def explain_nondeterminism(question: GuardedQuery) -> str | None:
 
 
 def _copy_with_named_results(question: GuardedQuery) -> exp.Query:
-    """A copy that is ours to change; its results have the names that they are to have."""
+    """Return a copy of the tree in which every result has its final name."""
     tree = _copy_tree(question)
     _name_results(tree, question.dialect)
     duck_sql.rewrite_count_if(tree)
@@ -144,11 +144,11 @@ def _copy_with_named_results(question: GuardedQuery) -> exp.Query:
 
 
 def _copy_tree(question: GuardedQuery) -> exp.Query:
-    mentions = {id(node): table for table, nodes in question.tables.items() for node in nodes}
+    references = {id(node): table for table, nodes in question.tables.items() for node in nodes}
     tree = question.tree.copy()
     for before, after in zip(question.tree.walk(), tree.walk(), strict=True):
-        if id(before) in mentions:
-            after.meta[_STORED_TABLE] = mentions[id(before)]
+        if id(before) in references:
+            after.meta[_STORED_TABLE] = references[id(before)]
     return tree
 
 
@@ -163,9 +163,9 @@ def _name_results(tree: exp.Query, dialect: str) -> None:
 
 
 def _collect_spellings(tree: exp.Query, dialect: str, columns: Columns) -> dict[str, str]:
-    """How the names of results are spelt, which are made lower case to be told apart.
+    """Return the original spelling of each result name; qualification lower-cases them.
 
-    A column's is for DuckDB as the table has it, for Trino as the query has it.
+    DuckDB uses the table's spelling of a column, Trino the query's.
     """
     from sqlglot import exp
 
@@ -186,20 +186,20 @@ def _spell_results(tree: exp.Query, spelt: Mapping[str, str]) -> None:
 
 
 def _list_references(tree: exp.Query) -> list[exp.Table]:
-    """The mentions of stored tables in a tree of ours."""
+    """Return the references to stored tables in a copied tree."""
     from sqlglot import exp
 
     return [node for node in tree.find_all(exp.Table) if _STORED_TABLE in node.meta]
 
 
 def _change_dialect(tree: exp.Query, source: str, to: Engine, columns: Columns) -> exp.Query:
-    """The tree in the dialect of another engine, by way of DuckDB's meaning."""
+    """Translate the tree to the dialect of another engine, through DuckDB's semantics."""
     from thermocline.engine.query_types import annotate
     from thermocline.sql.dialect import from_trino, to_spark, to_trino
     from thermocline.sql.dialect.rewrite import rewrite_tree
 
     if source == "spark":
-        refuse_translation("Spark's dialect", "only Spark answers it")
+        refuse_translation("a query in Spark's dialect", "only Spark can run it")
     alias_tables(tree, _list_references(tree))
     known = build_schema(columns)
     tree = qualify.qualify_query(tree, source, known)
@@ -233,9 +233,9 @@ def _replace_tables(tree: exp.Query, names: Mapping[str, exp.Expr | str], to: En
         name = names[cast("str", table)]
         alias = node.args.get("alias")
         if isinstance(name, str):
-            # A text for Trino has more than a name in it, so it is not quoted.
+            # A string for Trino is more than a name, so it is not quoted.
             this = exp.Var(this=name) if to == "trino" else exp.to_identifier(name, quoted=True)
-            # With its schema no CTE of the query can stand for it. Spark's views have none.
+            # With a schema, no CTE of the query can shadow it. Spark's views have no schema.
             schema = exp.to_identifier("main") if to == "duckdb" else None
             node.replace(_move_joins(exp.Table(this=this, db=schema, alias=alias), node))
         elif isinstance(name, exp.Query):
@@ -247,7 +247,7 @@ def _replace_tables(tree: exp.Query, names: Mapping[str, exp.Expr | str], to: En
 
 
 def _move_joins(put: exp.Expr, node: exp.Table) -> exp.Expr:
-    """What stands for a table takes over the joins that the parser hung on it."""
+    """Move the joins that the parser attached to a table to its replacement."""
     for key in ("joins", "laterals"):
         if node.args.get(key):
             put.set(key, node.args[key])
@@ -275,6 +275,8 @@ _NONDETERMINISTIC = _node_types(
 _ORDER_INDEPENDENT = _node_types(
     ["Rank", "DenseRank", "PercentRank", "CumeDist", "Count", "Min", "Max"]
 )
-_NONDETERMINISTIC_NAMES = frozenset({"string_agg", "list_agg", "max_by", "min_by", "arbitrary", "map_agg",
-                         "histogram", "reservoir_quantile", "approx_count_distinct",
-                         "approx_most_frequent", "multimap_agg", "checksum"})  # fmt: skip
+_NONDETERMINISTIC_NAMES = frozenset({
+    "string_agg", "list_agg", "max_by", "min_by", "arbitrary", "map_agg", "histogram",
+    "reservoir_quantile", "approx_count_distinct", "approx_most_frequent", "multimap_agg",
+    "checksum",
+})  # fmt: skip

@@ -1,8 +1,7 @@
-"""How large one value may be made: widths, repetitions and series of values.
+"""Limit the size of a single value: widths, repetitions and series of values.
 
-A text of 2 GB is made in one step, which heeds no interrupt. So how often something is repeated has
-to be known beforehand: a number that is written there, or what `least` bounds by one. What is not
-known to be small is refused.
+An engine builds a text of 2 GB in one step that cannot be interrupted. So the number of repetitions
+must be known in advance: a literal, or a value bounded by `least`. Anything else is refused.
 """
 
 from __future__ import annotations
@@ -17,26 +16,26 @@ from thermocline.engine.time_expressions import evaluate_moment
 from thermocline.errors import BadInput
 
 MAX_VALUE_SIZE = 1_000_000
-"""Characters of a text, or values of a list, that a query may ask to be made at once."""
+"""Maximum characters of a text, or elements of a list, that one expression may produce."""
 _MAX_NUMBER_WIDTH = 1_000
-"""Of a number that is formatted."""
+"""Maximum width of a formatted number."""
 _ASSUMED_STORED_LENGTH = 100
-"""How long texts in tables are taken to be when they are repeated."""
+"""Assumed length of stored texts when they are repeated."""
 _SECONDS = {"MICROSECOND": 1e-6, "MILLISECOND": 1e-3, "SECOND": 1, "MINUTE": 60, "HOUR": 3600}
 _LARGE_STEP_UNITS = {"DAY", "WEEK", "MONTH", "QUARTER", "YEAR"}
-"""There are fewer of them than would fill the memory."""
+"""Units so large that a series of them cannot fill the memory."""
 _WIDTH_ARGUMENTS = {"bar": 3, "format_number": 1}
-"""Functions that the parser does not know, and which of their arguments is a width."""
+"""Functions unknown to the parser, with the position of their width argument."""
 
 
 class ValueTooLarge(BadInput):
-    """A query asks for a value that is too large, or not known to be small."""
+    """A query produces a value that is too large, or whose size is not known."""
 
     code = "too-wide"
 
 
 def check_value_size(node: exp.Expr) -> None:
-    """Refuse a node that may make a large value in one step. Raises TooWide."""
+    """Refuse a node that may produce a large value in one step. Raises ValueTooLarge."""
     match node:
         case exp.Repeat():
             _check(node, _multiply(_upper_bound(node.args.get("times")), _max_length(node.this)))
@@ -45,29 +44,30 @@ def check_value_size(node: exp.Expr) -> None:
         case exp.Format():
             _check_format(node)
         case exp.GenerateSeries() if not isinstance(node.parent, exp.Table):
-            _check(node, _count_series_values(node))  # as a table it is made row by row
+            _check(node, _count_series_values(node))  # as a table it is produced row by row
         case exp.Anonymous() if node.name.lower() in _WIDTH_ARGUMENTS:
             place = _WIDTH_ARGUMENTS[node.name.lower()]
             if place < len(node.expressions):
                 _check(node, _upper_bound(node.expressions[place]), _MAX_NUMBER_WIDTH)
 
 
-def _check(node: exp.Expr, size: float | None, most: int = MAX_VALUE_SIZE) -> None:
+def _check(node: exp.Expr, size: float | None, limit: int = MAX_VALUE_SIZE) -> None:
     if size is None:
-        _refuse(node, "is not known to be small")
-    if size > most:
-        _refuse(node, f"is more than {most:,}")
+        _refuse(node, "has no known upper bound")
+    if size > limit:
+        _refuse(node, f"exceeds {limit:,}")
 
 
 def _refuse(node: exp.Expr, what: str) -> NoReturn:
     name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()  # type: ignore[attr-defined]
     raise ValueTooLarge(
-        f"What {name.lower()} makes {what}.", "Write a smaller number, or least(…, 1000) around it."
+        f"The size of the result of {name.lower()} {what}.",
+        "Use a smaller number, or limit the argument with least(…, 1000).",
     )
 
 
 def _upper_bound(node: exp.Expr | None) -> float | None:
-    """At most how large a number is; None when that is not known."""
+    """Return an upper bound of a number, or None if there is none."""
     match node:
         case exp.Literal() | exp.Neg() | exp.Mul():
             return _exact_number(node)
@@ -86,7 +86,7 @@ def _upper_bound(node: exp.Expr | None) -> float | None:
 
 
 def _max_length(node: exp.Expr) -> float | None:
-    """At most how long a text is, where that follows from the query."""
+    """Return an upper bound of the length of a text, or None if there is none."""
     match node:
         case exp.Literal():
             return float(max(len(node.name), 1))
@@ -111,18 +111,18 @@ def _multiply(count: float | None, size: float | None) -> float | None:
 
 
 def _check_format(node: exp.Format) -> None:
-    """A format has widths of its own, which another value may give."""
+    """Check the widths inside a format string; an argument may supply a width."""
     pattern = node.this
     if not isinstance(pattern, exp.Literal) or not pattern.is_string:
-        _refuse(node, "is not known to be small")
+        _refuse(node, "has no known upper bound")
     if re.search(r"\{[^{}]*\{|%[-+# 0,(]*(\d*\.)?\*", pattern.name):
-        _refuse(node, "is not known to be small")
+        _refuse(node, "has no known upper bound")
     for width in re.findall(r"\d+", pattern.name):
         _check(node, float(width), _MAX_NUMBER_WIDTH)
 
 
 def _count_series_values(node: exp.GenerateSeries) -> float | None:
-    """At most how many values a series has."""
+    """Return an upper bound of the number of values in a series."""
     start, end, step = (node.args.get(key) for key in ("start", "end", "step"))
     if isinstance(step, exp.Interval):
         unit = step.text("unit").upper().rstrip("S")

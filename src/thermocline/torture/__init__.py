@@ -1,12 +1,12 @@
-"""Does it keep its promise here? Known events through the real pipeline, while it is being killed.
+"""Torture test: send known events through the real pipeline while it is being killed.
 
-`workload` knows every event, `lanes` bring them to the sources, `sender` does so little by little.
-`plan` decides by a seed what is done to the pipeline and when, `worker` is the process it is done
-to, `deeds` are what is done around it, and `trial` joins them. `expected` says what the tables must
-hold, and `verdict` compares.
+`workload` generates the events, `lanes` bring them to the sources, `sender` sends them gradually.
+`chaos_plan` plans by a seed what is done to the pipeline and when, `stream_process` is the tortured
+process, `chaos_actions` affect its catalog, servers and tables, and `trial` runs the whole test.
+`expected` derives the required contents of the tables, and `verdict` compares.
 """
 
-from thermocline.torture.trial import Order, torture
+from thermocline.torture.trial import TrialOptions, torture
 from thermocline.torture.verdict import LaneVerdict, Verdict
 
-__all__ = ["LaneVerdict", "Order", "Verdict", "torture"]
+__all__ = ["LaneVerdict", "TrialOptions", "Verdict", "torture"]

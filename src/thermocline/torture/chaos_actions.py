@@ -1,4 +1,4 @@
-"""What is done around the process: to its catalog, its servers, and its tables."""
+"""Chaos actions on the environment of the process: its catalog, servers and tables."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 LARGE_FILE = 32 << 20
-"""Files of this size are left alone, so that the work follows what is new and not the table."""
+"""Files of this size are not compacted, so that the work follows the new files only."""
 
 
 @contextlib.contextmanager
-def locked(catalog: Path) -> Iterator[None]:
-    """Nobody reads or writes a SQLite catalog for the time of the block."""
-    with contextlib.closing(sqlite3.connect(catalog, timeout=30, isolation_level=None)) as held:
-        held.execute("begin exclusive")
+def lock_catalog(catalog: Path) -> Iterator[None]:
+    """Block all reads and writes of a SQLite catalog during the block."""
+    with contextlib.closing(sqlite3.connect(catalog, timeout=30, isolation_level=None)) as lock:
+        lock.execute("begin exclusive")
         try:
             yield
         finally:
-            held.execute("rollback")
+            lock.execute("rollback")
 
 
 def restart(command: str | Callable[[], None]) -> None:
-    """Restart a server, by a command of the user's or a function of the caller's."""
+    """Restart a server, by the user's shell command or the caller's function."""
     if callable(command):
         command()
         return
@@ -45,7 +45,7 @@ def restart(command: str | Callable[[], None]) -> None:
 
 
 def compact(lake: Lake, tables: Sequence[str]) -> bool:
-    """Join the small files of tables, as maintenance does while others write; whether any were."""
+    """Compact the small files of tables, as maintenance does; return whether there were any."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -56,7 +56,7 @@ def compact(lake: Lake, tables: Sequence[str]) -> bool:
         try:
             [done] = lake.spark.sql(f"CALL {CATALOG}.system.rewrite_data_files({which})").collect()
         except (PySparkException, Py4JError) as error:
-            said = redact(one_line(str(error).partition("\n")[0]))[:300]
-            raise Transient(f"{table} could not be compacted: {said}", "Try again.") from error
+            reason = redact(one_line(str(error).partition("\n")[0]))[:300]
+            raise Transient(f"{table} could not be compacted: {reason}", "Try again.") from error
         rewritten += done["rewritten_data_files_count"]
     return rewritten > 0

@@ -1,4 +1,4 @@
-"""What is done to the pipeline and when, decided by a seed before anything starts."""
+"""Plan what is done to the pipeline and when, by a seed."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ POINTS = (
     "publish.staged", "publish.swapping", "publish.swapped", "publish.after", "ingest.published",
     "run.planned", "step.before", "step.after", "run.checked",
 )  # fmt: skip
-"""Where a process may be asked to kill itself; see lake.faults."""
+"""Points at which a process may kill itself; see `lake.crash_points`."""
 
-MOST_BATCHES = 3
-LONGEST_DELAY = 2.0
+MAX_BATCHES = 3
+MAX_DELAY = 2.0
 HOLD_SECONDS = (1.0, 6.0)
 
 
-class Deed(StrEnum):
-    """What may be done to a running pipeline."""
+class ChaosAction(StrEnum):
+    """An action on a running pipeline."""
 
     KILL = "kill -9 of the process and its JVM"
     KILL_PYTHON = "kill -9 of the process alone"
@@ -33,22 +33,24 @@ class Deed(StrEnum):
     COMPACT = "bronze compacted while it streams"
 
 
-NEED_A_BATCH = frozenset({Deed.KILL_READER, Deed.COMPACT})
-GOES_ON = frozenset({Deed.KILL_READER, Deed.LOCK, Deed.RESTART, Deed.COMPACT})
-"""After these the process is to go on by itself."""
+NEEDS_BATCH = frozenset({ChaosAction.KILL_READER, ChaosAction.COMPACT})
+SURVIVABLE = frozenset(
+    {ChaosAction.KILL_READER, ChaosAction.LOCK, ChaosAction.RESTART, ChaosAction.COMPACT}
+)
+"""The process must survive these actions."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One life of the process: how many events are sent in it, and how it ends.
+    """One run of the process: how many events are sent during it, and how it ends.
 
-    The deed is done `delay` seconds after the process landed its `batches`-th batch. `nth` says at
-    which passing of `point` it kills itself; `which` chooses a server to restart.
+    The action happens `delay` seconds after the process landed its `batches`-th batch. The process
+    kills itself when it reaches `point` for the `nth` time; `which` is the server to restart.
     """
 
     number: int
     events: int
-    deed: Deed
+    action: ChaosAction
     batches: int
     delay: float
     point: str = ""
@@ -57,56 +59,56 @@ class Round:
     which: int = 0
 
     def __str__(self) -> str:
-        match self.deed:
-            case Deed.CRASH:
+        match self.action:
+            case ChaosAction.CRASH:
                 return f"killed at {self.point}:{self.nth}"
-            case Deed.LOCK:
+            case ChaosAction.LOCK:
                 return f"catalog away for {self.hold:.1f} s"
             case _:
-                return str(self.deed)
+                return str(self.action)
 
 
-def _shares(chance: random.Random, events: int, parts: int) -> list[int]:
-    """Events in uneven parts, none of them empty while there are enough."""
-    weights = [chance.uniform(0.2, 1.8) for _ in range(parts)]
+def _shares(rng: random.Random, events: int, parts: int) -> list[int]:
+    """Split the events into uneven parts, none of them empty if there are enough."""
+    weights = [rng.uniform(0.2, 1.8) for _ in range(parts)]
     cuts = [round(events * sum(weights[:n]) / sum(weights)) for n in range(parts + 1)]
     return [after - before for before, after in pairwise(cuts)]
 
 
-def plan(
+def plan_rounds(
     seed: int, kills: int, events: int, *, lockable: bool, servers: int, reader: bool
 ) -> list[Round]:
-    """The rounds of a trial. The same arguments give the same rounds.
+    """Plan the rounds of a trial. Equal arguments give equal rounds.
 
-    Only what can be done is: the catalog may be `lockable`, there may be `servers` to restart, and
-    a `reader`, a process of its own that reads a source.
+    Only possible actions are planned: the catalog may be `lockable`, there may be `servers` to
+    restart, and a `reader`, a separate process that reads a source.
     """
-    chance = random.Random(seed)  # noqa: S311  not a secret: it shall be repeatable
+    rng = random.Random(seed)  # noqa: S311  not a secret: it must be repeatable
     weights = {
-        Deed.KILL: 6,
-        Deed.KILL_PYTHON: 3,
-        Deed.KILL_JVM: 2,
-        Deed.KILL_READER: 2 if reader else 0,
-        Deed.CRASH: 9,
-        Deed.LOCK: 1 if lockable else 0,
-        Deed.RESTART: 2 if servers else 0,
-        Deed.COMPACT: 1,
+        ChaosAction.KILL: 6,
+        ChaosAction.KILL_PYTHON: 3,
+        ChaosAction.KILL_JVM: 2,
+        ChaosAction.KILL_READER: 2 if reader else 0,
+        ChaosAction.CRASH: 9,
+        ChaosAction.LOCK: 1 if lockable else 0,
+        ChaosAction.RESTART: 2 if servers else 0,
+        ChaosAction.COMPACT: 1,
     }
-    shares = _shares(chance, events, kills + 1)
+    shares = _shares(rng, events, kills + 1)
     rounds = []
     for number in range(kills):
-        deed = chance.choices(list(weights), list(weights.values()))[0]
+        action = rng.choices(list(weights), list(weights.values()))[0]
         rounds.append(
             Round(
                 number + 1,
                 shares[number],
-                deed,
-                batches=chance.randint(1 if deed in NEED_A_BATCH else 0, MOST_BATCHES),
-                delay=chance.uniform(0, LONGEST_DELAY),
-                point=chance.choice(POINTS) if deed is Deed.CRASH else "",
-                nth=chance.randint(1, 4),
-                hold=chance.uniform(*HOLD_SECONDS),
-                which=chance.randrange(servers) if servers else 0,
+                action,
+                batches=rng.randint(1 if action in NEEDS_BATCH else 0, MAX_BATCHES),
+                delay=rng.uniform(0, MAX_DELAY),
+                point=rng.choice(POINTS) if action is ChaosAction.CRASH else "",
+                nth=rng.randint(1, 4),
+                hold=rng.uniform(*HOLD_SECONDS),
+                which=rng.randrange(servers) if servers else 0,
             )
         )
     return rounds

@@ -1,7 +1,7 @@
-"""A project of its own for a trial: the user's settings, and tables that nobody else has.
+"""A separate project for a trial: the user's settings, and tables of its own.
 
-It lies in a folder of its own, so that a lake beside the project is a fresh one; on a catalog
-that is shared, the tables' names keep them apart.
+The project has its own folder, so a lake inside the project is new; in a shared catalog the tables
+have unique names.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ COLUMN = "      - {{name: {}, physicalType: {}}}"
 
 
 @dataclass(frozen=True)
-class Shape:
+class LaneColumns:
     """The columns of a lane's tables beside event, key and value.
 
-    `op` says in bronze what happened, `order_by` in silver what is newest.
+    `op` is bronze's operation column, `order_by` silver's order of versions.
     """
 
     op: str
@@ -52,8 +52,8 @@ class Shape:
     order_by: str
 
 
-MESSAGES = Shape("op", {"op": "string"}, {"op": "string"}, "event, key, value, op", "event")
-CHANGES = Shape(
+MESSAGES = LaneColumns("op", {"op": "string"}, {"op": "string"}, "event, key, value, op", "event")
+CHANGES = LaneColumns(
     "_op",
     {"_op": "string", "_lsn": "long"},
     {"source_lsn": "long"},
@@ -63,44 +63,44 @@ CHANGES = Shape(
 
 
 @dataclass(frozen=True)
-class Scratch:
-    """A trial's project. Each lane has a source, a bronze table and a silver one of its own."""
+class TrialProject:
+    """A trial's project. Each lane has its own source, bronze table and silver table."""
 
     folder: Path
     name: str
     lanes: tuple[Lane, ...]
 
     def source(self, lane: Lane) -> str:
-        """The name of a lane's source."""
+        """Return the name of a lane's source."""
         return f"torture_{self.name}_{lane.kind}"
 
     def bronze(self, lane: Lane) -> str:
-        """The table that takes a lane's events as they come."""
+        """Return the table that a lane's events land in."""
         return f"bronze.{self.source(lane)}"
 
     def silver(self, lane: Lane) -> str:
-        """The table that holds the newest event of each key."""
+        """Return the table with the newest event of each key."""
         return f"silver.{self.source(lane)}"
 
     def op(self, lane: Lane) -> str:
-        """The column of a lane's bronze table that says what happened."""
-        return shape(lane).op
+        """Return the operation column of a lane's bronze table."""
+        return lane_columns(lane).op
 
     def quarantine(self, lane: Lane) -> str:
-        """The table that keeps the spoiled events."""
+        """Return the table with the spoiled events."""
         return f"quarantine.{self.source(lane)}"
 
 
-def write(settings: Settings, folder: Path, name: str, lanes: Sequence[Lane]) -> Scratch:
-    """Make the project in an empty folder."""
-    scratch = Scratch(folder, name, tuple(lanes))
+def write(settings: Settings, folder: Path, name: str, lanes: Sequence[Lane]) -> TrialProject:
+    """Create the project in a new folder."""
+    project = TrialProject(folder, name, tuple(lanes))
     folder.mkdir(parents=True)
     for file in (PROJECT_FILE, SECRETS_FILE):
         if (settings.project / file).is_file():
             shutil.copy(settings.project / file, folder / file)
     _share_warehouse(settings, folder)
     for lane in lanes:
-        bronze, silver, kind = scratch.bronze(lane), scratch.silver(lane), shape(lane)
+        bronze, silver, kind = project.bronze(lane), project.silver(lane), lane_columns(lane)
         merge = {
             "write": "merge", "orderBy": kind.order_by, "deleteWhen": f"\"{kind.op} = 'd'\"",
         }  # fmt: skip
@@ -108,25 +108,25 @@ def write(settings: Settings, folder: Path, name: str, lanes: Sequence[Lane]) ->
         _write_contract(folder, silver, ", primaryKey: true", kind.silver, merge)
         model = f"select {kind.select} from {bronze}\n"
         _write(folder / "models" / f"{silver.replace('.', '/')}.sql", model)
-        source = {"name": scratch.source(lane), "target": bronze, **lane.source()}
+        source = {"name": project.source(lane), "target": bronze, **lane.source()}
         _write(folder / "sources" / f"{lane.kind}.yaml", json.dumps(source, indent=2))
-    return scratch
+    return project
 
 
 def _share_warehouse(settings: Settings, folder: Path) -> None:
-    """Have the trial's tables lie in the project's warehouse where both have one catalog."""
-    scratch = load_settings(folder, settings.profile)
-    if scratch.catalog.type == "rest" or scratch.catalog.uri != settings.catalog.uri:
+    """Link the trial's warehouse to the project's, if both use the same catalog."""
+    project = load_settings(folder, settings.profile)
+    if project.catalog.type == "rest" or project.catalog.uri != settings.catalog.uri:
         return
-    here, there = Path(scratch.warehouse), Path(settings.warehouse)
-    if scratch.warehouse != settings.warehouse:
-        there.mkdir(parents=True, exist_ok=True)
-        here.parent.mkdir(parents=True, exist_ok=True)
-        here.symlink_to(there)
+    link, target = Path(project.warehouse), Path(settings.warehouse)
+    if project.warehouse != settings.warehouse:
+        target.mkdir(parents=True, exist_ok=True)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
 
 
-def shape(lane: Lane) -> Shape:
-    """How a lane's tables look."""
+def lane_columns(lane: Lane) -> LaneColumns:
+    """Return the columns of a lane's tables."""
     return CHANGES if lane.changes else MESSAGES
 
 

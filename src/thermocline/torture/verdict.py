@@ -1,4 +1,4 @@
-"""What was sent against what the tables hold: lost, repeated, altered, out of order."""
+"""Compare the sent events with the tables: lost, duplicated, altered and reordered events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.torture import expected
 from thermocline.torture.expected import Expected
 from thermocline.torture.lanes import Lane
-from thermocline.torture.trial_project import Scratch
+from thermocline.torture.trial_project import TrialProject
 from thermocline.torture.workload import Events, State
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaneVerdict:
-    """One lane's events, counted. `state_differs` are keys that silver has wrong.
+    """Counts of one lane's events. `state_differs` counts keys with a wrong row in silver.
 
-    `disturbed` is how many landed while things were being done to the pipeline; the others did
-    afterwards, in peace, and prove little.
+    `landed_during_chaos` is how many landed during the rounds; the others landed undisturbed
+    afterwards, and prove little.
     """
 
     lane: str
@@ -38,44 +38,45 @@ class LaneVerdict:
     reordered: int
     state_differs: int
     commits: int
-    disturbed: int = 0
+    landed_during_chaos: int = 0
 
     @property
     def passed(self) -> bool:
-        """Whether every event is where it belongs, once, in order."""
+        """Whether every event landed once, unaltered and in order."""
         flaws = (self.lost, self.duplicated, self.altered, self.reordered, self.state_differs)
         return not any(flaws)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A trial's end: what was done to the pipeline, and what became of the events.
+    """The result of a trial: the actions on the pipeline, and the verdict on the events.
 
-    Of the rounds `planned`, those `in_vain` came to nothing: the process had ended before, or did
-    not come to the point where it was to die. `surprises` are ends that nobody brought about.
+    `without_effect` counts the planned rounds without an action: the process had ended before, or
+    did not reach its crash point. `warnings` are exits that no action caused, and failed
+    compactions.
     """
 
     seed: int
     seconds: float
-    deeds: dict[str, int]
+    actions: dict[str, int]
     planned: int
-    in_vain: int
+    without_effect: int
     lanes: tuple[LaneVerdict, ...]
-    surprises: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def kills(self) -> int:
-        """How many times something was done to the pipeline."""
-        return sum(self.deeds.values())
+        """The number of actions on the pipeline."""
+        return sum(self.actions.values())
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was lost, repeated, altered or put out of order.
+        """Whether no event was lost, duplicated, altered or reordered.
 
-        A trial in which nothing was done, or a lane that only moved afterwards, has not passed.
+        A trial without an action, or with a lane that landed only afterwards, has not passed.
         """
-        tried = self.kills > 0 and all(lane.disturbed > 0 for lane in self.lanes)
-        return tried and all(lane.passed for lane in self.lanes)
+        was_tested = self.kills > 0 and all(lane.landed_during_chaos > 0 for lane in self.lanes)
+        return was_tested and all(lane.passed for lane in self.lanes)
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -83,43 +84,49 @@ class Verdict:
         return {**asdict(self), "lanes": lanes, "kills": self.kills, "passed": self.passed}
 
 
-def judge(lake: Lake, scratch: Scratch, lane: Lane, sent: int) -> LaneVerdict:
-    """Compare a lane's first `sent` events with its tables, and silver with the source as well,
-    where that holds rows. Starts no JVM."""
+def verify_lane(lake: Lake, project: TrialProject, lane: Lane, sent: int) -> LaneVerdict:
+    """Verify a lane: compare its first `sent` events with its tables.
+
+    Silver is also compared with the source, if the source keeps rows. No JVM is started.
+    """
     events = lane.workload.between(0, sent)
-    op = scratch.op(lane)
-    bronze = _rows(
-        lake, scratch.bronze(lane),
+    op = project.op(lane)
+    bronze = _read_rows(
+        lake, project.bronze(lane),
         ("event", "key", "value", op, "_ingested_at", "_source_file", "_position"),
     ).rename_columns({op: "op"})  # fmt: skip
-    silver = _rows(lake, scratch.silver(lane), ("key", "event", "value"))
-    kept = _rows(lake, scratch.quarantine(lane), ("raw",))
-    wanted = expected.of_changes(events, bronze) if lane.changes else expected.of_messages(events)
-    landed = expected.steps_of(bronze, changes=lane.changes)
-    aside = _spoiled_numbers(kept["raw"].to_pylist())
-    lost, repeated = _missing(landed, wanted.steps)
-    lost_aside, repeated_aside = _missing(aside, events.number[events.spoiled])
+    silver = _read_rows(lake, project.silver(lane), ("key", "event", "value"))
+    kept = _read_rows(lake, project.quarantine(lane), ("raw",))
+    required = (
+        expected.expect_changes(events, bronze)
+        if lane.changes
+        else expected.expect_messages(events)
+    )
+    landed = expected.read_steps(bronze, changes=lane.changes)
+    quarantined = _spoiled_numbers(kept["raw"].to_pylist())
+    lost, repeated = _compare_numbers(landed, required.steps)
+    lost_spoiled, repeated_spoiled = _compare_numbers(quarantined, events.number[events.spoiled])
     return LaneVerdict(
         lane.kind,
         sent,
         len(landed),
-        len(aside),
-        lost + lost_aside,
-        repeated + repeated_aside,
-        _altered(bronze, landed, events, wanted),
-        _reordered(bronze, landed),
-        _state_differs(silver, expected.state(events), lane.state()),
-        _commits(lake, scratch.bronze(lane)),
+        len(quarantined),
+        lost + lost_spoiled,
+        repeated + repeated_spoiled,
+        _count_altered(bronze, landed, events, required),
+        _count_reordered(bronze, landed),
+        _count_state_differences(silver, expected.expect_state(events), lane.read_state()),
+        _count_commits(lake, project.bronze(lane)),
     )
 
 
-def newest_landed(lake: Lake, scratch: Scratch, lane: Lane) -> int:
-    """The highest number of an event in bronze; -1 when there is none."""
-    landed = expected.numbers(_rows(lake, scratch.bronze(lane), ("event",))["event"])
+def newest_landed(lake: Lake, project: TrialProject, lane: Lane) -> int:
+    """Return the highest event number in bronze; -1 if it is empty."""
+    landed = expected.parse_numbers(_read_rows(lake, project.bronze(lane), ("event",))["event"])
     return int(landed.max(initial=-1))
 
 
-def _rows(lake: Lake, table: str, columns: Sequence[str]) -> pa.Table:
+def _read_rows(lake: Lake, table: str, columns: Sequence[str]) -> pa.Table:
     import pyarrow as pa
 
     if not lake.exists(table):
@@ -135,37 +142,38 @@ def _spoiled_numbers(texts: Sequence[str]) -> NDArray[np.int64]:
     return np.asarray([json.loads(text).get("event", -1) for text in texts], dtype=np.int64)
 
 
-def _missing(found: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[int, int]:
-    """How many of the wanted numbers are not there, and how many rows are too many."""
+def _compare_numbers(found: NDArray[np.int64], required: NDArray[np.int64]) -> tuple[int, int]:
+    """Return how many expected numbers are missing, and how many rows are surplus."""
     import numpy as np
 
     distinct = np.unique(found)
-    lost = len(np.setdiff1d(wanted, distinct, assume_unique=True))
-    strangers = len(np.setdiff1d(distinct, wanted, assume_unique=True))
-    return lost, len(found) - len(distinct) + strangers
+    lost = len(np.setdiff1d(required, distinct, assume_unique=True))
+    unknown = len(np.setdiff1d(distinct, required, assume_unique=True))
+    return lost, len(found) - len(distinct) + unknown
 
 
-def _altered(bronze: pa.Table, landed: NDArray[np.int64], events: Events, wanted: Expected) -> int:
-    """Rows that do not say what their event said, or are marked as another operation."""
+def _count_altered(
+    bronze: pa.Table, landed: NDArray[np.int64], events: Events, required: Expected
+) -> int:
+    """Count rows with other values than their event, or with another operation."""
     import numpy as np
 
     known = (landed >= 0) & (landed < len(events) * 2)
     number, second = landed[known] // 2, landed[known] % 2 == 1
-    values = expected.numbers(bronze["value"])[known]
+    values = expected.parse_numbers(bronze["value"])[known]
     keys, ops = (
         np.asarray(bronze[name].to_pylist(), dtype=object)[known] for name in ("key", "op")
     )
-    wanted_keys = np.asarray([f"k{key}" for key in events.key[number].tolist()], dtype=object)
-    wanted_ops = np.where(second, expected.DELETED, wanted.ops[number])
-    differ = (values != events.value[number]) | (keys != wanted_keys) | (ops != wanted_ops)
+    expected_keys = np.asarray([f"k{key}" for key in events.key[number].tolist()], dtype=object)
+    expected_ops = np.where(second, expected.DELETED, required.ops[number])
+    differ = (values != events.value[number]) | (keys != expected_keys) | (ops != expected_ops)
     return int(np.count_nonzero(differ))
 
 
-def _reordered(bronze: pa.Table, landed: NDArray[np.int64]) -> int:
-    """Rows that landed behind a later step of their own key.
+def _count_reordered(bronze: pa.Table, landed: NDArray[np.int64]) -> int:
+    """Count rows that landed after a later step of their own key.
 
-    The order of landing is that of the commits, and in a commit that of file or partition and
-    position.
+    Rows are ordered by commit, then by file or partition and position.
     """
     import pyarrow.compute as pc
 
@@ -180,9 +188,12 @@ def _reordered(bronze: pa.Table, landed: NDArray[np.int64]) -> int:
     return count
 
 
-def _state_differs(silver: pa.Table, model: State, source: State | None) -> int:
-    """Keys whose row in silver is not their newest event, is there after a delete, or is not what
-    the source has; and rows too many."""
+def _count_state_differences(silver: pa.Table, model: State, source: State | None) -> int:
+    """Count keys with a wrong row in silver, and surplus rows.
+
+    A row is wrong if it is not the newest event, remains after a delete, or differs from the
+    source.
+    """
     listed = [silver[name].to_pylist() for name in ("key", "event", "value")]
     found: State = {key: (event, value) for key, event, value in zip(*listed, strict=True)}
     wrong: set[str] = set()
@@ -193,8 +204,8 @@ def _state_differs(silver: pa.Table, model: State, source: State | None) -> int:
     return len(wrong) + len(silver) - len(found)
 
 
-def rows_of(lake: Lake, table: str) -> int:
-    """How many rows main holds, from the table's metadata alone."""
+def count_rows(lake: Lake, table: str) -> int:
+    """Return the number of rows of main, by the table's metadata."""
     state = lake.state(table) if lake.exists(table) else None
     head = state.head() if state else None
     if state is None or head is None:
@@ -202,6 +213,6 @@ def rows_of(lake: Lake, table: str) -> int:
     return int(state.snapshot(head).summary.get("total-records", 0))
 
 
-def _commits(lake: Lake, table: str) -> int:
+def _count_commits(lake: Lake, table: str) -> int:
     state = lake.state(table) if lake.exists(table) else None
     return 0 if state is None else sum(1 for _ in state.ancestry(state.head()))

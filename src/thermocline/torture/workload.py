@@ -1,4 +1,4 @@
-"""The events of a trial: each follows from the seed and its number, so all of them are known."""
+"""The events of a trial: each is a function of the seed and its number, so all are known."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 DELETE_ONE_IN = 40
 SPOIL_ONE_IN = 100
 STRETCHES, SPOILED_STRETCH_ONE_IN = 200, 4
-"""What cannot be read comes in some stretches of the events only: a batch without any may take
-another way into bronze than one with some, and both ways are to be tried."""
+"""Unreadable events occur in some stretches only: a batch without any may use another lane into
+bronze than a batch with some, and both must be tested."""
 EVENTS_PER_KEY = 20
 
 State = dict[str, tuple[int, int]]
-"""Of each key its newest event and that one's value; deleted keys are not there."""
+"""By key its newest event and value; deleted keys are absent."""
 
 
 @dataclass(frozen=True)
 class Events:
-    """Some events in a row, column by column. A spoiled one cannot land and must be set aside."""
+    """Consecutive events as columns. A spoiled event cannot land and must be quarantined."""
 
     number: NDArray[np.int64]
     key: NDArray[np.int64]
@@ -35,14 +35,14 @@ class Events:
         return len(self.number)
 
     def part(self, start: int, stop: int) -> Events:
-        """Those from one place in the row up to, and without, another."""
+        """Return the events from index `start` up to but excluding `stop`."""
         return Events(
             self.number[start:stop], self.key[start:stop], self.value[start:stop],
             self.deletes[start:stop], self.spoiled[start:stop],
         )  # fmt: skip
 
     def messages(self) -> Iterator[tuple[str, str]]:
-        """Each event's key, and the event as JSON text."""
+        """Yield each event's key, and the event as JSON text."""
         columns = zip(
             self.number.tolist(), self.key.tolist(), self.value.tolist(),
             self.deletes.tolist(), self.spoiled.tolist(),
@@ -82,10 +82,10 @@ class Workload:
 
         number = np.arange(first, last, dtype=np.int64)
         salt = np.uint64((self.seed * 0x9E37) & 0xFFFFFFFF)
-        drawn = _mixed(number.astype(np.uint64) + salt)
-        again = _mixed(drawn)
+        drawn = _mix(number.astype(np.uint64) + salt)
+        again = _mix(drawn)
         stretch = number.astype(np.uint64) // np.uint64(max(1, self.events // STRETCHES))
-        bad_stretch = _mixed(stretch + salt) % np.uint64(SPOILED_STRETCH_ONE_IN) == 0
+        bad_stretch = _mix(stretch + salt) % np.uint64(SPOILED_STRETCH_ONE_IN) == 0
         bad = drawn % np.uint64(SPOIL_ONE_IN) == np.uint64(SPOIL_ONE_IN - 1)
         return Events(
             number,
@@ -96,7 +96,7 @@ class Workload:
         )
 
 
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Numbers that look like chance, one for each given (splitmix64)."""
     import numpy as np
 

@@ -1,4 +1,4 @@
-"""Bronze → silver → gold: models, what is stale, how it is computed and written.
+"""Bronze → silver → gold: models, the plan of stale tables, and how they are computed and written.
 
 A Python model is a function from DataFrames to a DataFrame, in models/<layer>/<table>.py:
 

@@ -1,126 +1,120 @@
-"""Where the rows of a step are computed and written: one protocol, an implementation an engine."""
+"""The protocol of the engines that compute and write a step's rows."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from thermocline.contract import Contract
-from thermocline.errors import Permanent, ThermoclineError
-from thermocline.transform.target_parts import Touched
+from thermocline.errors import Permanent, ThermoclineError, first_line
+from thermocline.transform.target_parts import TouchedParts
 
 if TYPE_CHECKING:
     from thermocline.lake.changeset import ChangeSet
     from thermocline.lake.draft import Draft
-    from thermocline.transform.inputs import Span
+    from thermocline.transform.inputs import SourceSpan
     from thermocline.transform.models import Model
 
 R = TypeVar("R")
-"""An engine's rows that are yet to be computed."""
+"""An engine's lazy rows."""
 R_co = TypeVar("R_co", covariant=True)
+Bookmark = Mapping[str, Any]
+"""What a commit records: the snapshots of the sources, and the model that computed the rows."""
 
 
-def cannot_compute(contract: Contract, error: BaseException) -> Permanent:
-    """The error for a model whose query fails by itself, before its contract has a say."""
+@dataclass(frozen=True)
+class StepWrite:
+    """Where a step writes its rows, and what they are.
+
+    With `full`, the rows replace the whole table. `touched` are the partitions or keys that were
+    computed; those without a row are emptied.
+    """
+
+    model: Model
+    draft: Draft
+    bookmark: Bookmark | None
+    full: bool = False
+    touched: TouchedParts | None = None
+
+
+def build_compute_error(contract: Contract, error: BaseException) -> Permanent:
+    """Build the error for a model whose query fails, before its contract is checked."""
     return Permanent(
         f"{contract.table} cannot be computed: {first_line(error)}",
-        wrong_model(contract),
+        advise_model_fix(contract),
     )
 
 
-def wrong_model(contract: Contract) -> str:
-    """What to do about a model that no engine can compute."""
-    return f"Mend its model in models/{contract.layer}. Nothing was published."
-
-
-def first_line(error: BaseException) -> str:
-    """What an engine says first about a failure."""
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)
+def advise_model_fix(contract: Contract) -> str:
+    """Return the next step for a model that no engine can compute."""
+    return f"Fix its model in models/{contract.layer}. Nothing was published."
 
 
 class StepInputs(Protocol[R_co]):
-    """What a step reads, as rows of its model."""
+    """The input of a step, as rows of its model."""
 
-    def everything(self) -> R_co:
-        """The model's rows computed from all rows of its sources."""
+    def read_all(self) -> R_co:
+        """Return the model's rows, computed from all rows of its sources."""
         ...
 
-    def new_rows(self) -> R_co | None:
-        """The model's rows computed from new input rows alone; None if that is not enough."""
+    def read_new(self) -> R_co | None:
+        """Return the model's rows, computed from new input rows; None if they do not suffice."""
         ...
 
-    def touched(self, columns: Sequence[str], most: int, /) -> Touched | None:
-        """Which parts of the target the changes can touch; None when more than `most`."""
+    def find_touched(self, columns: Sequence[str], most: int, /) -> TouchedParts | None:
+        """Return the parts of the target that changes can touch; None if more than `most`."""
         ...
 
-    def every_part(self, columns: Sequence[str], most: int, /) -> Touched | None:
-        """The parts that the model can have rows in; None when more than `most`, or unknown."""
+    def find_all_parts(self, columns: Sequence[str], most: int, /) -> TouchedParts | None:
+        """Return the parts that the model can have rows in; None if unknown or more than `most`."""
         ...
 
-    def only(self, touched: Touched, /) -> R_co:
-        """The model's rows of the touched parts."""
+    def read_parts(self, touched: TouchedParts, /) -> R_co:
+        """Return the model's rows of the touched parts."""
         ...
 
-    def some_parts(
+    def sample_parts(
         self, columns: Sequence[str], snapshot: int, share: float, /
     ) -> set[tuple[Any, ...]]:
-        """A random share of the parts that the table at a snapshot or the model has rows in."""
+        """Return a random share of the parts with rows in the table at a snapshot or the model."""
         ...
 
-    def differing(self, parts: Touched, snapshot: int, /) -> list[tuple[Any, ...]]:
-        """Those of some parts whose rows at a snapshot are not what the model gives."""
+    def find_differing(self, parts: TouchedParts, snapshot: int, /) -> list[tuple[Any, ...]]:
+        """Return those parts whose rows at a snapshot differ from the model's rows."""
         ...
 
     def close(self) -> None:
-        """Let go of what was made to read them."""
+        """Release the resources that were created for reading."""
         ...
 
 
 class Executor(Protocol[R]):
-    """An engine for steps."""
+    """An engine that computes and writes steps."""
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
-        """What its library raises for a query that it cannot compute."""
+        """The exceptions that its library raises for a query that it cannot compute."""
         ...
 
-    def failed(self, error: Exception, contract: Contract) -> ThermoclineError:
-        """Such a failure in our words."""
+    def explain_failure(self, error: Exception, contract: Contract) -> ThermoclineError:
+        """Return the error for such a failure."""
         ...
 
-    def inputs(self, model: Model, spans: Mapping[str, Span], /) -> StepInputs[R]:
-        """What a step reads."""
+    def open_inputs(self, model: Model, spans: Mapping[str, SourceSpan], /) -> StepInputs[R]:
+        """Open the input of a step."""
         ...
 
-    def write(
-        self,
-        rows: R,
-        model: Model,
-        draft: Draft,
-        *,
-        bookmark: Mapping[str, Any] | None,
-        full: bool = False,
-        touched: Touched | None = None,
+    def write(self, rows: R, target: StepWrite, /) -> int:
+        """Write a model's rows as its contract says, and return the new snapshot."""
+        ...
+
+    def apply_changes(
+        self, changes: ChangeSet, contract: Contract, draft: Draft, bookmark: Bookmark | None, /
     ) -> int:
-        """Write a model's rows to the draft as its contract says, and say which snapshot it made.
-
-        With `full` the rows are everything there is to know, and take the place of the table.
-        `touched` are the partitions or keys that were computed: those without a row are emptied.
-        """
-        ...
-
-    def replay(
-        self,
-        changes: ChangeSet,
-        contract: Contract,
-        draft: Draft,
-        *,
-        bookmark: Mapping[str, Any] | None,
-    ) -> int:
-        """Put rows that were inserted, changed and deleted elsewhere into a table of the draft."""
+        """Apply inserted, updated and deleted rows to a table of the draft."""
         ...
 
     def close(self) -> None:
-        """Let go of what was opened for the run."""
+        """Release what was opened for the run."""
         ...

@@ -1,4 +1,4 @@
-"""What a Python model says about itself: which tables it reads, and how."""
+"""The decorator of Python models: which tables a model reads, and how."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TypeVar
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class How(StrEnum):
+class ReadMode(StrEnum):
     """How a model reads a table."""
 
     TABLE = "table"
-    """All rows; when the table changed, the model is computed again."""
+    """All rows; when the table changes, the model is recomputed."""
     CHANGES = "changes"
-    """The rows that are new since the last run, with `_change` saying insert, update or delete."""
+    """The rows changed since the last run; `_change` is insert, update or delete."""
     LOOKUP = "lookup"
-    """All rows; a change in it alone is no reason to run."""
+    """All rows; a change of the table alone does not make the model stale."""
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,22 @@ class Read:
     """One table that a model reads."""
 
     table: str
-    how: How = How.TABLE
+    mode: ReadMode = ReadMode.TABLE
 
 
 def table(name: str) -> Read:
     """Read all rows of a table."""
-    return Read(name, How.TABLE)
+    return Read(name, ReadMode.TABLE)
 
 
 def changes(name: str) -> Read:
-    """Read what is new in a table since the model's last run."""
-    return Read(name, How.CHANGES)
+    """Read the changes of a table since the model's last run."""
+    return Read(name, ReadMode.CHANGES)
 
 
 def lookup(name: str) -> Read:
-    """Read all rows of a table whose changes alone are no reason to run."""
-    return Read(name, How.LOOKUP)
+    """Read all rows of a table whose changes alone do not make the model stale."""
+    return Read(name, ReadMode.LOOKUP)
 
 
 def model(
@@ -49,14 +49,14 @@ def model(
 ) -> Callable[[F], F]:
     """Mark a function as the model of its file. `reads` maps its parameters to tables.
 
-    With `engine="polars"` it gets and gives frames of polars, and needs no Java.
+    With `engine="polars"` it takes and returns polars frames, and needs no Java.
 
     The planner reads the decorator from the source text, without importing the file, so that
-    planning starts no engine: its arguments must be written out, not computed.
+    planning starts no engine: its arguments must be literals, not computed values.
     """
 
-    def mark(function: F) -> F:
+    def decorate(function: F) -> F:
         function.__thermocline_reads__ = dict(reads)  # type: ignore[attr-defined]
         return function
 
-    return mark
+    return decorate

@@ -1,10 +1,10 @@
 """Which version of a model computed which partitions of its table.
 
-A bookmark names the model that computed the table. A backfill of an edited model computes some
-partitions by another one, and any backfill computes them from newer rows than the bookmark says.
-So the bookmark of its own commit says which ranges it computed, by which model and from which
-snapshots; later ranges count before earlier ones. Whatever computes or reports partitions goes by
-that, and the next run leaves nothing of it to say.
+A bookmark names the model version that computed the table. A backfill of an edited model computes
+some partitions with another version, and any backfill computes them from newer rows than the
+bookmark names. So a backfill's bookmark lists the ranges that it computed, with model version and
+source snapshots; later ranges win over earlier ones. Runs, backfills and partition maps use this
+list. The next run recomputes the outdated partitions and removes it.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from thermocline.transform.workers.work_unit import read_value, written_value
+from thermocline.transform.workers.work_unit import decode_value, encode_value
 
 if TYPE_CHECKING:
     from thermocline.lake.metadata import TableState
 
 MODEL_KEY = "@model"
-"""Where a bookmark keeps the fingerprint of the model that computed the table."""
+"""Bookmark key of the fingerprint of the model that computed the table."""
 RANGES_KEY = "@models"
-"""Where it keeps the partitions that other versions of the model computed."""
+"""Bookmark key of the partition ranges that other versions of the model computed."""
 
 
 @dataclass(frozen=True)
-class Range:
-    """Which partitions: from the first to the last, both among them; None leaves a side open."""
+class PartitionRange:
+    """Partitions from the first to the last, inclusive; None leaves a side open."""
 
     first: Any = None
     last: Any = None
 
     @property
-    def open(self) -> bool:
-        """Whether it is everything."""
+    def is_open(self) -> bool:
+        """Whether it has no limits, so that it holds all partitions."""
         return self.first is None and self.last is None
 
-    def holds(self, values: Sequence[Any]) -> bool:
-        """Whether a partition lies in it, by its first column."""
+    def contains(self, values: Sequence[Any]) -> bool:
+        """Return whether a partition lies in the range, by its first column."""
         value = values[0]
-        if self.open or value is None:
-            return self.open
+        if self.is_open or value is None:
+            return self.is_open
         above = self.first is None or value >= self.first
         return bool(above and (self.last is None or value <= self.last))
 
-    def covers(self, other: Range) -> bool:
-        """Whether all of another range lies in it."""
+    def covers(self, other: PartitionRange) -> bool:
+        """Return whether the range includes all of another range."""
         begins = self.first is None or (other.first is not None and self.first <= other.first)
         ends = self.last is None or (other.last is not None and other.last <= self.last)
         return begins and ends
 
     def as_list(self) -> list[str | None]:
-        """For a note."""
+        """Return the range as JSON values."""
         return [None if each is None else str(each) for each in (self.first, self.last)]
 
     def __str__(self) -> str:
@@ -59,108 +59,109 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Computed:
-    """Partitions that a backfill computed: by which model, and from which snapshots."""
+class ComputedRange:
+    """Partitions that a backfill computed, with the model version and the source snapshots."""
 
     model: str
-    where: Range
+    range: PartitionRange
     pins: Mapping[str, int]
 
-    def stands(
+    def is_current(
         self,
         states: Mapping[str, TableState],
         ends: Mapping[str, int],
         since: Mapping[str, Any],
     ) -> bool:
-        """Whether the changes after the bookmark say all that happened to what was read.
+        """Return whether the changes since the bookmark cover all changes to the source rows.
 
-        That is so where the bookmark leads to the snapshot that was read, and that one to the
-        source's end; a source that was rolled back before or after is another history.
+        They do if the bookmark is an ancestor of the snapshot that the backfill read, and that
+        snapshot is an ancestor of the source's end. A source that was rolled back before or after
+        has another history.
         """
 
-        def leads(table: str, pin: int) -> bool:
-            end, begin = ends.get(table), since.get(table)
+        def is_between(table: str, pin: int) -> bool:
+            end, start = ends.get(table), since.get(table)
             state = states.get(table)
-            if state is None or begin is None:
+            if state is None or start is None:
                 return False
-            return state.is_ancestor(pin, of=end) and state.is_ancestor(begin, of=pin)
+            return state.is_ancestor(pin, of=end) and state.is_ancestor(start, of=pin)
 
-        return all(pin == ends.get(t) or leads(t, pin) for t, pin in self.pins.items())
+        return all(pin == ends.get(t) or is_between(t, pin) for t, pin in self.pins.items())
 
 
 @dataclass(frozen=True)
-class Formulas:
-    """The fingerprints of the models that computed a table: of all of it, and of some ranges."""
+class ModelVersions:
+    """The model versions that computed a table: the default, and those of some ranges."""
 
     default: str | None
-    ranges: tuple[Computed, ...] = ()
+    ranges: tuple[ComputedRange, ...] = ()
 
     @classmethod
-    def of(cls, bookmark: Mapping[str, Any]) -> Formulas:
-        """What a bookmark says."""
+    def from_bookmark(cls, bookmark: Mapping[str, Any]) -> ModelVersions:
+        """Read the versions from a bookmark."""
         ranges = tuple(
-            Computed(model, Range(read_value(first), read_value(last)), pins)
+            ComputedRange(model, PartitionRange(decode_value(first), decode_value(last)), pins)
             for model, first, last, pins in bookmark.get(RANGES_KEY, ())
         )
         return cls(bookmark.get(MODEL_KEY), ranges)
 
     def as_dict(self) -> dict[str, Any]:
-        """For a bookmark."""
-        said = [
-            [each.model, written_value(each.where.first), written_value(each.where.last),
+        """Return the versions as bookmark entries."""
+        ranges = [
+            [each.model, encode_value(each.range.first), encode_value(each.range.last),
              dict(each.pins)]
             for each in self.ranges
         ]  # fmt: skip
-        return {MODEL_KEY: self.default} | ({RANGES_KEY: said} if said else {})
+        return {MODEL_KEY: self.default} | ({RANGES_KEY: ranges} if ranges else {})
 
-    def beside(
+    def without_lost_sources(
         self,
         states: Mapping[str, TableState],
         ends: Mapping[str, int],
         since: Mapping[str, Any],
-    ) -> Formulas:
-        """The same, without the names of models that read what the sources do not hold.
+    ) -> ModelVersions:
+        """Return the versions with an empty name for ranges computed from lost source rows.
 
-        `ends` are the sources' snapshots to read now, `since` those that the bookmark says.
+        `ends` are the sources' snapshots to read now, `since` the snapshots in the bookmark.
         """
         ranges = (
-            each if each.stands(states, ends, since) else replace(each, model="")
+            each if each.is_current(states, ends, since) else replace(each, model="")
             for each in self.ranges
         )
         return replace(self, ranges=tuple(ranges))
 
-    def of_part(self, values: Sequence[Any]) -> str | None:
-        """The model that computed a partition."""
-        found = (each.model for each in reversed(self.ranges) if each.where.holds(values))
+    def version_of(self, values: Sequence[Any]) -> str | None:
+        """Return the model version that computed a partition."""
+        found = (each.model for each in reversed(self.ranges) if each.range.contains(values))
         return next(found, self.default)
 
-    def known(self, model: str) -> bool:
-        """Whether a model computed any of it."""
+    def includes(self, model: str) -> bool:
+        """Return whether a model version computed any partition."""
         return model in {self.default, *(each.model for each in self.ranges)}
 
-    def uniform(self, model: str) -> bool:
-        """Whether a model computed all of it."""
+    def is_uniform(self, model: str) -> bool:
+        """Return whether one model version computed all partitions."""
         return {model} == {self.default, *(each.model for each in self.ranges)}
 
-    def stale(self, parts: Iterable[tuple[Any, ...]], model: str) -> set[tuple[Any, ...]]:
-        """Those of some partitions that another model computed."""
-        return {values for values in parts if self.of_part(values) != model}
+    def find_stale(self, parts: Iterable[tuple[Any, ...]], model: str) -> set[tuple[Any, ...]]:
+        """Return the partitions that another model version computed."""
+        return {values for values in parts if self.version_of(values) != model}
 
-    def others(self, model: str) -> list[str]:
-        """Why some ranges are not what a model would compute, for people."""
+    def describe_others(self, model: str) -> list[str]:
+        """Return, for people, why some ranges differ from what a model would compute."""
         return [
-            f"{each.where} was computed by another version of the model"
+            f"{each.range} was computed by another version of the model"
             if each.model
-            else f"{each.where} was computed from rows that the sources do not have"
+            else f"{each.range} was computed from rows that the sources do not have"
             for each in self.ranges
             if each.model != model
         ]
 
-    def computed(self, found: Computed, bookmark: Mapping[str, Any]) -> Formulas:
-        """The same after a backfill, for a bookmark that says the snapshots of the sources."""
-        left = tuple(each for each in self.ranges if not found.where.covers(each.where))
-        default = found.model if found.where.open else self.default
+    def with_backfill(self, found: ComputedRange, bookmark: Mapping[str, Any]) -> ModelVersions:
+        """Return the versions after a backfill; `bookmark` has the snapshots of the sources."""
+        left = tuple(each for each in self.ranges if not found.range.covers(each.range))
+        default = found.model if found.range.is_open else self.default
         same = all(bookmark.get(table) == pin for table, pin in found.pins.items())
         if found.model == default and same and not left:
-            return Formulas(default)
-        return Formulas(default, (*left, found))
+            return ModelVersions(default)
+        return ModelVersions(default, (*left, found))

@@ -1,4 +1,4 @@
-"""Models: what computes each table, and what it reads to do so."""
+"""Models: load the file that computes each table, and find the tables it reads."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract.definition import Contract
 from thermocline.engine.sql_errors import locate_parse_error
 from thermocline.errors import BadInput, ContractError
-from thermocline.transform.model_decorator import How, Read
+from thermocline.transform.model_decorator import Read, ReadMode
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-_READERS = {how.value: how for how in How}
+_READ_MODES = {mode.value: mode for mode in ReadMode}
 _ENGINES = ("spark", "polars")
 DIALECT = "duckdb"
-"""The one dialect that SQL models are written in."""
+"""The dialect of all SQL models."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """One model. `reads` maps the name the model uses to the table and the way it is read."""
+    """One model. `reads` maps the name that the model uses to the table and how it is read."""
 
     table: str
     path: Path
@@ -36,9 +36,9 @@ class Model:
     tags: tuple[str, ...] = ()
     text: str = field(default="", repr=False)
     engine: str = ""
-    """What the frames of a Python model are: spark or polars."""
+    """The frames of a Python model: spark or polars."""
     columns: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
-    """The columns of each table it reads, with their types, as their contracts have them."""
+    """The columns of each table it reads, with their types, from their contracts."""
 
     @property
     def is_sql(self) -> bool:
@@ -50,23 +50,23 @@ class Model:
         """The tables it reads, each once."""
         return list(dict.fromkeys(read.table for read in self.reads.values()))
 
-    def how(self, table: str) -> How | None:
-        """How it reads a table, where that is only one way."""
-        found = {read.how for read in self.reads.values() if read.table == table}
+    def read_mode(self, table: str) -> ReadMode | None:
+        """Return how the model reads a table; None if it reads the table in several modes."""
+        found = {read.mode for read in self.reads.values() if read.table == table}
         return found.pop() if len(found) == 1 else None
 
     def query(self) -> exp.Query:
-        """The parsed SELECT of a SQL model, a fresh copy."""
+        """Parse the SELECT of a SQL model; each call returns a new copy."""
         return parse_query(self.text, self.path)
 
     def function(self) -> Callable[..., Any]:
-        """The function of a Python model, imported now."""
+        """Import the function of a Python model."""
         return _import_function(self)
 
 
 @dataclass(frozen=True)
 class ModelProblem:
-    """Something wrong with a model file."""
+    """A problem in a model file."""
 
     path: Path
     line: int
@@ -77,7 +77,7 @@ class ModelProblem:
 
 
 def load_models(folder: Path, contracts: Mapping[str, Contract]) -> dict[str, Model]:
-    """All models of a project by table. All problems are reported together."""
+    """Load all models of a project by table. All problems are reported together."""
     models: dict[str, Model] = {}
     problems: list[ModelProblem] = []
     for path in sorted([*folder.glob("*/*.sql"), *folder.glob("*/*.py")]):
@@ -86,49 +86,51 @@ def load_models(folder: Path, contracts: Mapping[str, Contract]) -> dict[str, Mo
         table = f"{path.parent.name}.{path.stem}"
         try:
             if table in models:
-                raise _Wrong(1, f"{table} has two models: {models[table].path.name} too")
+                raise _ModelFileError(1, f"{table} has two models: {models[table].path.name} too")
             if table not in contracts:
-                raise _Wrong(
+                raise _ModelFileError(
                     1, f"there is no contract contracts/{table.replace('.', '/')}.odcs.yaml"
                 )
-            models[table] = _with_columns(_load(table, path, contracts[table]), contracts)
-        except _Wrong as wrong:
-            problems.append(ModelProblem(path, wrong.line, wrong.what))
+            models[table] = _add_columns(_load_model(table, path, contracts[table]), contracts)
+        except _ModelFileError as error:
+            problems.append(ModelProblem(path, error.line, error.what))
     if problems:
-        raise ContractError(problems, "Mend the models and run again. Nothing was written.")
+        raise ContractError(problems, "Fix the models and run again. Nothing was written.")
     return models
 
 
-class _Wrong(Exception):
+class _ModelFileError(Exception):
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
         self.line = line
         self.what = what
 
 
-def _load(table: str, path: Path, contract: Contract) -> Model:
+def _load_model(table: str, path: Path, contract: Contract) -> Model:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise _Wrong(1, f"cannot be read: {error}") from error
+        raise _ModelFileError(1, f"cannot be read: {error}") from error
     tags: tuple[str, ...] = ()
     engine = ""
     if path.suffix == ".sql":
-        reads = _sql_reads(text, path)
+        reads = _parse_sql_reads(text, path)
     else:
-        reads, tags, engine = _python_reads(text)
+        reads, tags, engine = _parse_python_reads(text)
     if not reads:
-        raise _Wrong(1, "it reads no table")
+        raise _ModelFileError(1, "it reads no table")
     if any(read.table == table for read in reads.values()):
-        raise _Wrong(1, "a model cannot read the table it writes")
+        raise _ModelFileError(1, "a model cannot read the table it writes")
     tags = (*tags, *contract.tags)
-    return Model(table, path, reads, _fingerprint(text, contract), contract, tags, text, engine)
+    return Model(
+        table, path, reads, _compute_fingerprint(text, contract), contract, tags, text, engine
+    )
 
 
-def _with_columns(model: Model, contracts: Mapping[str, Contract]) -> Model:
+def _add_columns(model: Model, contracts: Mapping[str, Contract]) -> Model:
     for source in model.sources:
         if source not in contracts:
-            raise _Wrong(1, f"it reads {source}, which has no contract")
+            raise _ModelFileError(1, f"it reads {source}, which has no contract")
     columns = {
         source: {column.name: str(column.type) for column in contracts[source].table_columns}
         for source in model.sources
@@ -136,8 +138,8 @@ def _with_columns(model: Model, contracts: Mapping[str, Contract]) -> Model:
     return replace(model, columns=columns)
 
 
-def _fingerprint(text: str, contract: Contract) -> str:
-    """Changes when the model or what it must write changes, so that a new version recomputes."""
+def _compute_fingerprint(text: str, contract: Contract) -> str:
+    """Hash the model's text and its contract, so that a change of either recomputes the table."""
     columns = [f"{column.name} {column.type}" for column in contract.table_columns]
     parts = [text, *columns, *contract.key, *contract.order_by, contract.write]
     parts += [contract.delete_when or "", *map(str, contract.partition)]
@@ -153,14 +155,14 @@ def parse_query(text: str, path: Path | None = None) -> exp.Query:
         statements = [s for s in sqlglot.parse(text, dialect=DIALECT) if s is not None]
     except (errors.SqlglotError, RecursionError) as error:
         line, what = locate_parse_error(error)
-        raise _Wrong(line or 1, f"SQL: {what}") from error
+        raise _ModelFileError(line or 1, f"SQL: {what}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
-        raise _Wrong(1, "a SQL model is exactly one SELECT")
+        raise _ModelFileError(1, "a SQL model is exactly one SELECT")
     return statements[0]
 
 
-def table_references(query: exp.Query) -> list[exp.Table]:
-    """The references to stored tables in a query, CTE names left out."""
+def find_table_references(query: exp.Query) -> list[exp.Table]:
+    """Return the references to stored tables in a query, without CTE names."""
     from sqlglot import exp
 
     names = {cte.alias_or_name for cte in query.find_all(exp.CTE)}
@@ -171,65 +173,73 @@ def table_references(query: exp.Query) -> list[exp.Table]:
     ]
 
 
-def _sql_reads(text: str, path: Path) -> dict[str, Read]:
+def _parse_sql_reads(text: str, path: Path) -> dict[str, Read]:
     reads: dict[str, Read] = {}
-    for reference in table_references(parse_query(text, path)):
+    for reference in find_table_references(parse_query(text, path)):
         if not reference.db or reference.catalog:
-            raise _Wrong(1, f"write the table {reference.sql(DIALECT)} as layer.name")
+            raise _ModelFileError(1, f"write the table {reference.sql(DIALECT)} as layer.name")
         name = f"{reference.db}.{reference.name}"
         reads[name] = Read(name)
     return reads
 
 
-def _python_reads(text: str) -> tuple[dict[str, Read], tuple[str, ...], str]:
+def _parse_python_reads(text: str) -> tuple[dict[str, Read], tuple[str, ...], str]:
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise _Wrong(error.lineno or 1, f"Python: {error.msg}") from error
+        raise _ModelFileError(error.lineno or 1, f"Python: {error.msg}") from error
     found = [
         (node, call)
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
         for call in node.decorator_list
-        if isinstance(call, ast.Call) and _name(call.func) == "model"
+        if isinstance(call, ast.Call) and _callee_name(call.func) == "model"
     ]
     if len(found) != 1:
-        raise _Wrong(1, "a Python model is exactly one function marked with @model(reads=…)")
+        raise _ModelFileError(
+            1, "a Python model is exactly one function marked with @model(reads=…)"
+        )
     node, call = found[0]
     arguments = {keyword.arg: keyword.value for keyword in call.keywords}
     reads = arguments.get("reads") or (call.args[0] if call.args else None)
     if not isinstance(reads, ast.Dict):
-        raise _Wrong(call.lineno, "reads must be written out as {parameter: table(…) | changes(…)}")
-    declared = {}
+        raise _ModelFileError(
+            call.lineno, "reads must be written out as {parameter: table(…) | changes(…)}"
+        )
+    reads_by_parameter = {}
     for key, value in zip(reads.keys, reads.values, strict=True):
-        declared[_text(key)] = _read(value)
+        reads_by_parameter[_parse_text(key)] = _parse_read(value)
     parameters = {argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)}
-    if parameters != set(declared):
-        raise _Wrong(node.lineno, f"its parameters and its reads differ: {sorted(declared)}")
+    if parameters != set(reads_by_parameter):
+        raise _ModelFileError(
+            node.lineno, f"its parameters and its reads differ: {sorted(reads_by_parameter)}"
+        )
     tags = arguments.get("tags")
-    engine = _text(arguments["engine"]) if "engine" in arguments else "spark"
+    engine = _parse_text(arguments["engine"]) if "engine" in arguments else "spark"
     if engine not in _ENGINES:
-        raise _Wrong(call.lineno, f"engine must be one of {', '.join(_ENGINES)}")
-    return declared, tuple(ast.literal_eval(tags)) if tags is not None else (), engine
+        raise _ModelFileError(call.lineno, f"engine must be one of {', '.join(_ENGINES)}")
+    return reads_by_parameter, tuple(ast.literal_eval(tags)) if tags is not None else (), engine
 
 
-def _read(node: ast.expr) -> Read:
+def _parse_read(node: ast.expr) -> Read:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return Read(node.value)
-    how = _READERS.get(_name(node.func)) if isinstance(node, ast.Call) else None
-    if how is None or not isinstance(node, ast.Call) or len(node.args) != 1:
-        raise _Wrong(node.lineno, 'write a read as table("…"), changes("…") or lookup("…")')
-    return Read(_text(node.args[0]), how)
+    mode = _READ_MODES.get(_callee_name(node.func)) if isinstance(node, ast.Call) else None
+    if mode is None or not isinstance(node, ast.Call) or len(node.args) != 1:
+        raise _ModelFileError(
+            node.lineno, 'write a read as table("…"), changes("…") or lookup("…")'
+        )
+    return Read(_parse_text(node.args[0]), mode)
 
 
-def _name(node: ast.expr) -> str:
+def _callee_name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def _text(node: ast.expr | None) -> str:
+def _parse_text(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
-    raise _Wrong(getattr(node, "lineno", 1), "names in reads must be written out as text")
+    raise _ModelFileError(getattr(node, "lineno", 1), "names in reads must be written out as text")
 
 
 def _import_function(model: Model) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Python models: the call of a model's function, and the changed rows that it may ask for."""
+"""Python models: call a model's function, and read the changed rows that it may request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from thermocline.errors import Permanent, ThermoclineError
 from thermocline.lake.changes import diff_snapshots
-from thermocline.transform.inputs import Span
-from thermocline.transform.model_decorator import How
+from thermocline.transform.inputs import SourceSpan
+from thermocline.transform.model_decorator import ReadMode
 from thermocline.transform.models import Model
 
 if TYPE_CHECKING:
@@ -21,71 +21,71 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 """A source as the model's function receives it."""
 R = TypeVar("R")
-"""An engine's rows that are yet to be computed."""
+"""An engine's lazy rows."""
 CHANGE = "_change"
-"""The column that says what happened to a row that is read by its changes."""
+"""The column with the kind of change of a row, in tables read by changes."""
 
 
 @dataclass
 class PythonInputs(Generic[F, R]):
     """The sources of one step of a Python model. Its function computes all rows or the new ones.
 
-    What a function's rows depend on is unknown, so no parts of the target can be told apart.
+    The inputs of a function's rows are unknown, so no part of the target is computed alone.
     """
 
     model: Model
-    spans: Mapping[str, Span]
+    spans: Mapping[str, SourceSpan]
 
-    def everything(self) -> R:
+    def read_all(self) -> R:
         """Return the model's rows, computed from all rows of its sources."""
-        return self._call(self._whole)
+        return self._call(self._read_all)
 
-    def new_rows(self) -> R | None:
+    def read_new(self) -> R | None:
         """Return the model's rows, computed from the changes of the tables read by changes."""
-        return self._call(self._new)
+        return self._call(self._read_new)
 
-    def touched(self, columns: Sequence[str], most: int) -> None:
+    def find_touched(self, columns: Sequence[str], most: int) -> None:
         """Return None: the parts that changes touch are unknown."""
 
-    def every_part(self, columns: Sequence[str], most: int) -> None:
+    def find_all_parts(self, columns: Sequence[str], most: int) -> None:
         """Return None: the parts that the function has rows in are unknown."""
 
-    def only(self, touched: object) -> R:
+    def read_parts(self, touched: object) -> R:
         """Never called, because no touched parts are found."""
         raise AssertionError(touched)
 
-    def some_parts(self, *arguments: object) -> set[tuple[object, ...]]:
+    def sample_parts(self, *arguments: object) -> set[tuple[object, ...]]:
         """Never called, because no touched parts are found."""
         raise AssertionError(arguments)
 
-    def differing(self, *arguments: object) -> list[tuple[object, ...]]:
+    def find_differing(self, *arguments: object) -> list[tuple[object, ...]]:
         """Never called, because no touched parts are found."""
         raise AssertionError(arguments)
 
     def close(self) -> None:
         """Release what the step made to read its sources."""
 
-    def _call(self, read: Callable[[str, How], F]) -> R:
+    def _call(self, read: Callable[[str, ReadMode], F]) -> R:
         """Call the function with its sources, each read by `read`."""
         raise NotImplementedError
 
-    def _whole(self, table: str, how: How) -> F:
+    def _read_all(self, table: str, mode: ReadMode) -> F:
         raise NotImplementedError
 
-    def _new(self, table: str, how: How) -> F:
+    def _read_new(self, table: str, mode: ReadMode) -> F:
         raise NotImplementedError
 
 
-def called(
+def call_model(
     model: Model,
     frames: Mapping[str, Any],
     *,
-    gives: type | tuple[type, ...],
-    passes: type[Exception] | tuple[type[Exception], ...] = (),
+    expected: type | tuple[type, ...],
+    pass_through: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Any:
-    """What a model's function gives for its frames; a failure names the line of the model.
+    """Call a model's function with its frames; a failure names the line of the model.
 
-    Errors of the kinds in `passes` are somebody else's to explain.
+    Errors of the types in `pass_through` are raised unchanged.
     """
     path = f"models/{model.contract.layer}/{model.path.name}"
     try:
@@ -93,25 +93,25 @@ def called(
     except ThermoclineError:
         raise
     except Exception as error:
-        if isinstance(error, passes):
+        if isinstance(error, pass_through):
             raise
-        # A user's code may fail in any way; where it failed is what its author needs.
+        # A user's code may raise anything; its author needs the line.
         lines = (f.lineno for f in reversed(extract_tb(error.__traceback__))
                  if f.filename == str(model.path))  # fmt: skip
         raise Permanent(
             f"{path}:{next(lines, 0)}  {type(error).__name__}: {error}",
-            "Mend the model. Nothing was published.",
+            "Fix the model. Nothing was published.",
         ) from error
-    if not isinstance(rows, gives):
+    if not isinstance(rows, expected):
         raise Permanent(
-            f"{path}  it gave a {type(rows).__name__}, not a DataFrame.",
+            f"{path}  it returned a {type(rows).__name__}, not a DataFrame.",
             "Return the rows as a DataFrame. Nothing was published.",
         )
     return rows
 
 
-def changed_rows(lake: Lake, span: Span) -> pa.Table:
-    """Inserted and updated rows as they are now, deleted ones as they were, with CHANGE."""
+def read_changed_rows(lake: Lake, span: SourceSpan) -> pa.Table:
+    """Return inserted and updated rows as they are now, deleted rows as they were, and CHANGE."""
     import pyarrow as pa
 
     state = lake.state(span.table)

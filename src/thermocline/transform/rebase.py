@@ -1,8 +1,8 @@
-"""Put a draft's changes to a table onto a main that moved meanwhile.
+"""Rebase a draft's changes of a table onto a main that moved meanwhile.
 
-The draft's net row changes are applied again on top of the new main, when nobody else touched
-the same keys and nobody else consumed the same input. Otherwise the caller computes again from
-the new state. Either way nobody's commit is overwritten.
+The draft's net row changes are applied on top of the new main if no other commit touched the same
+keys or consumed the same input. Otherwise the caller recomputes the table from the new state. No
+other commit is overwritten in either case.
 """
 
 from __future__ import annotations
@@ -21,64 +21,66 @@ from thermocline.transform.executor import Executor
 if TYPE_CHECKING:
     from thermocline.lake.changeset import ChangeSet
 
-MOST_ROWS = 200_000
-"""Computing again is the better way for larger changes."""
+MAX_ROWS = 200_000
+"""Larger changes are recomputed instead."""
 
 
-def mark(draft: Draft, table: str, bookmark: Mapping[str, Any]) -> int:
-    """Commit a bookmark alone: the sources moved, and no row of the table changes."""
+def commit_bookmark(draft: Draft, table: str, bookmark: Mapping[str, Any]) -> int:
+    """Commit only a bookmark: the sources changed, but no row of the table does."""
     return draft.append(table, (), bookmark=bookmark, operation="mark")
 
 
-def onto_moved(draft: Draft, contract: Contract, executor: Executor[Any]) -> bool:
-    """Replay the draft's changes of one table onto where main is now; False if they collide."""
+def rebase_onto_main(draft: Draft, contract: Contract, executor: Executor[Any]) -> bool:
+    """Apply the draft's changes of one table to the current main; False if they conflict."""
     table = contract.table
     state = draft.lake.state(table)
     base, head, main = draft.base(table), draft.head(table), source_head(state, draft.into)
-    if _bookmark_at(draft, table, base) != _bookmark_at(draft, table, main):
-        return False  # somebody consumed the same input meanwhile
+    if _read_bookmark(draft, table, base) != _read_bookmark(draft, table, main):
+        return False  # another commit consumed the same input
     if contract.write is WriteMode.APPEND:
-        return _append_again(draft, table, base, head)
+        return _rebase_append(draft, table, base, head)
     if contract.write is WriteMode.PARTITIONS:
-        return _partitions_again(draft, table, base, head, main)
-    if contract.write not in {WriteMode.MERGE, WriteMode.SCD2} or _companion_moved(draft, contract):
+        return _rebase_partitions(draft, table, base, head, main)
+    if contract.write not in {WriteMode.MERGE, WriteMode.SCD2} or _has_companion_moved(
+        draft, contract
+    ):
         return False
     iceberg = draft.lake.iceberg(table)
     ours = diff_snapshots(iceberg, base, head, key=contract.shape.key)
     theirs = diff_snapshots(iceberg, base, main, key=contract.shape.key)
-    collide = _keys(ours, contract) & _keys(theirs, contract)
-    if collide or sum(ours.counts.values()) > MOST_ROWS:
+    collide = _collect_keys(ours, contract) & _collect_keys(theirs, contract)
+    if collide or sum(ours.counts.values()) > MAX_ROWS:
         return False
-    mine = bookmarks.parse_bookmark(state.snapshot(head))
+    bookmark = bookmarks.parse_bookmark(state.snapshot(head))
     draft.rebase(table)
-    executor.replay(ours, contract, draft, bookmark=mine)
+    executor.apply_changes(ours, contract, draft, bookmark)
     return True
 
 
-def _partitions_again(draft: Draft, table: str, base: int, head: int, main: int) -> bool:
-    """Put the draft's partitions, as they are written, into the new main where nobody was."""
-    from thermocline.lake.overwrite import partitions_again
+def _rebase_partitions(draft: Draft, table: str, base: int, head: int, main: int) -> bool:
+    """Put the draft's partitions, as written, on the new main if no other commit changed them."""
+    from thermocline.lake.overwrite import replay_partitions
 
-    change, clashing = partitions_again(draft.lake.iceberg(table), base, head, main)
+    change, clashing = replay_partitions(draft.lake.iceberg(table), base, head, main)
     if clashing:
         return False
     state = draft.lake.state(table)
-    marked = next((found for _, found in bookmarks.walk(state, head)), None)
+    bookmark = next((found for _, found in bookmarks.walk(state, head)), None)
     draft.rebase(table)
-    draft.change_files(table, change, bookmark=marked, operation="partitions")
+    draft.change_files(table, change, bookmark=bookmark, operation="partitions")
     return True
 
 
-def _companion_moved(draft: Draft, contract: Contract) -> bool:
-    companion = tombstones.contract_for(contract)
+def _has_companion_moved(draft: Draft, contract: Contract) -> bool:
+    companion = tombstones.derive_companion(contract)
     if companion is None:
         return False
     state = draft.lake.state(companion.table)
-    return draft.start(state) != draft.base(companion.table)
+    return draft.resolve_base(state) != draft.base(companion.table)
 
 
-def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
-    """Add the draft's files to the new main: the same files, so no row is written twice."""
+def _rebase_append(draft: Draft, table: str, base: int, head: int) -> bool:
+    """Add the draft's files to the new main. They are the same files, so no row is duplicated."""
     from thermocline.lake.file_commit import commit_files
     from thermocline.lake.filediff import added_files
     from thermocline.lake.snapshot_producer import FileChange
@@ -88,21 +90,21 @@ def _append_again(draft: Draft, table: str, base: int, head: int) -> bool:
     if made is None or any(snapshot.operation != "append" for snapshot in made):
         return False
     files = added_files(draft.lake.iceberg(table), [snapshot.id for snapshot in made])
-    marked = bookmarks.parse_bookmark(state.snapshot(head))
-    unit = draft.unit_mark(table)
-    properties = bookmarks.properties(draft.run, uuid4().hex, "append", marked, unit)
+    bookmark = bookmarks.parse_bookmark(state.snapshot(head))
+    unit = draft.unit_id(table)
+    properties = bookmarks.properties(draft.run, uuid4().hex, "append", bookmark, unit)
     draft.rebase(table)
     again = FileChange(files, appends=True)
     commit_files(lambda: draft.lake.iceberg(table), lambda _: again, draft.branch, properties)
     return True
 
 
-def _bookmark_at(draft: Draft, table: str, snapshot: int) -> dict[str, Any]:
+def _read_bookmark(draft: Draft, table: str, snapshot: int) -> dict[str, Any]:
     state = draft.lake.state(table)
     return next((found for _, found in bookmarks.walk(state, snapshot)), {})
 
 
-def _keys(found: ChangeSet, contract: Contract) -> set[tuple[Any, ...]]:
+def _collect_keys(found: ChangeSet, contract: Contract) -> set[tuple[Any, ...]]:
     parts = (found.inserts, found.deletes, found.after)
     key = list(contract.key)
     return {tuple(row.values()) for part in parts for row in part.select(key).to_pylist()}

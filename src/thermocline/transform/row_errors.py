@@ -15,7 +15,7 @@ MAX_EXAMPLES = 3
 
 
 def identifying_columns(contract: Contract) -> set[str]:
-    """Return the columns that no row may leave empty, not even a delete: key and instant."""
+    """Return the columns that need a value in every row, even in a delete: key and instant."""
     instant = contract.order_by[:1] if contract.write is WriteMode.SCD2 else ()
     return {*contract.key, *instant}
 

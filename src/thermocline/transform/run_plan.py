@@ -1,4 +1,4 @@
-"""What is stale and how each stale table is computed: decided from metadata, starting nothing."""
+"""Plan a run from metadata, without starting an engine: what is stale, and how to compute it."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.metadata import MAIN, TableState
 from thermocline.lake.schema import shape_of
 from thermocline.lake.table_setup import REFUSED_NEXT_STEP
-from thermocline.transform import graph
-from thermocline.transform.column_changes import other_columns
-from thermocline.transform.engine_choice import SPARK, Choice, Sizes
-from thermocline.transform.model_decorator import How
-from thermocline.transform.model_versions import Formulas
+from thermocline.transform import model_graph
+from thermocline.transform.column_changes import changed_columns
+from thermocline.transform.engine_choice import SPARK, EngineChoice, EngineSelector
+from thermocline.transform.model_decorator import ReadMode
+from thermocline.transform.model_versions import ModelVersions
 from thermocline.transform.models import Model
-from thermocline.transform.target_parts import by_events, not_incremental
+from thermocline.transform.target_parts import find_incremental_blocker, is_event_based
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-BEYOND_KEY = "@beyond"
-"""Where it keeps how many bytes to read were once too much for DuckDB's memory."""
+MEMORY_LIMIT_KEY = "@beyond"
+"""Bookmark key of the number of input bytes that once exceeded DuckDB's memory."""
 
 
-class Way(StrEnum):
-    """How a step gets its rows."""
+class RefreshMode(StrEnum):
+    """How a step computes its rows."""
 
     EVENTS = "events"
-    """From the new input rows alone."""
+    """From new input rows only."""
     TOUCHED = "touched"
-    """By computing again the partitions or keys that the change touches."""
+    """By recomputing the partitions or keys that a change touches."""
     FULL = "full"
-    """From all input rows, replacing the table's content."""
+    """From all input rows; the result replaces the table's content."""
 
 
 @dataclass(frozen=True)
-class SourceMove:
-    """What happened to one source since the table last read it."""
+class SourceChange:
+    """The changes of one source since the table last read it."""
 
     table: str
     start: int | None
@@ -60,14 +60,14 @@ class SourceMove:
 
 @dataclass(frozen=True)
 class Step:
-    """One table to bring up to date."""
+    """One stale table to compute."""
 
     model: Model
-    way: Way
+    refresh_mode: RefreshMode
     why: tuple[str, ...]
-    moves: tuple[SourceMove, ...]
+    source_changes: tuple[SourceChange, ...]
     creates: bool = False
-    choice: Choice = SPARK
+    choice: EngineChoice = SPARK
 
     @property
     def table(self) -> str:
@@ -75,45 +75,45 @@ class Step:
         return self.model.table
 
     @property
-    def how(self) -> str:
+    def summary(self) -> str:
         """The write strategy and the engine, for people."""
-        what = ", all rows," if self.way is Way.FULL else ""
+        what = ", all rows," if self.refresh_mode is RefreshMode.FULL else ""
         return f"{self.model.contract.write}{what} on {self.choice}"
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the JSON form."""
         return {
             "table": self.table,
             "write": str(self.model.contract.write),
-            "way": str(self.way),
+            "refresh_mode": str(self.refresh_mode),
             "why": list(self.why),
-            "how": self.how,
+            "how": self.summary,
             "engine": self.choice.engine,
-            "workers": self.choice.crew,
+            "workers": self.choice.worker_mode,
             "bytes": self.choice.bytes,
             "creates": self.creates,
             "sources": [
                 {"table": m.table, "since": m.start, "snapshots": m.snapshots, "rows": m.rows,
                  "pending": m.pending}
-                for m in self.moves
+                for m in self.source_changes
             ],
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a run in order, and the tables that are fresh."""
+    """The steps of a run in order, and the fresh tables."""
 
     steps: tuple[Step, ...]
     fresh: tuple[str, ...]
     into: str = MAIN
     pins: Mapping[str, int] = field(default_factory=dict)
-    """The snapshot of each source outside the run, so that all steps read the same state."""
+    """The snapshot of each source that the run does not write, so that all steps read one state."""
     evolving: tuple[Contract, ...] = ()
-    """Contracts of fresh tables that differ from them in what needs no computing."""
+    """Contracts of fresh tables that evolve without a recomputation."""
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the JSON form."""
         return {
             "into": self.into,
             "steps": [step.as_dict() for step in self.steps],
@@ -131,33 +131,33 @@ def plan(
     into: str = MAIN,
     workers: str | None = None,
 ) -> Plan:
-    """Decide which of the selected models are stale, why, and how each will be computed."""
-    chosen = graph.select(models, select)
-    states = _states(lake, [models[name] for name in chosen])
-    evolving = _evolving([models[name].contract for name in sorted(chosen)], states)
+    """Decide which selected models are stale, why, and how to compute each of them."""
+    selected = model_graph.select(models, select)
+    states = _load_states(lake, [models[name] for name in selected])
+    evolving = _find_evolving([models[name].contract for name in sorted(selected)], states)
     steps: list[Step] = []
     fresh: list[str] = []
     planned: set[str] = set()
     pins: dict[str, int] = {}
     heads = {table: (state, _head(state, into)) for table, state in states.items()}
-    sizes = Sizes(lake.settings, models, heads)
-    for model in graph.ordered(models):
-        if model.table not in chosen:
+    selector = EngineSelector(lake.settings, models, heads)
+    for model in model_graph.sort_models(models):
+        if model.table not in selected:
             continue
         for source in model.sources:
             head = _head(states.get(source), into)
             if head is not None:
                 pins[source] = head
-        step = _step(model, models, states, planned, into, full_refresh=full_refresh)
+        step = _plan_step(model, models, states, planned, into, full_refresh=full_refresh)
         if step is None:
             fresh.append(model.table)
         else:
-            choice = sizes.choose(
+            choice = selector.choose(
                 model,
-                step.moves,
-                only_new=step.way is Way.EVENTS,
+                step.source_changes,
+                only_new=step.refresh_mode is RefreshMode.EVENTS,
                 workers=workers,
-                beyond=_marked(states.get(model.table), into).get(BEYOND_KEY),
+                memory_limit=_read_bookmark(states.get(model.table), into).get(MEMORY_LIMIT_KEY),
             )
             steps.append(replace(step, choice=choice))
             planned.add(model.table)
@@ -165,10 +165,10 @@ def plan(
     return Plan(tuple(steps), tuple(fresh), into, pins, left)
 
 
-def _evolving(
+def _find_evolving(
     contracts: Sequence[Contract], states: Mapping[str, TableState]
 ) -> tuple[Contract, ...]:
-    """The contracts whose tables must change; those that ask for too much raise ContractError."""
+    """Return the contracts whose tables must change; raise ContractError for refused changes."""
     problems: list[Any] = []
     changing = []
     for contract in contracts:
@@ -182,8 +182,8 @@ def _evolving(
     return tuple(changing)
 
 
-def _states(lake: Lake, models: Sequence[Model]) -> dict[str, TableState]:
-    """The tables that the models write and read, all as they are at one moment."""
+def _load_states(lake: Lake, models: Sequence[Model]) -> dict[str, TableState]:
+    """Load the tables that the models write and read, all at one moment."""
     return lake.states({name for model in models for name in (model.table, *model.sources)})
 
 
@@ -194,7 +194,7 @@ def _head(state: TableState | None, into: str) -> int | None:
     return state.head() if head is None else head
 
 
-def _step(
+def _plan_step(
     model: Model,
     models: Collection[str],
     states: Mapping[str, TableState],
@@ -206,114 +206,121 @@ def _step(
     _require_incremental(model)
     for source in model.sources:
         if source not in states and source not in planned:
-            made = f"Select its model too: thermo run --select +{model.table}."
+            select_it = f"Select its model too: thermo run --select +{model.table}."
             raise NotFound(
                 f"{model.table} reads {source}, which does not exist yet.",
-                made if source in models else "Ingest it first: thermo ingest.",
+                select_it if source in models else "Ingest it first: thermo ingest.",
             )
     state = states.get(model.table)
-    marked = _marked(state, into)
-    moves = [
-        _move(read.table, marked.get(read.table), states.get(read.table), planned, into)
+    bookmark = _read_bookmark(state, into)
+    found = [
+        _find_source_change(
+            read.table, bookmark.get(read.table), states.get(read.table), planned, into
+        )
         for read in dict.fromkeys(model.reads.values())
-        if read.how is not How.LOOKUP
+        if read.mode is not ReadMode.LOOKUP
     ]
-    moved = tuple(move for move in moves if move is not None)
-    reasons = [str(move) for move in moved]
+    source_changes = tuple(change for change in found if change is not None)
+    reasons = [str(change) for change in source_changes]
     heads = {t: head for t in model.sources if (head := _head(states.get(t), into)) is not None}
-    formulas = Formulas.of(marked).beside(states, heads, marked)
-    others = _other_columns(model, marked, states, heads)
-    if not marked:
+    versions = ModelVersions.from_bookmark(bookmark).without_lost_sources(states, heads, bookmark)
+    changed = _changed_columns(model, bookmark, states, heads)
+    if not bookmark:
         reasons = ["never computed" if state is None or into == MAIN else "new here"]
-    elif formulas.default != model.fingerprint:
+    elif versions.default != model.fingerprint:
         reasons.insert(0, "the model or its contract changed")
     elif full_refresh:
-        reasons.insert(0, "a full refresh was asked for")
-    elif not moved and not others and formulas.uniform(model.fingerprint):
+        reasons.insert(0, "a full refresh was requested")
+    elif not source_changes and not changed and versions.is_uniform(model.fingerprint):
         return None
-    if formulas.default == model.fingerprint:
-        reasons += [*formulas.others(model.fingerprint), *others]
-    whole = full_refresh or not marked or not formulas.known(model.fingerprint) or bool(others)
-    lost = [move for move in moved if move.start is None and not move.pending]
+    if versions.default == model.fingerprint:
+        reasons += [*versions.describe_others(model.fingerprint), *changed]
+    whole = (
+        full_refresh or not bookmark or not versions.includes(model.fingerprint) or bool(changed)
+    )
+    lost = [each for each in source_changes if each.start is None and not each.pending]
     if lost and not whole:
         reasons.append("its bookmark is not in the source's history, so all rows are read")
-    way, doubt = (Way.FULL, None) if whole or lost else incremental_way(model, moved)
-    if doubt is not None:
-        reasons.append(f"computed in full: {doubt}")
-    return Step(model, way, tuple(reasons), moved, creates=state is None)
+    refresh_mode, reason = (
+        (RefreshMode.FULL, None) if whole or lost else choose_refresh_mode(model, source_changes)
+    )
+    if reason is not None:
+        reasons.append(f"computed in full: {reason}")
+    return Step(model, refresh_mode, tuple(reasons), source_changes, creates=state is None)
 
 
-def _other_columns(
+def _changed_columns(
     model: Model,
-    marked: Mapping[str, Any],
+    bookmark: Mapping[str, Any],
     states: Mapping[str, TableState],
     heads: Mapping[str, int],
 ) -> list[str]:
-    """Where the model would read other columns of its sources than before, by the same names."""
-    said = []
+    """Return where a name that the model reads now means another column of its source."""
+    reasons = []
     for source, head in heads.items():
-        since = marked.get(source)
+        since = bookmark.get(source)
         if not isinstance(since, int) or since not in states[source].snapshots:
             continue
-        if model.how(source) is not How.LOOKUP:
-            found = other_columns(model, states[source], since, head)
-            said += [f"{source}.{name} is another column than before" for name in found]
-    return said
+        if model.read_mode(source) is not ReadMode.LOOKUP:
+            found = changed_columns(model, states[source], since, head)
+            reasons += [f"{source}.{name} is another column than before" for name in found]
+    return reasons
 
 
-def _marked(state: TableState | None, into: str) -> dict[str, Any]:
+def _read_bookmark(state: TableState | None, into: str) -> dict[str, Any]:
     if state is None:
         return {}
     ref = into if into in state.refs else MAIN
     return bookmarks.read(state, ref)
 
 
-def _move(
+def _find_source_change(
     source: str,
     since: int | None,
     state: TableState | None,
     planned: set[str],
     into: str,
-) -> SourceMove | None:
-    """How far a source is ahead of the bookmark; None when it is where it was."""
+) -> SourceChange | None:
+    """Return how far a source is ahead of the bookmark; None if it has not changed."""
     if source in planned or state is None:
-        return SourceMove(source, since, pending=True)
+        return SourceChange(source, since, pending=True)
     head = _head(state, into)
     if head == since:
         return None
     between = state.between(since, head) if since is not None else None
     if between is None:
-        return SourceMove(source, None)
+        return SourceChange(source, None)
     changing = [s for s in between if s.operation != "replace"]
     if not changing:
-        return None  # only maintenance: the same rows in other files
+        return None  # maintenance only: the same rows in other files
     rows = sum(s.count("added-records") for s in changing)
-    return SourceMove(source, since, len(changing), rows)
+    return SourceChange(source, since, len(changing), rows)
 
 
-def incremental_way(model: Model, moves: Sequence[SourceMove]) -> tuple[Way, str | None]:
-    """Whether new input rows suffice, touched parts can be found, or everything must be read.
-
-    In the last case with the reason.
-    """
+def choose_refresh_mode(
+    model: Model, source_changes: Sequence[SourceChange]
+) -> tuple[RefreshMode, str | None]:
+    """Return the cheapest refresh mode that is safe; if it is FULL, also the reason."""
     if not model.is_sql:
-        how = {read.table: read.how for read in model.reads.values()}
-        whole = [move.table for move in moves if how[move.table] is not How.CHANGES]
-        return (Way.FULL, f"its function reads all of {whole[0]}") if whole else (Way.EVENTS, None)
-    reason = not_incremental(model)
+        modes = {read.table: read.mode for read in model.reads.values()}
+        whole = [each.table for each in source_changes if modes[each.table] is not ReadMode.CHANGES]
+        if whole:
+            return RefreshMode.FULL, f"its function reads all of {whole[0]}"
+        return RefreshMode.EVENTS, None
+    reason = find_incremental_blocker(model)
     if reason is not None:
-        return Way.FULL, reason
-    return (Way.EVENTS if by_events(model) else Way.TOUCHED), None
+        return RefreshMode.FULL, reason
+    return (RefreshMode.EVENTS if is_event_based(model) else RefreshMode.TOUCHED), None
 
 
 def _require_incremental(model: Model) -> None:
-    """Raise for a model whose contract insists on something that its query does not allow."""
+    """Raise BadInput if the contract is `incremental: strict` and the model is not incremental."""
     if model.contract.incremental is not IncrementalMode.STRICT:
         return
-    reason = "it is a Python model" if not model.is_sql else not_incremental(model)
+    reason = "it is a Python model" if not model.is_sql else find_incremental_blocker(model)
     if reason is not None:
         raise BadInput(
             f"{model.table} cannot be computed incrementally: {reason}.",
-            f"Rewrite models/{model.contract.layer}/{model.path.name}, or take incremental: strict"
-            " out of its contract. Nothing was written.",
+            f"Rewrite models/{model.contract.layer}/{model.path.name}, or remove"
+            " incremental: strict from its contract. Nothing was written.",
         )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.check.gate import Report, raise_if_failed
+from thermocline.check.gate import CheckReport, raise_if_failed
 from thermocline.check.table_checks import check_tables
 from thermocline.contract import Contract
 from thermocline.lake import bookmark as bookmarks
@@ -18,35 +18,35 @@ from thermocline.lake.draft import Draft, PublishResult
 from thermocline.lake.partition_cardinality import partition_warnings
 from thermocline.lake.retention import list_consumers
 from thermocline.telemetry import SILENT, Progress
-from thermocline.transform import graph, rebase, tombstones
+from thermocline.transform import model_graph, rebase, tombstones
 from thermocline.transform.duck.executor import DuckExecutor
-from thermocline.transform.duck.session import Unable
+from thermocline.transform.duck.session import UnsupportedByDuckDB
 from thermocline.transform.executor import Executor
-from thermocline.transform.inputs import Span
-from thermocline.transform.model_versions import Formulas
+from thermocline.transform.inputs import SourceSpan
+from thermocline.transform.model_versions import ModelVersions
 from thermocline.transform.models import Model
-from thermocline.transform.run_plan import BEYOND_KEY, Plan, Step, Way
+from thermocline.transform.run_plan import MEMORY_LIMIT_KEY, Plan, RefreshMode, Step
 from thermocline.transform.spark.executor import SparkExecutor
-from thermocline.transform.step import compute
+from thermocline.transform.step import compute_step
 from thermocline.transform.workers.executor import WorkersExecutor
-from thermocline.transform.workers.work_unit import Piece
-from thermocline.transform.workers.worker import OutOfMemory
+from thermocline.transform.workers.partition_worker import OutOfMemory
+from thermocline.transform.workers.work_unit import WorkUnit
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-ROUNDS = 5
-"""How often a run works itself onto a main that keeps moving before it gives up."""
+MAX_ROUNDS = 5
+"""How often a run rebases onto a moving main before it gives up."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one step did."""
+    """The result of one step."""
 
     table: str
     write: str
     engine: str
-    way: str
+    refresh_mode: str
     detail: str
     added: int
     changed: int
@@ -56,18 +56,18 @@ class StepResult:
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the JSON form."""
         return dict(vars(self))
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run did. `published` is None when there was nothing to do."""
+    """The result of a run. `published` is None if no table was stale."""
 
     run: str
     steps: tuple[StepResult, ...]
     fresh: tuple[str, ...]
-    checks: tuple[Report, ...]
+    checks: tuple[CheckReport, ...]
     published: PublishResult | None
     seconds: float
     replayed: tuple[str, ...] = ()
@@ -75,11 +75,11 @@ class RunReport:
 
     @property
     def rules(self) -> int:
-        """How many quality rules were checked."""
+        """The number of quality rules that were checked."""
         return sum(len(report.outcomes) for report in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the JSON form."""
         published = self.published
         return {
             "run": self.run,
@@ -103,7 +103,7 @@ def run(
     run_id: str,
     progress: Progress = SILENT,
 ) -> RunReport:
-    """Bring every table of a plan up to date, all at once or not at all."""
+    """Execute a plan: publish all of its tables in one commit, or none."""
     started = time.monotonic()
     for contract in plan.evolving:
         lake.ensure(contract)
@@ -113,7 +113,7 @@ def run(
 
 
 class _Run:
-    """One run on its way."""
+    """The state of one run."""
 
     def __init__(
         self, lake: Lake, models: Mapping[str, Model], plan: Plan, run_id: str, progress: Progress
@@ -131,11 +131,11 @@ class _Run:
         self.workers = WorkersExecutor(lake, lambda: self.executors["spark"], progress)
         self.executors["duckdb partition"] = self.workers
         self.results: dict[str, StepResult] = {}
-        self.ran: dict[str, str] = {}
+        self.executor_keys: dict[str, str] = {}
         self.replayed: list[str] = []
 
     def execute(self, started: float) -> RunReport:
-        """Do everything, and let go of the engines whatever happens."""
+        """Execute all steps; always close the engines."""
         try:
             return self._execute(started)
         finally:
@@ -147,7 +147,7 @@ class _Run:
         steps = self.plan.steps
         self._prepare(steps)
         for step in steps:
-            self._compute(step)
+            self._compute_step(step)
         checks = self._check([step.model.contract for step in steps])
         published = self._publish()
         self.progress.step("publish")
@@ -164,7 +164,7 @@ class _Run:
         )
 
     def _warnings(self) -> tuple[str, ...]:
-        """What the data says about the contracts' partitioning."""
+        """Return warnings about partitionings that do not suit the data."""
         return tuple(
             f"{step.table}: {warning}"
             for step in self.plan.steps
@@ -174,19 +174,19 @@ class _Run:
         )
 
     def _prepare(self, steps: Sequence[Step]) -> None:
-        """Bring the tables to their contracts. What is not allowed was refused by the plan."""
+        """Create and evolve the tables. The plan has already refused forbidden changes."""
         crash_point("run.planned")
-        wanted = [c for step in steps for c in _contracts(step.model.contract)]
-        for contract in wanted:
+        contracts = [c for step in steps for c in _with_companion(step.model.contract)]
+        for contract in contracts:
             self.lake.ensure(contract)
         crash_point("run.ensured")
-        self.draft.begin(*(contract.table for contract in wanted))
-        self._hold_sources(steps)
+        self.draft.begin(*(contract.table for contract in contracts))
+        self._protect_sources(steps)
 
-    def _hold_sources(self, steps: Sequence[Step]) -> None:
-        """Have what a first run reads kept while it works; later the bookmarks hold it."""
-        if (beside := self.lake.beside) is not None:
-            beside.register(
+    def _protect_sources(self, steps: Sequence[Step]) -> None:
+        """Protect source snapshots from expiration during a first run; later bookmarks do it."""
+        if (store := self.lake.consumption_store) is not None:
+            store.register(
                 each
                 for step in steps
                 for each in list_consumers(step.table, self.draft.into, {
@@ -196,55 +196,57 @@ class _Run:
                 })
             )  # fmt: skip
 
-    def _compute(self, step: Step) -> None:
+    def _compute_step(self, step: Step) -> None:
         """Compute one step's rows and commit them to the draft, with the bookmark."""
         began = time.monotonic()
         self.progress.step(f"run {step.table}")
         crash_point("step.before")
-        spans = self._spans(step.model)
+        spans = self._source_spans(step.model)
         bookmark: dict[str, Any] = {span.table: span.end for span in spans.values()}
-        bookmark |= Formulas(step.model.fingerprint).as_dict()
-        marked = bookmarks.read(self.lake.state(step.table), self.draft.branch)
-        if BEYOND_KEY in marked:
-            bookmark[BEYOND_KEY] = marked[BEYOND_KEY]
-        self.workers.sizes[step.table] = step.choice.bytes
-        before, engine = self.draft.head(step.table), step.choice.executor
+        bookmark |= ModelVersions(step.model.fingerprint).as_dict()
+        bookmark_before = bookmarks.read(self.lake.state(step.table), self.draft.branch)
+        if MEMORY_LIMIT_KEY in bookmark_before:
+            bookmark[MEMORY_LIMIT_KEY] = bookmark_before[MEMORY_LIMIT_KEY]
+        self.workers.reports[step.table].input_bytes = step.choice.bytes
+        before, engine = self.draft.head(step.table), step.choice.executor_key
         try:
-            snapshot, way, detail = self._write(step, engine, spans, bookmark)
-        except Unable as unable:
+            snapshot, refresh_mode, detail = self._write_step(step, engine, spans, bookmark)
+        except UnsupportedByDuckDB as error:
             if self.lake.settings.transform.engine != "auto":
                 raise
             engine = "spark"
-            if isinstance(unable, OutOfMemory):
-                bookmark[BEYOND_KEY] = step.choice.bytes
-            self._start_over(step.model.contract)
+            if isinstance(error, OutOfMemory):
+                bookmark[MEMORY_LIMIT_KEY] = step.choice.bytes
+            self._reset_tables(step.model.contract)
             before = self.draft.head(step.table)
-            snapshot, way, detail = self._write(step, engine, spans, bookmark)
-            detail = f"{detail}, not on duckdb: {unable.cause}"
+            snapshot, refresh_mode, detail = self._write_step(step, engine, spans, bookmark)
+            detail = f"{detail}, not on duckdb: {error.cause}"
         crash_point("step.after")
-        self._done(step, engine, str(way), detail, before, snapshot, time.monotonic() - began)
+        self._record_result(
+            step, engine, str(refresh_mode), detail, before, snapshot, time.monotonic() - began
+        )
 
-    def _done(
+    def _record_result(
         self,
         step: Step,
         engine: str,
-        way: str,
+        refresh_mode: str,
         detail: str,
         before: int,
         snapshot: int,
         seconds: float,
     ) -> None:
-        """Keep what a step did, which may have taken several snapshots."""
+        """Record the result of a step, which may have made several snapshots."""
         state = self.lake.state(step.table)
-        made = state.between(before, snapshot) or [state.snapshot(snapshot)]
+        snapshots = state.between(before, snapshot) or [state.snapshot(snapshot)]
         last = state.snapshot(snapshot)
-        rows = row_counts.sum_counts(made)
+        rows = row_counts.sum_counts(snapshots)
         result = StepResult(
             table=step.table,
             write=str(step.model.contract.write),
             engine=engine.partition(" ")[0],
-            way=way,
-            detail=self._by_whom(engine, detail),
+            refresh_mode=refresh_mode,
+            detail=self._describe_workers(step.table, engine, detail),
             added=rows.added,
             changed=rows.changed,
             removed=rows.removed,
@@ -253,55 +255,56 @@ class _Run:
             seconds=seconds,
         )
         self.results[step.table] = result
-        self.ran[step.table] = engine
-        said = f"{result.write:<10} {result.total:,} rows   {result.detail} on {result.engine}"
-        self.progress.done(said)
+        self.executor_keys[step.table] = engine
+        summary = f"{result.write:<10} {result.total:,} rows   {result.detail} on {result.engine}"
+        self.progress.done(summary)
 
-    def _by_whom(self, engine: str, detail: str) -> str:
+    def _describe_workers(self, table: str, engine: str, detail: str) -> str:
         if engine != "duckdb partition":
             return f"{detail}, by a worker" if engine.endswith(" model") else detail
-        return f"{detail}, by {self.workers.crew}" if self.workers.crew else detail
+        workers = self.workers.reports[table].workers
+        return f"{detail}, by {workers}" if workers else detail
 
-    def _start_over(self, contract: Contract) -> None:
-        """Forget what the draft wrote to a table and its companion."""
-        for each in _contracts(contract):
+    def _reset_tables(self, contract: Contract) -> None:
+        """Discard what the draft wrote to a table and its companion."""
+        for each in _with_companion(contract):
             self.draft.rebase(each.table)
 
-    def _spans(self, model: Model) -> dict[str, Span]:
-        """Each source from where the target last read it to where it is for this run."""
+    def _source_spans(self, model: Model) -> dict[str, SourceSpan]:
+        """Return the span of each source, from the target's last read to this run's snapshot."""
         state = self.lake.state(model.table)
-        marked = bookmarks.read(state, self.draft.branch)
+        bookmark_before = bookmarks.read(state, self.draft.branch)
         spans = {}
         for source in model.sources:
             inside = source in self.draft.tables
             end = self.draft.head(source) if inside else self.plan.pins[source]
-            spans[source] = Span(source, marked.get(source), end)
+            spans[source] = SourceSpan(source, bookmark_before.get(source), end)
         return spans
 
-    def _write(
-        self, step: Step, engine: str, spans: Mapping[str, Span], bookmark: Mapping[str, Any]
-    ) -> tuple[int, Way, str]:
+    def _write_step(
+        self, step: Step, engine: str, spans: Mapping[str, SourceSpan], bookmark: Mapping[str, Any]
+    ) -> tuple[int, RefreshMode, str]:
         if engine.endswith(" model"):
-            return self._by_worker(step, spans, bookmark)
+            return self._compute_in_worker(step, spans, bookmark)
         executor = self.executors[engine]
-        return compute(executor, step.model, self.draft, step.way, spans, bookmark)
+        return compute_step(executor, step.model, self.draft, step.refresh_mode, spans, bookmark)
 
-    def _by_worker(
-        self, step: Step, spans: Mapping[str, Span], bookmark: Mapping[str, Any]
-    ) -> tuple[int, Way, str]:
-        """Have the whole step computed by a process that has its own memory."""
-        bases = {c.table: self.draft.base(c.table) for c in _contracts(step.model.contract)}
-        whole = {"into": self.draft.into, "bases": bases, "way": str(step.way),
+    def _compute_in_worker(
+        self, step: Step, spans: Mapping[str, SourceSpan], bookmark: Mapping[str, Any]
+    ) -> tuple[int, RefreshMode, str]:
+        """Compute the whole step in a worker process, which has its own memory."""
+        bases = {c.table: self.draft.base(c.table) for c in _with_companion(step.model.contract)}
+        whole = {"into": self.draft.into, "bases": bases, "refresh_mode": str(step.refresh_mode),
                  "bookmark": dict(bookmark)}  # fmt: skip
-        piece = Piece(
+        unit = WorkUnit(
             self.draft.run, step.table, self.draft.branch, bases[step.table], spans, whole=whole
         )
-        (outcome,) = self.workers.pool.work([piece])
+        (outcome,) = self.workers.pool.compute([unit])
         if outcome.done is None:
             raise outcome.error or AssertionError(outcome)
-        return outcome.done.snapshot, Way(outcome.done.way), outcome.done.detail
+        return outcome.done.snapshot, RefreshMode(outcome.done.refresh_mode), outcome.done.detail
 
-    def _check(self, contracts: Sequence[Contract]) -> dict[str, Report]:
+    def _check(self, contracts: Sequence[Contract]) -> dict[str, CheckReport]:
         """Check the tables on the draft. A broken rule stops the run and leaves the branch."""
         self.progress.step("check")
         snapshots = dict(self.plan.pins) | {t: self.draft.head(t) for t in self.draft.tables}
@@ -315,38 +318,38 @@ class _Run:
         return reports
 
     def _publish(self) -> PublishResult:
-        """Publish, working the draft onto main first whenever main moved meanwhile."""
-        for _ in range(ROUNDS):
+        """Publish the draft; rebase it onto main whenever main moved meanwhile."""
+        for _ in range(MAX_ROUNDS):
             try:
                 return self.draft.publish()
             except MainMoved as moved:
-                self._catch_up(moved.tables)
+                self._rebase_onto_main(moved.tables)
         return self.draft.publish()
 
-    def _catch_up(self, moved: Sequence[str]) -> None:
-        """Replay or compute again every table that moved, and all that were computed from one."""
+    def _rebase_onto_main(self, moved: Sequence[str]) -> None:
+        """Rebase or recompute every table that moved, and all tables downstream of one."""
         main_tables = {table.removesuffix(companions.TOMBSTONES) for table in moved}
-        behind = graph.downstream(self.models, main_tables)
-        redone: list[Contract] = []
+        behind = model_graph.find_downstream(self.models, main_tables)
+        recomputed: list[Contract] = []
         changed: set[str] = set()
         for step in self.plan.steps:
             if step.table not in behind:
                 continue
-            executor = self.executors[self.ran[step.table].removesuffix(" model")]
-            stands = not changed & set(step.model.sources)
-            if stands and rebase.onto_moved(self.draft, step.model.contract, executor):
+            executor = self.executors[self.executor_keys[step.table].removesuffix(" model")]
+            can_rebase = not changed & set(step.model.sources)
+            if can_rebase and rebase.rebase_onto_main(self.draft, step.model.contract, executor):
                 self.replayed.append(step.table)
             else:
-                self._start_over(step.model.contract)
-                self._compute(step)
+                self._reset_tables(step.model.contract)
+                self._compute_step(step)
             changed.add(step.table)
-            redone.append(step.model.contract)
-        for table in set(moved) - {c.table for s in redone for c in _contracts(s)}:
+            recomputed.append(step.model.contract)
+        for table in set(moved) - {c.table for s in recomputed for c in _with_companion(s)}:
             self.draft.rebase(table)
-        self._check(redone)
+        self._check(recomputed)
 
 
-def _contracts(contract: Contract) -> list[Contract]:
-    """A table's contract and that of its companion, if it has one."""
-    companion = tombstones.contract_for(contract)
+def _with_companion(contract: Contract) -> list[Contract]:
+    """Return a table's contract, preceded by its companion's contract if it has one."""
+    companion = tombstones.derive_companion(contract)
     return [contract] if companion is None else [companion, contract]

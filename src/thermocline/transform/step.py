@@ -1,4 +1,4 @@
-"""One step of a run on an engine: the way it takes, and what is written by it."""
+"""Compute one step of a run on an engine: decide what to refresh, and write it."""
 
 from __future__ import annotations
 
@@ -11,147 +11,165 @@ from thermocline.contract.definition import Contract, WriteMode
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.partition_cardinality import max_partitions
 from thermocline.transform import rebase
-from thermocline.transform.column_changes import other_columns
-from thermocline.transform.executor import Executor, StepInputs
-from thermocline.transform.inputs import Span
-from thermocline.transform.model_decorator import How
-from thermocline.transform.model_versions import Formulas
+from thermocline.transform.column_changes import changed_columns
+from thermocline.transform.executor import Executor, StepInputs, StepWrite
+from thermocline.transform.inputs import SourceSpan
+from thermocline.transform.model_decorator import ReadMode
+from thermocline.transform.model_versions import ModelVersions
 from thermocline.transform.models import Model
-from thermocline.transform.part_verification import verify
-from thermocline.transform.run_plan import Way
-from thermocline.transform.target_parts import MOST_PARTS, Touched, standing, touched_columns
+from thermocline.transform.part_verification import verify_untouched_parts
+from thermocline.transform.run_plan import RefreshMode
+from thermocline.transform.target_parts import (
+    MAX_PARTS,
+    TouchedParts,
+    find_partitions,
+    part_columns,
+)
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.lake.draft import Draft
 
 R = TypeVar("R")
-FEW_PARTITIONS, FEW_KEYS, MOST_KEYS = 30, 1_000, 10_000
+MIN_PARTITIONS, MIN_KEYS, MAX_KEYS = 30, 1_000, 10_000
 
 
 @dataclass(frozen=True)
-class Decision(Generic[R]):
-    """What a step computes: new rows, touched parts, or everything where it has neither."""
+class RefreshDecision(Generic[R]):
+    """What a step computes: new rows, touched parts, or everything if it has neither."""
 
-    way: Way
+    refresh_mode: RefreshMode
     rows: R | None = None
-    touched: Touched | None = None
+    touched: TouchedParts | None = None
 
 
 @dataclass(frozen=True)
-class Stand:
-    """A step's table as it is before the step: its snapshot, and what its bookmark says."""
+class TargetState:
+    """A step's table before the step: its snapshot and its bookmark."""
 
     lake: Lake
     model: Model
     head: int
-    marked: Mapping[str, Any]
+    bookmark: Mapping[str, Any]
 
     @classmethod
-    def on(cls, lake: Lake, model: Model, branch: str, head: int) -> Stand:
-        """The table of a model on a branch."""
+    def load(cls, lake: Lake, model: Model, branch: str, head: int) -> TargetState:
+        """Load the state of a model's table on a branch."""
         return cls(lake, model, head, bookmarks.read(lake.state(model.table), branch))
 
 
-def decide(inputs: StepInputs[R], stand: Stand, way: Way, spans: Mapping[str, Span]) -> Decision[R]:
-    """Decide which rows or parts a step computes, given the way that its plan took.
+def decide_refresh(
+    inputs: StepInputs[R],
+    target: TargetState,
+    refresh_mode: RefreshMode,
+    spans: Mapping[str, SourceSpan],
+) -> RefreshDecision[R]:
+    """Decide which rows or parts a step computes, given the refresh mode of its plan.
 
-    A run computes by it, and a look at partitions says by it which are stale.
+    Runs compute by this decision, and partition maps derive the stale partitions from it.
     """
-    model, formulas = stand.model, _formulas(stand, spans)
-    if not formulas.known(model.fingerprint) or _reads_others(stand, spans):
-        return Decision(Way.FULL)  # also where that came to be after the plan was made
-    if way is Way.EVENTS and (rows := inputs.new_rows()) is not None:
-        return Decision(way, rows=rows)
-    if way is Way.TOUCHED and (found := _touched(inputs, stand, formulas)) is not None:
-        return Decision(way, touched=found)
-    return Decision(Way.FULL)
+    model, versions = target.model, _load_versions(target, spans)
+    if not versions.includes(model.fingerprint) or _has_changed_columns(target, spans):
+        return RefreshDecision(RefreshMode.FULL)  # it may have changed since the plan
+    if refresh_mode is RefreshMode.EVENTS and (rows := inputs.read_new()) is not None:
+        return RefreshDecision(refresh_mode, rows=rows)
+    if (
+        refresh_mode is RefreshMode.TOUCHED
+        and (found := _find_touched(inputs, target, versions)) is not None
+    ):
+        return RefreshDecision(refresh_mode, touched=found)
+    return RefreshDecision(RefreshMode.FULL)
 
 
-def compute(
+def compute_step(
     executor: Executor[Any],
     model: Model,
     draft: Draft,
-    way: Way,
-    spans: Mapping[str, Span],
+    refresh_mode: RefreshMode,
+    spans: Mapping[str, SourceSpan],
     bookmark: Mapping[str, Any],
-) -> tuple[int, Way, str]:
-    """Compute a step on an engine and write it: the snapshot, the way it took, and how much."""
-    stand = Stand.on(draft.lake, model, draft.branch, draft.head(model.table))
-    inputs = executor.inputs(model, spans)
-    put = partial(executor.write, model=model, draft=draft, bookmark=bookmark)
+) -> tuple[int, RefreshMode, str]:
+    """Compute and write a step; return the snapshot, the refresh mode, and a summary."""
+    target = TargetState.load(draft.lake, model, draft.branch, draft.head(model.table))
+    inputs = executor.open_inputs(model, spans)
+    build_write = partial(StepWrite, model, draft, bookmark)
     try:
-        decision = decide(inputs, stand, way, spans)
+        decision = decide_refresh(inputs, target, refresh_mode, spans)
         if decision.rows is not None:
-            return put(decision.rows), decision.way, "new rows"
+            return executor.write(decision.rows, build_write()), decision.refresh_mode, "new rows"
         if (found := decision.touched) is not None:
             snapshot = (
-                put(inputs.only(found), touched=found)
+                executor.write(inputs.read_parts(found), build_write(touched=found))
                 if found.values
-                else rebase.mark(draft, model.table, bookmark)
+                else rebase.commit_bookmark(draft, model.table, bookmark)
             )
-            verify(inputs, model, draft, found)
-            return snapshot, decision.way, _counted(found, model.contract)
-        return put(inputs.everything(), full=True), Way.FULL, "all rows"
+            verify_untouched_parts(inputs, model, draft, found)
+            return snapshot, decision.refresh_mode, _describe_touched(found, model.contract)
+        snapshot = executor.write(inputs.read_all(), build_write(full=True))
+        return snapshot, RefreshMode.FULL, "all rows"
     except executor.failures as error:
-        raise executor.failed(error, model.contract) from error
+        raise executor.explain_failure(error, model.contract) from error
     finally:
         inputs.close()
 
 
-def _formulas(stand: Stand, spans: Mapping[str, Span]) -> Formulas:
-    """Which models computed the table as it is, as far as it still counts."""
-    states = {table: stand.lake.state(table) for table in spans}
+def _load_versions(target: TargetState, spans: Mapping[str, SourceSpan]) -> ModelVersions:
+    """Load the model versions that computed the table, as far as their sources still exist."""
+    states = {table: target.lake.state(table) for table in spans}
     ends = {table: span.end for table, span in spans.items()}
-    return Formulas.of(stand.marked).beside(states, ends, stand.marked)
-
-
-def _reads_others(stand: Stand, spans: Mapping[str, Span]) -> bool:
-    """Whether a source has other columns under the names that the model read before."""
-    model, moved = stand.model, [span for span in spans.values() if span.moved]
-    return any(
-        span.start is None
-        or other_columns(model, stand.lake.state(span.table), span.start, span.end)
-        for span in moved
-        if model.how(span.table) is not How.LOOKUP
+    return ModelVersions.from_bookmark(target.bookmark).without_lost_sources(
+        states, ends, target.bookmark
     )
 
 
-def _touched(inputs: StepInputs[Any], stand: Stand, formulas: Formulas) -> Touched | None:
-    """The parts to compute: those that changes touch, and those that another model computed."""
-    from thermocline.lake.overwrite import OlderPartitioning
+def _has_changed_columns(target: TargetState, spans: Mapping[str, SourceSpan]) -> bool:
+    """Return whether a name that the model reads now means another column of a source."""
+    model, moved = target.model, [span for span in spans.values() if span.has_changed]
+    return any(
+        span.start is None
+        or changed_columns(model, target.lake.state(span.table), span.start, span.end)
+        for span in moved
+        if model.read_mode(span.table) is not ReadMode.LOOKUP
+    )
 
-    model = stand.model
-    columns, most = touched_columns(model), _worthwhile(stand)
-    found = inputs.touched(columns, most)
-    if found is None or formulas.uniform(model.fingerprint):
+
+def _find_touched(
+    inputs: StepInputs[Any], target: TargetState, versions: ModelVersions
+) -> TouchedParts | None:
+    """Return the parts that changes touch or another model version computed; None for all."""
+    from thermocline.lake.overwrite import OutdatedPartitioning
+
+    model = target.model
+    columns, most = part_columns(model), _max_touched_parts(target)
+    found = inputs.find_touched(columns, most)
+    if found is None or versions.is_uniform(model.fingerprint):
         return found
-    every = inputs.every_part(columns, MOST_PARTS)
+    every = inputs.find_all_parts(columns, MAX_PARTS)
     if every is None:
         return None
     try:
-        held = standing(stand.lake, model.table, stand.head)
-    except OlderPartitioning:
+        existing = find_partitions(target.lake, model.table, target.head)
+    except OutdatedPartitioning:
         return None
-    stale = formulas.stale([*every.values, *held], model.fingerprint)
-    parts = Touched.of(columns, {*found.values, *stale})
+    stale = versions.find_stale([*every.values, *existing], model.fingerprint)
+    parts = TouchedParts.of(columns, {*found.values, *stale})
     return parts if len(parts.values) <= most else None
 
 
-def _worthwhile(stand: Stand) -> int:
-    """How many parts may be touched before computing everything is the better way.
+def _max_touched_parts(target: TargetState) -> int:
+    """Return how many parts may be touched before a full refresh is cheaper.
 
-    The sources are read either way: what is saved is the work on the other parts, and what it
-    costs is to find the parts and to send their names to all who read.
+    Both read the sources. Recomputing parts saves the work on the other parts, and costs the
+    search for the parts and the transfer of their names to all readers.
     """
-    contract, lake = stand.model.contract, stand.lake
+    contract, lake = target.model.contract, target.lake
     if contract.write is WriteMode.PARTITIONS:
-        return max(FEW_PARTITIONS, max_partitions(lake, contract.table, stand.head) // 2)
-    rows = lake.state(contract.table).snapshot(stand.head).count("total-records")
-    return min(MOST_KEYS, max(FEW_KEYS, rows // 20))
+        return max(MIN_PARTITIONS, max_partitions(lake, contract.table, target.head) // 2)
+    rows = lake.state(contract.table).snapshot(target.head).count("total-records")
+    return min(MAX_KEYS, max(MIN_KEYS, rows // 20))
 
 
-def _counted(touched: Touched, contract: Contract) -> str:
+def _describe_touched(touched: TouchedParts, contract: Contract) -> str:
     if not touched.values:
         return "nothing touched"
     what = "partitions" if contract.write is WriteMode.PARTITIONS else "keys"

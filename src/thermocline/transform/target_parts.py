@@ -1,4 +1,4 @@
-"""Parts of a target, partitions or keys, by the values of the columns that name them."""
+"""Parts of a target table, partitions or keys, identified by their column values."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.transform.impact import Impact
 
-MOST_PARTS = 100_000
-"""A table of more partitions is not looked at partition by partition."""
+MAX_PARTS = 100_000
+"""Tables with more partitions are not computed partition by partition."""
 OLD = "_tc_old"
-"""Names the column that says whether a changed row is the image from before the change."""
+"""The column that is true for images of changed rows from before the change."""
 CHANGED = "_tc_changed"
-"""The schema under which a query reads the images of a table's changed rows, with a column OLD."""
+"""The schema in which a query reads images of a table's changed rows, with the column OLD."""
 EITHER = "_tc_either"
-"""The schema under which it reads the rows of now, and the old images of those that changed."""
+"""The schema in which it reads the current rows and the old images of changed rows."""
 
 
 @dataclass(frozen=True)
-class Touched:
-    """The parts of the target that a change can touch: values of the target's columns."""
+class TouchedParts:
+    """The parts of the target that a change can touch, as values of its columns."""
 
     columns: tuple[str, ...]
     values: tuple[tuple[Any, ...], ...]
 
     @classmethod
-    def of(cls, columns: Sequence[str], values: Iterable[tuple[Any, ...]]) -> Touched:
-        """The same parts in the same order, whoever found them."""
+    def of(cls, columns: Sequence[str], values: Iterable[tuple[Any, ...]]) -> TouchedParts:
+        """Return the parts, deduplicated and in a stable order."""
         return cls(tuple(columns), tuple(sorted(set(values), key=repr)))
 
     def as_dicts(self) -> list[dict[str, Any]]:
-        """Each part as column → value."""
+        """Return each part as column → value."""
         return [dict(zip(self.columns, value, strict=True)) for value in self.values]
 
 
-def touched_columns(model: Model) -> list[str]:
-    """The output columns by which touched parts are named: the partition's, or the key's."""
+def part_columns(model: Model) -> list[str]:
+    """Return the output columns that identify parts: those of the partitioning, or the key."""
     contract = model.contract
     if contract.write is WriteMode.PARTITIONS:
         fits = {"identity", "day"}
@@ -56,45 +56,45 @@ def touched_columns(model: Model) -> list[str]:
     return list(contract.key) if contract.write is WriteMode.MERGE else []
 
 
-def standing(lake: Lake, table: str, snapshot: int) -> list[tuple[Any, ...]]:
-    """The partitions that a table has at a snapshot, by the values of their columns."""
-    from thermocline.lake.overwrite import standing_partitions, values_of
+def find_partitions(lake: Lake, table: str, snapshot: int) -> list[tuple[Any, ...]]:
+    """Return the partitions of a table at a snapshot, as values of their columns."""
+    from thermocline.lake.overwrite import live_partitions, partition_values
 
     iceberg = lake.iceberg(table)
-    return [values_of(iceberg, record) for record in standing_partitions(iceberg, snapshot)]
+    return [partition_values(iceberg, record) for record in live_partitions(iceberg, snapshot)]
 
 
-def unfit(model: Model) -> str | None:
-    """Why a model's partitions cannot be computed one by one; None if they can."""
+def find_partition_blocker(model: Model) -> str | None:
+    """Return why a model's partitions cannot be computed one by one; None if they can."""
     if not model.is_sql:
         return "it is a Python model"
     if model.contract.write is not WriteMode.PARTITIONS:
         return f"its contract says write: {model.contract.write}, not partitions"
-    if not touched_columns(model):
+    if not part_columns(model):
         return "its partitions are cut by more than values and days"
-    return not_by_parts(model)
+    return find_parts_blocker(model)
 
 
-def by_events(model: Model) -> bool:
-    """Whether a table is made of the events in its sources' rows, each of which counts once."""
+def is_event_based(model: Model) -> bool:
+    """Return whether a table consists of events, each from one source row."""
     contract = model.contract
     return contract.write in {WriteMode.APPEND, WriteMode.SCD2} or (
         contract.write is WriteMode.MERGE and bool(contract.order_by)
     )
 
 
-def not_incremental(model: Model) -> str | None:
-    """Why a SQL model's table cannot follow its sources' changes alone; None if it can."""
-    if by_events(model):
-        return _not_by_rows(model)
+def find_incremental_blocker(model: Model) -> str | None:
+    """Return why a SQL model cannot be computed incrementally; None if it can."""
+    if is_event_based(model):
+        return _find_row_blocker(model)
     if model.contract.write is WriteMode.REPLACE:
         return "its contract says write: replace"
-    if not touched_columns(model):
+    if not part_columns(model):
         return "its partitions are cut by more than values and days"
-    return not_by_parts(model)
+    return find_parts_blocker(model)
 
 
-def _not_by_rows(model: Model) -> str | None:
+def _find_row_blocker(model: Model) -> str | None:
     from thermocline.transform import impact
 
     contract = model.contract
@@ -108,26 +108,26 @@ def _not_by_rows(model: Model) -> str | None:
     return None
 
 
-def not_by_parts(model: Model) -> str | None:
-    """What in a model's query stands against computing only some parts; None if nothing does."""
+def find_parts_blocker(model: Model) -> str | None:
+    """Return what in a model's query prevents computing only some parts; None if nothing."""
     from thermocline.transform.impact import Unsafe
 
     try:
-        impact_of(model)
+        analyze_model(model)
     except Unsafe as unsafe:
         return unsafe.reason
     return None
 
 
-def impact_of(model: Model) -> Impact:
-    """How changes of a model's sources reach the parts of its target; Unsafe if not known."""
+def analyze_model(model: Model) -> Impact:
+    """Analyze how changes of a model's sources reach its parts; raise Unsafe if unknown."""
     from thermocline.transform.impact import Unsafe
 
-    columns = [model.contract.column(name) for name in touched_columns(model)]
+    columns = [model.contract.column(name) for name in part_columns(model)]
     target = tuple((column.name, str(column.type)) for column in columns if column is not None)
-    days = tuple(name for name, _ in target if by_day(model, name))
+    days = tuple(name for name, _ in target if is_by_day(model, name))
     sources = tuple((name, tuple(found.items())) for name, found in model.columns.items())
-    found = _impact(model.text, sources, target, days)
+    found = _analyze_cached(model.text, sources, target, days)
     if isinstance(found, str):
         raise Unsafe(found)
     return found
@@ -137,21 +137,21 @@ _Pairs = tuple[tuple[str, str], ...]
 
 
 @lru_cache(maxsize=1024)
-def _impact(
+def _analyze_cached(
     text: str, sources: tuple[tuple[str, _Pairs], ...], target: _Pairs, days: tuple[str, ...]
 ) -> Impact | str:
-    """The impact of a query, or why it is not known: a run asks more than once."""
+    """Return the impact of a query, or why it is unknown; cached, as a run needs it repeatedly."""
     from thermocline.transform import impact
 
     columns = {name: dict(found) for name, found in sources}
     try:
-        return impact.impact_of(parse_query(text), columns, dict(target), days)
+        return impact.analyze_query(parse_query(text), columns, dict(target), days)
     except impact.Unsafe as unsafe:
         return unsafe.reason
 
 
-def by_day(model: Model, name: str) -> bool:
-    """Whether a column names partitions by its day."""
+def is_by_day(model: Model, name: str) -> bool:
+    """Return whether the table is partitioned by the day of a column."""
     field = next((f for f in model.contract.partition if f.column == name), None)
     return (
         model.contract.write is WriteMode.PARTITIONS
@@ -160,8 +160,8 @@ def by_day(model: Model, name: str) -> bool:
     )
 
 
-def named(values: pa.ChunkedArray, *, days: bool) -> set[tuple[Any, ...]] | None:
-    """The parts that values name, as Spark would spell them; None where that may differ."""
+def name_parts(values: pa.ChunkedArray, *, days: bool) -> set[tuple[Any, ...]] | None:
+    """Return the parts that values name; None if Spark might represent them differently."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -183,23 +183,27 @@ def named(values: pa.ChunkedArray, *, days: bool) -> set[tuple[Any, ...]] | None
     return {(value,) for value in pc.unique(values).to_pylist()}
 
 
-def condition(model: Model, touched: Touched) -> Column:
-    """The condition on a model's output that selects exactly the touched parts."""
+def build_condition(model: Model, touched: TouchedParts) -> Column:
+    """Build the Spark condition on a model's output that selects exactly the touched parts."""
     from functools import reduce
     from operator import and_, or_
 
     from pyspark.sql import functions as F
 
-    if len(touched.columns) == 1 and not by_day(model, touched.columns[0]):
+    if len(touched.columns) == 1 and not is_by_day(model, touched.columns[0]):
         name = touched.columns[0]
         known = [value for (value,) in touched.values if value is not None]
-        condition = F.col(name).isin(known) if known else F.lit(False)
-        return condition | F.col(name).isNull() if len(known) < len(touched.values) else condition
+        build_condition = F.col(name).isin(known) if known else F.lit(False)
+        return (
+            build_condition | F.col(name).isNull()
+            if len(known) < len(touched.values)
+            else build_condition
+        )
 
     def equal(name: str, value: Any) -> Column:
         if value is None:
             return F.col(name).isNull()
-        if by_day(model, name):
+        if is_by_day(model, name):
             following = value + timedelta(days=1)
             return (F.col(name) >= F.lit(value)) & (F.col(name) < F.lit(following))
         return F.col(name) == F.lit(value)
@@ -211,10 +215,12 @@ def condition(model: Model, touched: Touched) -> Column:
     return reduce(or_, each, F.lit(False))
 
 
-def within(frame: DataFrame, name: str, values: Sequence[Any], days: bool) -> Column | None:
-    """The condition that a source's column has one of the values, or lies in one of the days.
+def build_source_filter(
+    frame: DataFrame, name: str, values: Sequence[Any], days: bool
+) -> Column | None:
+    """Build the Spark condition that a source's column has one of the values or days.
 
-    In the column's own type, because Iceberg skips files only by comparisons with it.
+    It compares in the column's own type, because Iceberg skips files only by such comparisons.
     """
     from functools import reduce
     from operator import or_
@@ -231,16 +237,16 @@ def within(frame: DataFrame, name: str, values: Sequence[Any], days: bool) -> Co
     def at(day: date) -> Column:
         return F.lit(day).cast(type_)
 
-    spans = [(first, last + timedelta(days=1)) for first, last in runs(sorted(values))]
+    spans = [(first, last + timedelta(days=1)) for first, last in merge_days(sorted(values))]
     return reduce(or_, ((column >= at(low)) & (column < at(high)) for low, high in spans))
 
 
-def runs(sorted_days: Sequence[date]) -> list[tuple[date, date]]:
-    """First and last day of each unbroken row of days."""
-    runs: list[tuple[date, date]] = []
+def merge_days(sorted_days: Sequence[date]) -> list[tuple[date, date]]:
+    """Merge consecutive days into ranges of first and last day."""
+    ranges: list[tuple[date, date]] = []
     for day in sorted_days:
-        if runs and day - runs[-1][1] <= timedelta(days=1):
-            runs[-1] = (runs[-1][0], day)
+        if ranges and day - ranges[-1][1] <= timedelta(days=1):
+            ranges[-1] = (ranges[-1][0], day)
         else:
-            runs.append((day, day))
-    return runs
+            ranges.append((day, day))
+    return ranges

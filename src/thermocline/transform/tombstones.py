@@ -1,8 +1,8 @@
-"""The companion of a table: what the table itself cannot remember.
+"""The companion table, which stores the events that its table has no rows for.
 
-A deleted key has no row, so nothing in the table says that an older row arriving late must stay
-dead. An scd2 table has no row for an event that changed nothing, nor for a delete, yet a late row
-may make both matter. Such events are kept beside the table, in `<table>__tombstones`.
+A deleted key has no row, so nothing in the table prevents a late, older row from restoring it. An
+scd2 table has no row for an event that changed nothing, nor for a delete, yet a late row may make
+both relevant. Such events are stored in `<table>__tombstones`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 KIND = "_kind"
 
 
-def contract_for(contract: Contract) -> Contract | None:
-    """The companion's contract, or None for a table that needs none.
+def derive_companion(contract: Contract) -> Contract | None:
+    """Return the contract of a table's companion; None if the table needs no companion.
 
-    A merge with deletes keeps the newest delete of each key; scd2 keeps deletes and the events
-    that repeated the version before them.
+    The companion of a merge with deletes stores the newest delete of each key. The companion of an
+    scd2 table stores deletes, and events that repeated the version before them.
     """
     if not contract.order_by or contract.write not in {WriteMode.MERGE, WriteMode.SCD2}:
         return None
@@ -33,7 +33,7 @@ def contract_for(contract: Contract) -> Contract | None:
         return None
     history = contract.write is WriteMode.SCD2
     key = (*contract.key, contract.order_by[0]) if history else contract.key
-    columns = [_column(contract, name, name in key) for name in _names(contract)]
+    columns = [_companion_column(contract, name, name in key) for name in _column_names(contract)]
     if history:
         columns.append(Column(KIND, Primitive("string"), True, "delete, or same: changed nothing"))
     return Contract(
@@ -50,11 +50,11 @@ def contract_for(contract: Contract) -> Contract | None:
     )
 
 
-def _names(contract: Contract) -> Iterable[str]:
+def _column_names(contract: Contract) -> Iterable[str]:
     return dict.fromkeys((*contract.key, *contract.order_by))
 
 
-def _column(contract: Contract, name: str, required: bool) -> Column:
+def _companion_column(contract: Contract, name: str, required: bool) -> Column:
     column = contract.column(name)
     if column is None:
         raise ContractError(

@@ -1,4 +1,4 @@
-"""Rules that the write strategies of all engines share; no engine is started for them."""
+"""Rules that the write strategies of all engines share; they start no engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from thermocline.lake.draft import Draft
 
 ACTION = "_tc_action"
-"""The column that says what happens to a row: insert, update or delete."""
+"""The column with the action of a row: insert, update or delete."""
 DELETED = "_tc_deleted"
-"""The column that marks deletes. It exists only on the way to a table, never in one."""
-HELD_AS = "_tc_was"
-"""The column that says how scd2 holds an event now: version, same or delete; null if it is new."""
+"""The column that marks deletes. It exists during a write, never in a table."""
+STORED_AS = "_tc_was"
+"""The column with how scd2 stores an event now: version, same or delete; null for a new one."""
 _HISTORY_COLUMNS = {"_valid_from", "_valid_to", "_is_current"}
 _INSTANTS = ("date", "timestamp", "timestamptz")
 
@@ -37,13 +37,13 @@ def written_columns(contract: Contract) -> tuple[Column, ...]:
 
 
 def content_columns(contract: Contract) -> tuple[Column, ...]:
-    """Return the author's columns: what a row says, apart from when and from where it arrived."""
+    """Return the author's columns: those of the contract without its system columns."""
     system = {column.name for column in contract.system_columns}
     return tuple(column for column in contract.columns if column.name not in system)
 
 
 def payload_columns(contract: Contract) -> list[Column]:
-    """Return the content columns that are neither key nor order: what a version says of a key."""
+    """Return the content columns that are neither key nor order: the payload of a version."""
     return [
         column
         for column in content_columns(contract)
@@ -53,7 +53,7 @@ def payload_columns(contract: Contract) -> list[Column]:
 
 def require_history_companion(contract: Contract) -> Contract:
     """Return the companion's contract of an scd2 table, whose order must begin with an instant."""
-    companion = tombstones.contract_for(contract)
+    companion = tombstones.derive_companion(contract)
     instant = contract.column(contract.order_by[0]) if contract.order_by else None
     if companion is None or instant is None or str(instant.type) not in _INSTANTS:
         raise ContractError(
@@ -63,21 +63,21 @@ def require_history_companion(contract: Contract) -> Contract:
     return companion
 
 
-def version_action(wanted: str, held: str, differs: str) -> str:
+def version_action(required: str, stored: str, differs: str) -> str:
     """Return SQL for the action of one of an scd2 table's two tables at an instant, else null.
 
-    An event that is held and still ranks first is written only where it `differs`; a new event
-    that took over the instant is written in any case.
+    A stored event that still ranks first is written only if it `differs`; a new event that
+    replaces it at the instant is always written.
     """
-    held = f"coalesce({held}, false)"
+    stored = f"coalesce({stored}, false)"
     return (
-        f"case when {wanted} and not {held} then 'insert' "
-        f"when not ({wanted}) and {held} then 'delete' "
-        f"when {wanted} and {held} and ({HELD_AS} is null or {differs}) then 'update' end"
+        f"case when {required} and not {stored} then 'insert' "
+        f"when not ({required}) and {stored} then 'delete' "
+        f"when {required} and {stored} and ({STORED_AS} is null or {differs}) then 'update' end"
     )
 
 
 def is_empty(draft: Draft, table: str) -> bool:
-    """Whether metadata alone proves that the draft's branch of a table has no rows."""
+    """Return whether metadata proves that the draft's branch of a table has no rows."""
     state = draft.lake.state(table)
     return state.snapshot(draft.head(table)).summary.get("total-records") == "0"

@@ -92,7 +92,7 @@ def request(sql: str, tables: Mapping[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def columns(lake: Lake, names: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The columns of tables, as the keeper tells them."""
+    """The columns of tables, as the replicator tells them."""
     return {
         table: {each.name: str(each.type) for each in shape_of(lake.state(table)).columns}
         for table in names

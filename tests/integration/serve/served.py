@@ -32,7 +32,7 @@ ALLOWED = QueryBudget(rows=100_000, bytes=64 << 20, seconds=60)
 
 
 class Served:
-    """A hot node that a keeper feeds, and a direct worker. Any thread may ask.
+    """A hot node that a replicator feeds, and a direct worker. Any thread may ask.
 
     Tables that have a time are held from EDGE on, others whole.
     """

@@ -209,7 +209,7 @@ def test_trinos_rows_in_our_formats(scripted: Scripted, format: Format, body: st
          QueryFailed, "line 1:8: Column 'x' cannot be resolved"),
         ({"errorType": "USER_ERROR", "errorName": "INVALID_CAST_ARGUMENT",
           "message": "Cannot cast 'secret' to INT"},
-         QueryFailed, "A value cannot be converted to the type that is asked for."),
+         QueryFailed, "A value cannot be converted to the requested type."),
         ({"errorType": "INTERNAL_ERROR", "errorName": "GENERIC_INTERNAL_ERROR",
           "message": "/var/lib/x"}, TrinoFailed, "Trino failed (GENERIC_INTERNAL_ERROR)."),
     ],

@@ -17,7 +17,7 @@ from tests.integration.serve import fuzz, serving, shop_lake
 from tests.integration.serve.serving import Serving
 
 from thermocline.api.query import execute_query
-from thermocline.check.compiler import compile, evaluate
+from thermocline.check.compiler import compile_checks, evaluate
 from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
 from thermocline.contract.definition import Rule
@@ -26,7 +26,7 @@ from thermocline.lake import Lake
 from thermocline.lake.schema import shape_of
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
-from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.inputs import Inputs, SourceSpan
 from thermocline.transform.model_decorator import Read
 from thermocline.transform.models import Model
 from thermocline.transform.spark.reader import SparkReader
@@ -189,15 +189,15 @@ def modelled(lake: Lake, engine: str, sql: str) -> Any:
     model = Model("gold.x", Path("models/gold/x.sql"), reads, "f", target, text=text)
     head = lake.state("silver.places").head()
     assert head is not None
-    spans = {"silver.places": Span("silver.places", None, head)}
+    spans = {"silver.places": SourceSpan("silver.places", None, head)}
     if engine == "spark":
         reader = SparkReader(lake)
-        rows = Inputs(lake, model, spans, reader).everything().collect()
+        rows = Inputs(lake, model, spans, reader).read_all().collect()
         reader.close()
         return [list(row) for row in rows]
     with contextlib.closing(Session(lake)) as session:
-        said = Inputs(lake, model, spans, DuckReader(session)).everything()
-        return [list(row) for row in session.rows(said)]
+        said = Inputs(lake, model, spans, DuckReader(session)).read_all()
+        return [list(row) for row in session.fetch(said)]
 
 
 @pytest.mark.parametrize("engine", ["duckdb", "spark"])
@@ -217,7 +217,7 @@ def test_in_rules_too(lake: Lake, engine: str) -> None:
     contract = Contract(
         "silver.places", tuple(Column(name, kinds[name]) for name in columns), rules=rules
     )
-    compiled = compile(contract, "looked_at", {}, engine, datetime.now(UTC))
+    compiled = compile_checks(contract, "looked_at", {}, engine, datetime.now(UTC))
     asked = lake.spark if engine == "spark" else lake.duck
     outcomes = evaluate(compiled, asked.query(compiled.sql).to_pylist()[0])
     found = [outcome.metric for outcome in outcomes if outcome.rule.kind == "sql"]

@@ -1,4 +1,4 @@
-"""The router with its real processes on a real lake: keeper, hot nodes and a direct worker."""
+"""The router with its real processes on a real lake: replicator, hot nodes and a direct worker."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_dead_node_is_answered_for_and_comes_back(serving: Serving, lake: Lake
     assert all(node["restarts"] >= 1 for node in serving.router.nodes())
 
 
-def test_a_dead_keeper_and_a_dead_direct_worker_come_back(serving: Serving, lake: Lake) -> None:
+def test_a_dead_replicator_and_a_dead_direct_worker_come_back(serving: Serving, lake: Lake) -> None:
     fleet = serving.router.fleet
     pids = {child.name: child.pid for child in (fleet.replicator, *fleet.direct)}
     for pid in pids.values():
@@ -267,7 +267,7 @@ def test_a_wrong_copy_is_found_and_taken_off(serving: Serving, lake: Lake) -> No
 
 
 def spoil(serving: Serving, table: str) -> None:
-    """Add an order of today to the copies that nodes hold, behind the keeper's back."""
+    """Add an order of today to the copies that nodes hold, behind the replicator's back."""
 
     async def spoiled(channel: Channel, held: int) -> None:
         row = {**order(9_000_000, today()), staging.FILE: 999_999, staging.POSITION: 0}

@@ -116,7 +116,7 @@ def test_a_field_that_stands_twice_is_refused(server: Serving, path: str, body: 
     headers = {"Content-Type": "application/json"}
     found = httpx.post(server.url + path, content=body, headers=headers)
     assert found.status_code == 400
-    assert "stands twice" in found.json()["error"]["cause"]
+    assert "is given twice" in found.json()["error"]["cause"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    with Server(SmallRouter(), page=200_000) as server:
+    with Server(SmallRouter(), page_bytes=200_000) as server:
         yield server
 
 

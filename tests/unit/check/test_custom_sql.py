@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from thermocline.check.compiler import compile, references
+from thermocline.check.compiler import compile_checks, find_references
 from thermocline.check.gate import check
 from thermocline.errors import ContractError
 
@@ -71,20 +71,20 @@ HOSTILE = [
 @pytest.mark.parametrize("dialect", ["duckdb", "spark"])
 def test_hostile_query_is_refused(cases, query, dialect):
     with pytest.raises(ContractError) as refused:
-        compile(cases.contract(cases.sql(query)), "things", {}, dialect, cases.NOW)
+        compile_checks(cases.contract(cases.sql(query)), "things", {}, dialect, cases.NOW)
     assert "silver.things  sql: " in str(refused.value)
 
 
 def test_comments_do_not_reach_the_engine(engine, cases):
     rule = cases.sql("select /* '; drop */ count(*) from {object} -- where \n where id = 1")
-    compiled = compile(cases.contract(rule), "things", {}, "duckdb", cases.NOW)
+    compiled = compile_checks(cases.contract(rule), "things", {}, "duckdb", cases.NOW)
     assert "drop" not in compiled.sql
     assert check(cases.contract(rule), engine, "things", {}, cases.NOW).outcomes[-1].metric == 1
 
 
 def test_spark_does_not_substitute_variables_in_a_value(cases):
     rule = cases.rule("accepted", "code", values=["${env:HOME}", "\\${spark.app.name}"])
-    sql = compile(cases.contract(rule), "things", {}, "spark", cases.NOW).sql
+    sql = compile_checks(cases.contract(rule), "things", {}, "spark", cases.NOW).sql
     assert "${" not in sql
     assert r"'\u0024{env:HOME}', '\\\u0024{spark.app.name}'" in sql
 
@@ -95,7 +95,7 @@ def test_a_name_that_spark_would_substitute_is_refused_there_only(engine, cases)
     engine.put("weird", cases.TABLE.append_column(name, cases.TABLE["code"]))
     assert check(contract, engine, "weird", {}, cases.NOW).outcomes[-1].metric == 1
     with pytest.raises(ContractError, match="Spark cannot read the name"):
-        compile(contract, "weird", {}, "spark", cases.NOW)
+        compile_checks(contract, "weird", {}, "spark", cases.NOW)
 
 
 @pytest.mark.parametrize("relation", ['a"; drop table things; --', "a'b", "tä b", "a.b;c", "`a`"])
@@ -123,11 +123,11 @@ def test_several_rows_are_not_a_value(engine, cases):
 
 def test_references_refuses_what_compile_refuses(cases):
     with pytest.raises(ContractError, match="must be one SELECT"):
-        references(cases.contract(cases.sql("drop table x")))
+        find_references(cases.contract(cases.sql("drop table x")))
 
 
 def test_a_plain_count_is_measured_in_the_same_pass(cases):
     rule = cases.sql("select count(*) from {object} where {object}.amount < 0")
-    sql = compile(cases.contract(rule), "things", {}, "duckdb", cases.NOW).sql
+    sql = compile_checks(cases.contract(rule), "things", {}, "duckdb", cases.NOW).sql
     assert sql.count("things") == 1
     assert "COUNT(CASE WHEN amount < 0 THEN 1 END)" in sql

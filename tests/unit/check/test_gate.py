@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from thermocline.check.gate import check, raise_if_failed
-from thermocline.check.violating_rows import row_reasons
+from thermocline.check.violating_rows import compile_row_reasons
 from thermocline.contract.definition import Column, Contract, Rule
 from thermocline.contract.types import Primitive
 from thermocline.errors import CheckFailed, ContractError
@@ -39,7 +39,7 @@ def test_failed_report_names_rule_rows_and_branch(broken):
         "    id=2  amount=-0.01",
     ]
     assert failed.value.next_step == (
-        'Look at it: thermo query "select * from silver.things" --at run-01JC'
+        'Inspect it: thermo query "select * from silver.things" --at run-01JC'
     )
     assert failed.value.details["branch"] == "run-01JC"
     assert failed.value.exit_code == 4
@@ -169,7 +169,7 @@ def test_row_reasons_split_rows(engine, cases):
         cases.rule("missing", "code", severity="warning"),
         cases.rule("length", "code", min=1),
     )
-    reasons = row_reasons(contract, "duckdb")
+    reasons = compile_row_reasons(contract, "duckdb")
     found = engine.query(f"select id, {reasons} as why from things order by rowid").to_pylist()
     assert [(row["id"], row["why"]) for row in found] == [
         (1, []),
@@ -197,7 +197,7 @@ def test_row_reasons_split_rows(engine, cases):
 
 def test_row_reasons_without_rules_are_an_empty_list(engine):
     contract = Contract("bronze.t", (Column("code", Primitive("string")),))
-    found = engine.query(f"select {row_reasons(contract, 'duckdb')} as why")
+    found = engine.query(f"select {compile_row_reasons(contract, 'duckdb')} as why")
     assert found.to_pylist() == [{"why": []}]
     assert found.schema.field("why").type == pa.list_(pa.string())
 
@@ -205,7 +205,7 @@ def test_row_reasons_without_rules_are_an_empty_list(engine):
 def test_row_reasons_tell_every_bad_rule(cases):
     bad = (Rule("range", ("amount",)), Rule("pattern", ("nope",), (("pattern", "a"),)))
     with pytest.raises(ContractError) as refused:
-        row_reasons(cases.contract(*bad), "spark")
+        compile_row_reasons(cases.contract(*bad), "spark")
     assert len(refused.value.problems) == 2
 
 

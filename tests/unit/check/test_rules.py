@@ -6,9 +6,9 @@ from datetime import timedelta
 
 import pytest
 
-from thermocline.check.compiler import compile, evaluate, references
+from thermocline.check.compiler import compile_checks, evaluate, find_references
 from thermocline.check.gate import check
-from thermocline.check.rules import row_rules, rules
+from thermocline.check.rules import list_rules, row_rules
 from thermocline.contract.definition import Column, Contract, Rule, WriteMode
 from thermocline.contract.types import Primitive
 from thermocline.errors import BadInput, ContractError
@@ -34,7 +34,7 @@ def test_rule_finds_what_it_must(engine, cases, case_name):
 
 def test_all_rules_are_measured_by_one_statement(engine, cases):
     every = cases.contract(*(case.rule for case in cases.CASES.values()))
-    compiled = compile(every, "things", REFERENCES, "duckdb", cases.NOW)
+    compiled = compile_checks(every, "things", REFERENCES, "duckdb", cases.NOW)
     outcomes = evaluate(compiled, engine.query(compiled.sql).to_pylist()[0])
     stated = [(outcome.rule, outcome.metric) for outcome in outcomes][-len(cases.CASES) :]
     assert stated == [(case.rule, case.metric) for case in cases.CASES.values()]
@@ -46,7 +46,7 @@ def test_required_and_key_columns_imply_rules():
         "silver.t", (Column("a", TEXT, required=True), Column("b", TEXT), Column("c", TEXT)),
         key=("b",), freshness=timedelta(hours=1), freshness_column="c",
     )  # fmt: skip
-    assert rules(contract) == (
+    assert list_rules(contract) == (
         Rule("missing", ("a",)),
         Rule("missing", ("b",)),
         Rule("duplicates", ("b",)),
@@ -58,7 +58,7 @@ def test_history_may_repeat_a_key_but_not_a_version():
     contract = Contract(
         "silver.t", (Column("a", TEXT, required=True),), key=("a",), write=WriteMode.SCD2
     )
-    assert [(rule.kind, rule.columns) for rule in rules(contract)] == [
+    assert [(rule.kind, rule.columns) for rule in list_rules(contract)] == [
         ("missing", ("a",)),
         ("missing", ("_valid_from",)),
         ("missing", ("_is_current",)),
@@ -73,7 +73,7 @@ def test_a_stated_rule_takes_the_place_of_the_implied_one():
     )
     columns = (Column("a", TEXT, required=True), Column("b", TEXT, required=True))
     contract = Contract("silver.t", columns, key=("a", "b"), rules=stated)
-    assert rules(contract) == (Rule("missing", ("b",)), *stated)
+    assert list_rules(contract) == (Rule("missing", ("b",)), *stated)
 
 
 def test_only_strict_errors_judge_single_rows():
@@ -98,7 +98,7 @@ def test_referenced_tables_are_known_before_the_check(cases):
         cases.rule("reference", "customer", table="silver.things", columns=("id",)),
         cases.sql("with x as (select 1 as a) select count(*) from {object}, x, gold.days"),
     )
-    assert references(contract) == ("gold.days", "silver.people")
+    assert find_references(contract) == ("gold.days", "silver.people")
 
 
 @pytest.mark.parametrize(
@@ -131,14 +131,14 @@ def test_referenced_tables_are_known_before_the_check(cases):
 )  # fmt: skip
 def test_a_rule_that_cannot_be_compiled_says_why(cases, bad, words):
     with pytest.raises(ContractError) as refused:
-        compile(cases.contract(bad), "things", REFERENCES, "duckdb", cases.NOW)
+        compile_checks(cases.contract(bad), "things", REFERENCES, "duckdb", cases.NOW)
     assert words in str(refused.value)
 
 
 def test_all_bad_rules_are_told_together_with_their_lines(cases):
     bad = (Rule("missing", ("x",), line=31), Rule("range", ("amount",), line=7))
     with pytest.raises(ContractError) as refused:
-        compile(cases.contract(*bad), "things", {}, "duckdb", cases.NOW)
+        compile_checks(cases.contract(*bad), "things", {}, "duckdb", cases.NOW)
     assert [str(problem) for problem in refused.value.problems] == [
         "silver.things:7  range(amount): has neither min nor max",
         'silver.things:31  missing(x): there is no column "x"',
@@ -147,4 +147,4 @@ def test_all_bad_rules_are_told_together_with_their_lines(cases):
 
 def test_unknown_dialect_is_refused(cases):
     with pytest.raises(BadInput, match="no check is written for oracle"):
-        compile(cases.contract(), "things", {}, "oracle", cases.NOW)
+        compile_checks(cases.contract(), "things", {}, "oracle", cases.NOW)

@@ -90,7 +90,7 @@ def test_an_empty_lake_says_what_to_do(
     (tmp_path / "thermocline.toml").write_text("")
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("tables")
-    assert (code, out.startswith("The lake holds no table yet.")) == (0, True)
+    assert (code, out.startswith("The lake has no tables yet.")) == (0, True)
     assert answer(run, "tables") == []
 
 
@@ -154,7 +154,7 @@ def test_diff_shows_what_was_added_removed_and_changed(
         "  −   id gone   net 5.00",
     ]
     _, out, _ = run("diff", TABLE, str(last), str(last))
-    assert out == "No difference.\n"
+    assert out == "No differences.\n"
     (changes,) = answer(run, "diff", TABLE, str(first), str(last))
     assert changes["counts"] == {"inserts": 1, "updates": 1, "deletes": 1}
     assert changes["updates"][0]["before"] == {"id": "a", "net": "1.10"}
@@ -240,7 +240,7 @@ def test_tag_branch_and_drop(run: Run, shop: tuple[Path, list[int]]) -> None:
     assert answer(run, "tag", TABLE) == ["before"]
     _, out, _ = run("query", f"select count(*) from {TABLE} where id = 'gone'", "--at", "before")
     assert "│            1 │" in out
-    assert run("branch", TABLE, "try")[1] == f"branch try of {TABLE} begins at {last}\n"
+    assert run("branch", TABLE, "try")[1] == f"branch try of {TABLE} starts at {last}\n"
     assert answer(run, "branch", TABLE) == ["main", "try"]
     _, out, _ = run("tables")
     assert lines(out)[1][-2:] == ["try", "before"]
@@ -277,7 +277,7 @@ def test_init_makes_a_project_that_can_be_opened(
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("init", "mine")
     assert code == 0
-    assert out.splitlines()[0] == f"A new project in {tmp_path / 'mine'}"
+    assert out.splitlines()[0] == f"Created a project in {tmp_path / 'mine'}"
     assert out.splitlines()[1].startswith("Next:  cd mine && ")
     assert answer(run, "-C", "mine", "config")["project"] == str(tmp_path / "mine")
     code, out, err = run("init", "mine")

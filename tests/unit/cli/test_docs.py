@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from thermocline.cli import docs
+import thermocline
+from thermocline import api
+from thermocline.cli import api_reference, docs
 from thermocline.cli.main import COMMANDS
 from thermocline.config import SETTINGS
 
 DOCS = Path(__file__).parents[3] / "docs"
 
 
-@pytest.mark.parametrize("name", ["cli.md", "configuration.md"])
+@pytest.mark.parametrize("name", ["cli.md", "configuration.md", "python.md"])
 def test_the_generated_parts_are_up_to_date(name: str) -> None:
     text = (DOCS / name).read_text(encoding="utf-8")
     assert docs.fill_generated(text) == text, f"run: python -m thermocline.cli.docs docs/{name}"
@@ -38,3 +40,9 @@ def test_every_setting_is_documented() -> None:
         assert f"| `{setting.key}` |" in text
         assert f"| `{setting.variable}` |" in text
         assert setting.help.endswith((".", "…"))
+
+
+def test_every_public_object_is_in_the_reference() -> None:
+    documented = {name for names in api_reference.SECTIONS.values() for name in names}
+    public = {*thermocline.__all__, *api.__all__} - {"__version__"}
+    assert public <= documented, f"SECTIONS in cli/api_reference.py lacks {public - documented}"

@@ -18,7 +18,7 @@ def test_a_jvm_that_is_gone_is_no_bug_of_ours(call_to_an_ended_jvm: Callable[[],
         call_to_an_ended_jvm()
     told = explain(raised.value)
     assert isinstance(told, EngineUnavailable)
-    assert told.cause == "Spark's JVM has ended in the middle of the work."
+    assert told.cause == "Spark's JVM ended during the operation."
 
 
 def test_nor_is_one_that_the_bridge_says_it_cannot_reach() -> None:

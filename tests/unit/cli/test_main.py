@@ -62,7 +62,7 @@ def loaded_after(*calls: list[str], cwd: Path | None = None) -> tuple[set[str], 
 
 def test_help_loads_neither_an_engine_nor_a_command() -> None:
     loaded, text = loaded_after(["--help"])
-    assert "Bring stale tables up to date" in text
+    assert "Update stale tables" in text
     assert not loaded & {*HEAVY, "rich", "asyncio", "tomllib", "logging", "difflib"}
     ours = {name for name in loaded if name.startswith("thermocline.")}
     assert ours == {
@@ -121,7 +121,7 @@ def test_misuse_is_two_lines_and_exit_2(
     first, second = err.splitlines()
     assert (code, out) == (2, "")
     assert first.startswith(cause)
-    assert second == f"  `{next_step}` shows how it is used."
+    assert second == f"  Run `{next_step}` to see its arguments and options."
 
 
 def test_misuse_in_json_has_the_shape_of_every_error(run: Run) -> None:
@@ -131,7 +131,7 @@ def test_misuse_in_json_has_the_shape_of_every_error(run: Run) -> None:
         "error": {
             "code": "usage",
             "cause": "Missing argument 'TABLE'.",
-            "next_step": "`thermo show --help` shows how it is used.",
+            "next_step": "Run `thermo show --help` to see its arguments and options.",
             "transient": False,
             "details": {},
         }
@@ -187,7 +187,7 @@ def test_what_nobody_foresaw_is_called_a_bug(run: Run, command: Callable[..., No
     assert (code, out) == (70, "")
     assert err == (
         "This is a bug: KeyError: 'a\\nb\\x1b[31m'\n"
-        "  Run it again with --debug and report what that prints.\n"
+        "  Run the command again with --debug and report the output.\n"
     )
     _, _, err = run("act", "--debug")
     assert "in act\n" in err

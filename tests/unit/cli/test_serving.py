@@ -14,9 +14,9 @@ import pytest
 from tests.unit.serve.fixed_router import ROWS, FixedRouter, opened, serving
 
 from thermocline.config import load_settings
-from thermocline.serve.http import standing
-from thermocline.serve.identity.identity import Identity
-from thermocline.serve.identity.tokens import Tokens
+from thermocline.serve.http import server_record
+from thermocline.serve.identity.authenticator import Authenticator
+from thermocline.serve.identity.token_store import TokenStore
 from thermocline.serve.values import Caller
 
 Run = Callable[..., tuple[int, str, str]]
@@ -33,16 +33,16 @@ def test_a_token_is_shown_once(run: Run, project: Path) -> None:
     code, out, _ = run("token", "create", "dashboard", "--role", "analyst", "--role", "eu")
     assert code == 0
     token = out.strip()
-    assert Tokens(project).caller(token) == Caller("dashboard", ("analyst", "eu"))
+    assert TokenStore(project).find_caller(token) == Caller("dashboard", ("analyst", "eu"))
     _, out, _ = run("token", "create", "short", "--days", "1", "--json")
-    assert Tokens(project).caller(json.loads(out)["token"]) == Caller("short")
+    assert TokenStore(project).find_caller(json.loads(out)["token"]) == Caller("short")
     _, out, err = run("token", "list")
     rows = [line.split() for line in out.splitlines()]
     assert rows[1][:4] == ["dashboard", "analyst", "eu", "valid"]
     assert rows[1][-1] == "never"
     assert token not in out + err
     assert run("token", "revoke", "dashboard")[1] == "revoked dashboard\n"
-    assert Tokens(project).caller(token) is None
+    assert TokenStore(project).find_caller(token) is None
     _, out, _ = run("token", "list", "--json")
     assert [(each["name"], each["state"]) for each in json.loads(out)] == [
         ("dashboard", "revoked"),
@@ -52,11 +52,11 @@ def test_a_token_is_shown_once(run: Run, project: Path) -> None:
 
 
 def test_tokens_that_cannot_be(run: Run, project: Path) -> None:
-    assert run("token", "list")[1].startswith("There is no token yet.")
+    assert run("token", "list")[1].startswith("There are no tokens yet.")
     for arguments in (["create", "a b"], ["create", "x", "--days", "0"], ["revoke", "nobody"]):
         code, out, err = run("token", *arguments)
         assert (code, out, len(err.splitlines())) == (2, "", 2)
-    assert Tokens(project).all() == []
+    assert TokenStore(project).all() == []
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_the_router_holds_no_engine(project: Path) -> None:
 
 
 def leave(project: Path, url: str, **changed: Any) -> Path:
-    note = standing.leave(load_settings(project, None, {}), url)
-    file = project / ".thermocline" / standing.FILE
+    note = server_record.write_record(load_settings(project, None, {}), url)
+    file = project / ".thermocline" / server_record.FILE
     if changed:
         file.write_text(json.dumps({**vars(note), **changed}))
     return file
@@ -132,8 +132,8 @@ def test_query_asks_the_server_of_its_project(run: Run, project: Path) -> None:
 def test_query_shows_the_token_it_was_given(
     run: Run, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = Tokens(project).create("ann")
-    with serving(FixedRouter(), Identity(Tokens(project))) as url:
+    token = TokenStore(project).create("ann")
+    with serving(FixedRouter(), Authenticator(TokenStore(project))) as url:
         leave(project, url)
         assert engine(run) == "duckdb"
         monkeypatch.setenv("THERMOCLINE_TOKEN", token)
@@ -142,10 +142,10 @@ def test_query_shows_the_token_it_was_given(
 
 def test_a_note_is_taken_away_by_who_left_it(project: Path) -> None:
     file = leave(project, "http://127.0.0.1:1", pid=os.getpid() + 1)
-    standing.remove(project)
+    server_record.remove_record(project)
     assert file.exists()
     leave(project, "http://127.0.0.1:1")
-    standing.remove(project)
+    server_record.remove_record(project)
     assert not file.exists()
     file.write_text("{")
-    assert standing.find(project) is None
+    assert server_record.find_record(project) is None

@@ -12,8 +12,8 @@ import pytest
 from thermocline import config
 from thermocline.config import private_files
 from thermocline.engine.duck import DuckEngine
-from thermocline.serve.http import standing
-from thermocline.serve.identity.tokens import Tokens
+from thermocline.serve.http import server_record
+from thermocline.serve.identity.token_store import TokenStore
 
 
 def mode(path: Path) -> int:
@@ -40,8 +40,8 @@ def open_to_all(tmp_path: Path) -> Path:
 USES: dict[str, Callable[[Path], object]] = {
     "the folder": private_files.ensure_folder,
     "a log": lambda project: private_files.ensure_file(project, "serve.log"),
-    "a token": lambda project: Tokens(project).create("a"),
-    "where a server is": lambda project: standing.leave(settings(project), "http://x"),
+    "a token": lambda project: TokenStore(project).create("a"),
+    "where a server is": lambda project: server_record.write_record(settings(project), "http://x"),
     "what DuckDB spills": lambda project: DuckEngine(settings(project)).connect().close(),
 }
 

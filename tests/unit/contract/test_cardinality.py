@@ -22,7 +22,7 @@ def test_a_partition_for_every_customer_is_warned_of():
 def test_a_small_table_is_better_without_partitions():
     assert warnings(5_000, 1_000, PartitionField("customer_id")) == [
         "identity partition on customer_id makes ~1,000 partitions of ~5 rows; "
-        "leave the partition out and sort by the column"
+        "remove the partition field and sort by the column"
     ]
 
 

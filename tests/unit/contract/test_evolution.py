@@ -148,13 +148,13 @@ def test_other_types_are_refused(old, new, verb):
          ":6  total: is in the table but not in the contract; keep it, or list total under "
          "dropped"),
         (contract(ORDER_ID, AT, replace(TOTAL, required=True, line=9)),
-         ":9  total: optional → required tightens; rows may hold nulls already; keep it optional "
+         ":9  total: cannot become required; stored rows may have nulls; keep it optional "
          "and add a nullValues rule"),
         (contract(ORDER_ID, AT, TOTAL, column("new", required=True, line=9)),
-         ":9  new: a new column cannot be required; rows already there have no value; add it as "
+         ":9  new: a new column cannot be required; stored rows have no value for it; add it as "
          "optional"),
         (contract(ORDER_ID, AT, TOTAL, write=WriteMode.SCD2, key=("order_id",)),
-         ":6  _valid_from: the table keeps no history so far; scd2 needs a new table"),
+         ":6  _valid_from: the table has no history; create a new table for scd2"),
         (contract(ORDER_ID, AT, column("total", "decimal(12,2)", renamed_from="at", line=9)),
          ":9  total: renamed from at, which the contract still has; remove renamedFrom once the "
          "rename has been applied"),
@@ -185,7 +185,7 @@ def test_nothing_is_applied_when_something_is_refused():
     assert str(caught.value).splitlines() == [
         "contracts/silver/orders.odcs.yaml:31  total: decimal(12,2) → decimal(10,2) narrows; "
         "declare it as a new column",
-        "  Mend that in the contract. Nothing was written.",
+        "  Fix this problem in the contract. Nothing was written.",
     ]
 
 
@@ -281,7 +281,7 @@ def test_refusals_inside_columns():
         ":8  items.element.x: a new column cannot be required",
         ":8  items.element.old: is in the table but not in the contract",
         ":9  by_day.key: string → int changes a map's key",
-        ":9  by_day.value.n: optional → required tightens",
+        ":9  by_day.value.n: cannot become required",
     ]
 
 

@@ -240,12 +240,12 @@ def test_all_problems_of_all_files_come_together(write, tmp_path):
         'contracts/gold/revenue.odcs.yaml:9  schema: the table is "orders" but the file is '
         '"revenue.odcs.yaml"; name the file orders.odcs.yaml',
         "contracts/loose.odcs.yaml  belongs to no layer; "
-        "put it into a folder named after its layer, as contracts/silver/",
+        "put it into a folder named after its layer, such as contracts/silver/",
         'contracts/silver/orders.odcs.yaml:15  net_amount: unknown type "decimal(50,2)"; '
-        "precision is at most 38",
+        "precision must be at most 38",
         'contracts/silver/orders.odcs.yaml:26  write: unknown value "mrege"; did you mean "merge"?',
     ]
-    assert caught.value.next_step == "Mend those 6 problems in the contract. Nothing was written."
+    assert caught.value.next_step == "Fix these 6 problems in the contract. Nothing was written."
     assert caught.value.as_dict()["error"]["details"]["problems"] == texts
 
 
@@ -264,8 +264,8 @@ def test_references_are_checked_against_the_other_contracts(write, tmp_path):
     with pytest.raises(ContractError) as caught:
         load_contracts(tmp_path / "contracts")
     assert [str(problem) for problem in caught.value.problems] == [
-        "contracts/silver/orders.odcs.yaml:16  customer_email: there is no contract of "
-        'silver.custmers; did you mean "silver.customers"?'
+        "contracts/silver/orders.odcs.yaml:16  customer_email: "
+        'silver.custmers has no contract; did you mean "silver.customers"?'
     ]
 
     write(referring("silver.customers.id"))

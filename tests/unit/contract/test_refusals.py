@@ -19,8 +19,8 @@ from thermocline.errors import ContractError
         ("- {name: a, logicalType: vector}",
          '8  a: unknown logicalType "vector"; one of string, boolean, date, time, integer, '
          "number, timestamp, array, object, map"),
-        ("- {name: a}", "8  a: has no type; state physicalType or logicalType"),
-        ("- {logicalType: string}", "8  schema: a column without a name"),
+        ("- {name: a}", "8  a: has no type; add physicalType or logicalType"),
+        ("- {logicalType: string}", "8  schema: the column has no name"),
         ("- {name: 5, logicalType: string}",
          '8  name: must be text, not the number 5; put it in quotes: "5"'),
         ("- text", '8  properties[0]: must be a mapping, not "text"'),
@@ -41,30 +41,32 @@ from thermocline.errors import ContractError
          '8  a: items belong to logicalType array, not "string"'),
         ('- {name: a, physicalType: "struct<x: int>", properties: [{name: x, '
          "logicalType: string}]}",
-         "8  a: physicalType says struct<x: int> but the nested properties say "
-         "struct<x: string>; leave physicalType out"),
+         "8  a: physicalType is struct<x: int>, but the nested properties define "
+         "struct<x: string>; remove physicalType"),
         ("- {name: a, logicalType: object, properties: [{name: x, logicalType: string}, "
-         "{name: X, logicalType: string}]}", '8  a: property "X" is there twice'),
+         "{name: X, logicalType: string}]}", '8  a: property "X" is defined twice'),
         ("- {name: a, logicalType: object, properties: [{name: x, logicalType: string, "
-         "partitioned: true}]}", "8  a.x: partitioned works on columns, not inside them"),
+         "partitioned: true}]}",
+         "8  a.x: partitioned applies to columns, not to nested properties"),
         ("- {name: a, logicalType: object, properties: [{name: x, logicalType: string, "
          "logicalTypeOptions: {pattern: x}}]}",
-         "8  a.x: pattern works on columns, not inside them; state the rule as type: sql"),
+         "8  a.x: pattern applies to columns, not to nested properties; write it as a rule of "
+         "type: sql"),
         ("- {name: a, logicalType: map, map: {key: {logicalType: string}}}",
          "8  a: a map needs key and value"),
         ("- {name: a, logicalType: string, logicalTypeOptions: {maxLen: 3}}",
          '8  a: unknown option "maxLen"; did you mean "maxLength"?'),
         ("- {name: a, logicalType: array, items: {logicalType: string}, logicalTypeOptions: "
-         "{minItems: 1}}", "8  a: minItems is not checked; state it as a rule of type: sql"),
+         "{minItems: 1}}", "8  a: minItems is not supported; write it as a rule of type: sql"),
         ("- {name: a, logicalType: string}\n- {name: A, logicalType: string}",
-         "9  A: the column is there twice; the other is a"),
+         "9  A: the column is defined twice; the other is a"),
         ("- {name: _pos, logicalType: integer}",
-         "8  _pos: Iceberg reserves this name for itself; use another"),
+         "8  _pos: Iceberg reserves this name; use another name"),
         ("- {name: _rescued, logicalType: string}",
          "8  _rescued: Thermocline fills this column as map<string, string>; declare it as "
          "map<string, string>, or leave it out"),
         ("- {name: _valid_from, physicalType: timestamptz}",
-         "8  _valid_from: Thermocline fills this column always; add required: true"),
+         "8  _valid_from: Thermocline always fills this column; add required: true"),
         ("- {name: a, logicalType: string, primaryKey: true}",
          "8  a: a key column must be required; add required: true"),
         ("- {name: a, physicalType: double, primaryKey: true, required: true}",
@@ -91,7 +93,7 @@ def test_columns(problems, columns, expected):
 def test_names_that_could_mean_something_else_are_refused(problems, name):
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')
     (problem,) = problems(f'- {{name: "{escaped}", logicalType: string}}\n')
-    assert "cannot be a name" in problem
+    assert "is not a valid name" in problem
     assert problem.startswith("8  ")
     assert "\u202e" not in problem
 
@@ -149,7 +151,7 @@ def test_a_partitions_name_must_not_be_a_columns(problems):
         - {name: at_day, logicalType: string}
         """
     assert problems(columns) == [
-        "9  at: its partition is called at_day, as a column is; rename that column"
+        "9  at: its partition field at_day has the name of a column; rename that column"
     ]
 
 
@@ -167,33 +169,33 @@ def test_a_partitions_name_must_not_be_a_columns(problems):
         ("{property: orderBy, value: updated}",
          '16  orderBy: there is no column "updated"; did you mean "updated_at"?'),
         ("{property: orderBy, value: tags}",
-         "16  orderBy: tags is list<string>, which has no order"),
+         "16  orderBy: tags is list<string>, which cannot be sorted"),
         ("{property: orderBy, value: 5}", "16  orderBy: must be a column or a list of columns"),
-        ("{property: orderBy, value: [day, day]}", '16  orderBy: "day" is there twice'),
+        ("{property: orderBy, value: [day, day]}", '16  orderBy: "day" is listed twice'),
         ("{property: sortBy, value: [day downwards]}",
-         '16  sortBy: cannot read "day downwards"; write column, column asc or column desc'),
+         '16  sortBy: cannot parse "day downwards"; write column, column asc or column desc'),
         ("{property: sortBy, value: [dayy desc]}",
          '16  sortBy: there is no column "dayy"; did you mean "day"?'),
         ("{property: deleteWhen, value: \"_op = 'd'\"}",
-         "16  deleteWhen: has no meaning with write: append"),
+         "16  deleteWhen: has no effect with write: append"),
         ("{property: write, value: partitions}",
          "16  write: partitions needs a partitioned table; mark a column with partitioned: true"),
         ("{property: write, value: scd2}",
-         "16  write: scd2 needs orderBy; name the timestamp from which a version is true"),
+         "16  write: scd2 needs orderBy; set it to the timestamp from which a version is valid"),
         ("{property: hot, value: soon}",
-         '16  hot: cannot read "soon"; write a number and a unit, as 7d; units are s, m, h, d, w, '
-         "mo (30 days) or y (365 days)"),
+         '16  hot: cannot parse "soon"; write a number and a unit, such as 7d; units are s, m, h, '
+         "d, w, mo (30 days) or y (365 days)"),
         ("{property: history, value: [1]}",
-         '16  history: cannot read "[1]"; a span of time is a number with a unit'),
+         '16  history: cannot parse "[1]"; a duration must be a number with a unit'),
         ("{property: dropped, value: [day]}",
-         "16  dropped: day is still among the columns; take it out of one"),
+         "16  dropped: day is still among the columns; remove it from one of them"),
         ("{property: dropped, value: ['../x']}",
-         '16  dropped: "" cannot be a name; use letters a-z, digits and underscores, not '
+         '16  dropped: "" is not a valid name; use letters a-z, digits and underscores, not '
          "beginning with a digit"),
         ("{property: write, value: append}\n  - {property: write, value: merge}",
          "17  customProperties: write is set twice"),
         ("{value: merge}",
-         "16  customProperties: a custom property without its name; write property: …"),
+         "16  customProperties: the custom property has no name; write property: …"),
     ],
 )  # fmt: skip
 def test_settings(problems, settings, expected):
@@ -209,7 +211,7 @@ def test_merge_and_scd2_need_a_key(problems):
               - {{property: write, value: {write}}}
             """
         assert problems(columns, rest=rest) == [
-            f"11  write: {write} needs a key; mark its columns with primaryKey: true"
+            f"11  write: {write} needs a key; mark key columns with primaryKey: true"
         ]
 
 
@@ -217,7 +219,7 @@ def test_merge_and_scd2_need_a_key(problems):
     ("column", "expected"),
     [
         ("day", "17  orderBy: scd2 needs a timestamp first, and day is date; "),
-        ("_valid_from", "17  orderBy: _valid_from is what scd2 computes; "),
+        ("_valid_from", "17  orderBy: _valid_from is computed by scd2; "),
     ],
 )
 def test_scd2_orders_by_a_timestamp(problems, load, column, expected):
@@ -226,7 +228,7 @@ def test_scd2_orders_by_a_timestamp(problems, load, column, expected):
           - {property: write, value: scd2}
           - {property: orderBy, value: [%s, quantity]}
         """
-    hint = "name the timestamp from which a version is true"
+    hint = "set it to the timestamp from which a version is valid"
     assert problems(rest=rest % column) == [expected + hint]
     assert load(rest=rest % "updated_at").order_by == ("updated_at", "quantity")
 
@@ -237,7 +239,7 @@ def test_scd2_orders_by_a_timestamp(problems, load, column, expected):
         ("status", "", 'renamedFrom "status" is still among the columns'),
         ("gone", "customProperties: [{property: dropped, value: gone}]\n",
          'renamedFrom "gone" is also dropped'),
-        ("a b", "", "renamedFrom \"a b\" cannot be a column's name"),
+        ("a b", "", "renamedFrom \"a b\" is not a valid column name"),
     ],
 )  # fmt: skip
 def test_renames(problems, renamed, rest, expected):
@@ -254,15 +256,15 @@ def test_renames(problems, renamed, rest, expected):
     ("rest", "expected"),
     [
         ("slaProperties: [{property: latency, value: 5, unit: lightyears}]",
-         '15  latency: cannot read "5"; unknown unit "lightyears"; units are s, m, h, d, w, '
+         '15  latency: cannot parse "5"; unknown unit "lightyears"; units are s, m, h, d, w, '
          "mo (30 days) or y (365 days)"),
         ("slaProperties: [{property: retenton, value: 5, unit: d}]",
          '15  slaProperties: unknown property "retenton"; did you mean "retention"?'),
         ("slaProperties: [{property: retention, value: 0, unit: d}]",
-         '15  retention: cannot read "0"; a span of time is more than nothing and at most '
+         '15  retention: cannot parse "0"; a duration must be more than 0 and at most '
          "1,000 years"),
         ("slaProperties: [{property: latency, value: 5m}, {property: freshness, value: 5m}]",
-         "15  freshness: freshness is promised twice"),
+         "15  freshness: freshness is defined twice"),
         ("slaProperties: [{property: freshness, value: 5m, element: status}]",
          "15  freshness: freshness needs a date or timestamp, and status is string"),
         ("slaProperties: [{property: freshness, value: 5m, element: orders.dya}]",
@@ -280,7 +282,7 @@ def test_the_rest_of_the_file(problems, rest, expected):
     [
         ("v3.1.0", "v2.2.0", '1  apiVersion: "v2.2.0" is not version 3; write apiVersion: v3.1.0'),
         ("kind: DataContract", "kind: Pod", '2  kind: "Pod" is not a contract; write DataContract'),
-        ("id: shop.silver.orders\n", "", "1  id: is missing; the standard asks for it"),
+        ("id: shop.silver.orders\n", "", "1  id: is missing; the standard requires it"),
         ("1.2.0", "1.2", '4  version: must be text, not the number 1.2; put it in quotes: "1.2"'),
         ("- name: orders", "- name: ordres",
          '6  schema: the table is "ordres" but the file is "orders.odcs.yaml"; '
@@ -296,7 +298,7 @@ def test_the_head_of_the_file(write, old, new, expected):
         load_contract(write(text.replace(old, new)))
     assert str(caught.value).splitlines() == [
         f"contracts/silver/orders.odcs.yaml:{expected}",
-        "  Mend that in the contract. Nothing was written.",
+        "  Fix this problem in the contract. Nothing was written.",
     ]
 
 
@@ -316,7 +318,7 @@ def test_layers_have_names_too(write):
     )
     with pytest.raises(ContractError) as caught:
         load_contract(write(text, "sil ver/orders"))
-    assert [problem.what for problem in caught.value.problems] == ['"sil ver" cannot be a name']
+    assert [problem.what for problem in caught.value.problems] == ['"sil ver" is not a valid name']
 
 
 def test_one_wrong_value_does_not_hide_the_others(problems):
@@ -331,7 +333,7 @@ def test_one_wrong_value_does_not_hide_the_others(problems):
     assert [problem.split(";")[0] for problem in problems(columns, quality=quality, rest=rest)] == [
         "8  a.primaryKey: must be true or false, not the number 7",
         '8  a.required: must be true or false, not "maybe"',
-        "9  b': \"b'\" cannot be a name",
+        "9  b': \"b'\" is not a valid name",
         "10  properties[2]: must be a mapping, not the number 5",
         "11  c.requird: unknown key",
         '11  c: unknown type "decimal(50,2)"',

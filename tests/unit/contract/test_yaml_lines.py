@@ -52,13 +52,13 @@ def test_aliases_are_written_out():
             YamlProblem(1, f'YAML tag "{PYTHON_TAG}object/apply:os.system" is not allowed'),
         ),
         ("\na: !custom 1", YamlProblem(2, 'YAML tag "!custom" is not allowed')),
-        ("a: 1\nb: 2\na: 3", YamlProblem(3, 'key "a" is there twice', "first on line 1")),
-        ("a: 1\n---\nb: 2", YamlProblem(2, "a second document", "one contract a file")),
+        ("a: 1\nb: 2\na: 3", YamlProblem(3, 'key "a" is repeated', "first on line 1")),
+        ("a: 1\n---\nb: 2", YamlProblem(2, "a second document", "write one contract per file")),
         ("", YamlProblem(1, "the file is empty")),
         ("# only a comment\n", YamlProblem(1, "the file is empty")),
-        ("a: &x [*x]", YamlProblem(1, "alias *x stands for nothing finished before it")),
-        ("a: *y", YamlProblem(1, "alias *y stands for nothing finished before it")),
-        ("? [a]\n: 1", YamlProblem(1, "a key that is not plain text")),
+        ("a: &x [*x]", YamlProblem(1, "alias *x refers to no complete value before it")),
+        ("a: *y", YamlProblem(1, "alias *y refers to no complete value before it")),
+        ("? [a]\n: 1", YamlProblem(1, "a key that is not text")),
         ("\n" + "[" * 100 + "]" * 100, YamlProblem(2, "nested more than 60 levels deep")),
         (b"a: 1\nb: \xff\n", YamlProblem(2, "not UTF-8", "save it as UTF-8")),
         (b"a: 1\nb: x\x00y\n", YamlProblem(2, "a control character", "remove it")),
@@ -86,7 +86,7 @@ def test_anchors_that_explode_are_refused_in_no_time():
     for i in range(1, 12):
         lines.append(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]")
     (flaw,) = problems("\n".join(lines))
-    assert flaw.what == "more than 100,000 values once aliases are written out"
+    assert flaw.what == "more than 100,000 values after alias expansion"
 
 
 def test_a_very_deep_text_does_not_exhaust_the_stack():

@@ -79,7 +79,7 @@ def test_jars_are_fetched_in_the_order_asked_and_then_kept(repository: Repositor
     paths = jars.resolve(wanted, told.append, repository.environ)
 
     assert [name_in(path) for path in paths] == wanted
-    assert told[0] == "fetching 3 jars, this once"
+    assert told[0] == "fetching 3 jars (only once)"
     assert told[-1].endswith("(3 of 3)")
     assert jars.find_missing(wanted, repository.environ) == []
 
@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Pa
     with pytest.raises(EngineUnavailable) as refused:
         jars.resolve(["org.a:one:1.0"], environ=environ)
 
-    assert refused.value.cause == f"Jars cannot be kept in {tmp_path}/file/jars: Not a directory."
+    assert refused.value.cause == f"Jars cannot be stored in {tmp_path}/file/jars: Not a directory."
     assert "THERMOCLINE_CACHE" in refused.value.next_step
 
 
@@ -193,7 +193,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_with_a_way_out(tmp_path: Pa
     ["postgresql", "org.a:one", "..:one:1.0", "org.a:one:1/0", 'org.a:one:1"0', "a:b:c:d:e", ""],
 )
 def test_what_is_not_a_coordinate_is_refused(coordinate: str) -> None:
-    with pytest.raises(BadInput, match="not the coordinate of a jar"):
+    with pytest.raises(BadInput, match="not a Maven coordinate"):
         jars.resolve([coordinate])
 
 

@@ -56,7 +56,7 @@ def test_a_whole_source(tmp_path: Path) -> None:
     assert (api.base_url, api.resource) == ("https://api.example.com/v1/", "issues")
     assert [origin.host for origin in api.origins] == ["api.example.com", "files.example.com"]
     assert (api.key, api.every) == (("repo", "id"), 60)
-    assert (api.bounds.seconds, api.bounds.bytes) == (20, 1_000_000)
+    assert (api.response_limits.seconds, api.response_limits.bytes) == (20, 1_000_000)
     assert api.cursor is not None
     assert (api.cursor.path, api.cursor.initial, api.cursor.ascending) == (
         "updated_at", "2026-01-01", True,

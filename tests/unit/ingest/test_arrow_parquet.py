@@ -1,4 +1,4 @@
-"""Which Parquet files the swift lane reads, and which it leaves to Spark."""
+"""Which Parquet files the Arrow lane reads, and which it leaves to Spark."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def read(
     file = stored(pa.table({"x": values}), **options)
     rows = ParquetReader(pq.read_schema(file), contract)
     file.seek(0)
-    return [row for part in read_batches(file) for row in rows.typed(part).column("x").to_pylist()]
+    return [
+        row for part in read_batches(file) for row in rows.convert(part).column("x").to_pylist()
+    ]
 
 
 MOMENT = datetime(2026, 3, 1, 12, 30)
@@ -118,8 +120,8 @@ def test_layouts_of_old_are_left_to_spark() -> None:
 
 def spark_file(schema: dict[str, Any], **more: str) -> io.BytesIO:
     """A file that says it was written by Spark."""
-    said = {"org.apache.spark.sql.parquet.row.metadata": json.dumps(schema), **more}
-    return stored(pa.table({"x": [1]}).replace_schema_metadata(said))
+    metadata = {"org.apache.spark.sql.parquet.row.metadata": json.dumps(schema), **more}
+    return stored(pa.table({"x": [1]}).replace_schema_metadata(metadata))
 
 
 def spark_schema(kind: Any) -> dict[str, Any]:
@@ -133,7 +135,7 @@ def test_what_spark_says_of_its_own_files_is_heeded() -> None:
     for kind in ("interval day to second", {"type": "udt", "class": "x"}, "variant"):
         with pytest.raises(NeedsSpark, match="type of Spark's own"):
             list(read_batches(spark_file(spark_schema(kind))))
-    with pytest.raises(NeedsSpark, match="old calendar"):
+    with pytest.raises(NeedsSpark, match="legacy calendar"):
         old = {"org.apache.spark.legacyDateTime": ""}
         list(read_batches(spark_file(spark_schema("long"), **old)))
 
@@ -151,10 +153,10 @@ def test_fields_that_the_contract_does_not_name() -> None:
     table = pa.table({"x": [1], "n": [7], "s": ["t"], "f": [0.5]})
     contract = Contract("bronze.t", (Column("x", Primitive("long")),), drift=DriftMode.RESCUE)
     plain = table.drop_columns(["f"])
-    rows = ParquetReader(plain.schema, contract).typed(plain)
+    rows = ParquetReader(plain.schema, contract).convert(plain)
     assert rows["_rescued"].to_pylist() == [[("n", "7"), ("s", "t")]]
     with pytest.raises(NeedsSpark, match="f, which the contract does not name"):
-        ParquetReader(table.schema, contract).typed(table)
+        ParquetReader(table.schema, contract).convert(table)
     for drift in (DriftMode.ADD, DriftMode.REFUSE):
         with pytest.raises(NeedsSpark):
             ParquetReader(plain.schema, Contract("bronze.t", contract.columns, drift=drift))

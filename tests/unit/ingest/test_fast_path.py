@@ -1,4 +1,4 @@
-"""When the swift lane is tried, and what it counts."""
+"""When the Arrow lane is tried, and what it counts."""
 
 from __future__ import annotations
 

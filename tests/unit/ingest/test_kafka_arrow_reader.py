@@ -1,4 +1,4 @@
-"""What the swift lane makes of what the client gives it for a part."""
+"""How the Arrow lane handles the messages and events of an offset range."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def taken(*given: Given) -> list[int] | None:
     """The offsets that were taken once the part is done."""
     reading = _RangeProgress(0, RANGE)
     for each in given:
-        reading.take(each)
-    return [message.offset() for message in reading.held] if reading.is_done else None
+        reading.add(each)
+    return [message.offset() for message in reading.pending] if reading.is_done else None
 
 
 def test_a_span_is_done_when_each_of_its_offsets_came() -> None:

@@ -59,7 +59,7 @@ def test_reading_on_ends_where_the_topic_ends() -> None:
         (at(3), topic((0, 9), (2, 4)), "offsets 0 to 1 of t/1 were deleted"),
         (at(12), topic((0, 9)), "t/0 ends at offset 9, though 12 were read"),
         (at(3, 4), topic((0, 9)), "the partition t/1 is gone"),
-        (at(3), topic((0, 9), id_="B"), "t was deleted and made again after 3 of its records"),
+        (at(3), topic((0, 9), id_="B"), "t was deleted and created again after 3 of its records"),
     ],
 )
 def test_what_may_be_missing_is_said(position: Position, there: Topic, said: str | None) -> None:

@@ -94,7 +94,7 @@ def test_hidden_folders_are_not_entered_and_broken_links_are_named(tmp_path: Pat
     found = list_landing(LocalFolder(tmp_path), Source("a", str(tmp_path), "bronze.a"))
     assert [file.name for file in found.files] == ["sub/d.csv"]
     assert [str(each) for each in found.refused] == [
-        "itself.csv: it cannot be looked at: Too many levels of symbolic links"
+        "itself.csv: it cannot be read: Too many levels of symbolic links"
     ]
 
 

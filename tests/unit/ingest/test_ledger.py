@@ -19,17 +19,17 @@ def file(name: str = "a.csv", size: int = 1, modified: int = 1) -> LandingFile:
 
 
 def test_a_bookmark_names_files_by_content() -> None:
-    examined = [InspectedFile(file("x", 5, 7), "ab")]
-    assert make_bookmark(examined, beside=False) == {
+    inspected = [InspectedFile(file("x", 5, 7), "ab")]
+    assert make_bookmark(inspected, beside=False) == {
         "files": {"ab": "x"},
         "seen": {"ab": [5, 7]},
     }
-    assert make_bookmark(examined, beside=True) == {"landed": 1}
-    assert make_consumed(examined).files == (LandedFile("ab", "x", 5, 7),)
+    assert make_bookmark(inspected, beside=True) == {"landed": 1}
+    assert make_consumed(inspected).files == (LandedFile("ab", "x", 5, 7),)
 
 
 def test_a_file_is_known_unread_only_while_nothing_of_it_changed() -> None:
-    ledger = Ledger(seen={("x", 5, 7)})
+    ledger = Ledger(file_stats={("x", 5, 7)})
     assert ledger.filter_unread([file("x", 5, 7)]) == []
     assert ledger.filter_unread([file("x", 5, 8)]) == [file("x", 5, 8)]
     assert ledger.filter_unread([file("x", 6, 7)]) == [file("x", 6, 7)]
@@ -61,8 +61,8 @@ def test_a_refusal_names_the_first_fields() -> None:
 
 def test_a_layout_survives_quarantine() -> None:
     source = Source("a", "/in", "bronze.a", options=TextOptions(delimiter="|", escape="\\"))
-    examined = InspectedFile(file(), "ab", "csv", fields=("x", "é"))
-    layout = Layout.from_file(examined, source, TABLE)
+    inspected = InspectedFile(file(), "ab", "csv", fields=("x", "é"))
+    layout = Layout.from_file(inspected, source, TABLE)
     assert Layout.read(layout.to_json()) == layout
     assert Layout.read(Layout("parquet", schema="a: int").to_json()) == Layout("jsonl")
 

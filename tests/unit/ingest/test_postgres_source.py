@@ -8,8 +8,8 @@ import pytest
 
 from thermocline.contract import load_contracts
 from thermocline.errors import ContractError
-from thermocline.ingest.postgres.connect_feed import connector
-from thermocline.ingest.postgres.source import Outbox, Postgres
+from thermocline.ingest.postgres.connect_feed import connector_config
+from thermocline.ingest.postgres.source import Outbox, PostgresSource
 from thermocline.ingest.source import load_sources
 from thermocline.transform.models import load_models
 
@@ -25,20 +25,20 @@ target: bronze.raw_orders
 """
 
 
-def loaded(project: Path, text: str) -> Postgres:
+def loaded(project: Path, text: str) -> PostgresSource:
     folder = project / "sources"
     folder.mkdir(exist_ok=True)
     (folder / "orders.yaml").write_text(text)
-    reach = load_sources(folder)["orders"].connection
-    assert isinstance(reach, Postgres)
-    return reach
+    source = load_sources(folder)["orders"].connection
+    assert isinstance(source, PostgresSource)
+    return source
 
 
 def test_a_source_names_its_tables_and_only_names_its_password(tmp_path: Path) -> None:
-    reach = loaded(tmp_path, GOOD)
-    assert reach.tables == ("public.orders", "public.order_lines")
-    assert reach.password == {"secret": "SHOP_PASSWORD"}
-    assert (reach.port, reach.via, reach.slot) == (5432, "embedded", None)
+    source = loaded(tmp_path, GOOD)
+    assert source.tables == ("public.orders", "public.order_lines")
+    assert source.password == {"secret": "SHOP_PASSWORD"}
+    assert (source.port, source.via, source.slot) == (5432, "embedded", None)
 
 
 @pytest.mark.parametrize(
@@ -68,17 +68,19 @@ def test_what_cannot_be_used_is_refused(tmp_path: Path, line: str, says: str) ->
 
 
 def test_debezium_is_told_of_the_tables_as_names_not_patterns() -> None:
-    reach = Postgres("h", "d", "u", ("public.a+b",))
-    told = connector(reach, "p", "s", "pub")
-    assert told["table.include.list"] == r"public\.a\+b"
-    assert "database.sslcert" not in told
+    source = PostgresSource("h", "d", "u", ("public.a+b",))
+    config = connector_config(source, "p", "s", "pub")
+    assert config["table.include.list"] == r"public\.a\+b"
+    assert "database.sslcert" not in config
 
 
 def test_an_outbox_is_routed_by_debezium() -> None:
-    reach = Postgres("h", "d", "u", ("public.outbox",), outbox=Outbox(("Order",), key="order_id"))
-    told = connector(reach, "p", "s", "pub")
-    assert told["transforms.outbox.type"] == "io.debezium.transforms.outbox.EventRouter"
-    assert told["transforms.outbox.table.field.event.key"] == "order_id"
+    source = PostgresSource(
+        "h", "d", "u", ("public.outbox",), outbox=Outbox(("Order",), key="order_id")
+    )
+    config = connector_config(source, "p", "s", "pub")
+    assert config["transforms.outbox.type"] == "io.debezium.transforms.outbox.EventRouter"
+    assert config["transforms.outbox.table.field.event.key"] == "order_id"
 
 
 def test_the_example_is_a_project_whose_parts_fit() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from thermocline.ingest.postgres.value_encoders import Encoders, PgType
+from thermocline.ingest.postgres.value_encoders import PgType, ValueEncoders
 
 TYPES = {
     1: PgType("text", True, "S"),
@@ -45,11 +45,11 @@ TYPES = {
     ],
 )  # fmt: skip
 def test_a_value_is_kept(type_: int, text: str, value: Any) -> None:
-    found = json.loads(Encoders(TYPES.get).of(type_, -1)(text))
+    found = json.loads(ValueEncoders(TYPES.get).for_type(type_, -1)(text))
     assert found == value and str(found) == str(value)
 
 
 def test_a_single_bit_is_a_truth_and_several_are_text() -> None:
-    encoders = Encoders(TYPES.get)
-    assert encoders.of(8, 1)("1") == "true"
-    assert encoders.of(8, 8)("00000001") == '"00000001"'
+    encoders = ValueEncoders(TYPES.get)
+    assert encoders.for_type(8, 1)("1") == "true"
+    assert encoders.for_type(8, 8)("00000001") == '"00000001"'

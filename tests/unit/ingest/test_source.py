@@ -88,7 +88,7 @@ badShare: 2
     for each in (
         'unknown "formt"; did you mean "format"?',
         '"kafak" is not in this version; did you mean "kafka"?',
-        '"../x" cannot be a name',
+        '"../x" is not a valid name',
         '"../outside" cannot be used',
         '"silver.orders" cannot be a target',
         '"xml" is not in this version',

@@ -13,7 +13,7 @@ from thermocline.ingest.inspection import inspect_file
 from thermocline.ingest.landing import LocalFolder
 from thermocline.ingest.source import Source, TextOptions
 from thermocline.ingest.stage import (
-    KEPT_BYTES,
+    MAX_EXCERPT_BYTES,
     RECORD_END,
     StagedFile,
     join_quoted_lines,
@@ -44,7 +44,7 @@ def test_a_line_that_is_too_long_is_cut(size: int) -> None:
     content = b"ab\n" + b"x" * 9000 + b"\ncd\n" + b"y" * 8192
     found = list(split_lines(iter(pieces(content, size)), 8192))
     assert found == [
-        (b"ab", 2), (b"x" * KEPT_BYTES, 9000), (b"cd", 2), (b"y" * 8192, 8192),
+        (b"ab", 2), (b"x" * MAX_EXCERPT_BYTES, 9000), (b"cd", 2), (b"y" * 8192, 8192),
     ]  # fmt: skip
 
 

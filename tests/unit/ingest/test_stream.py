@@ -37,12 +37,12 @@ class Away:
 def test_a_source_that_is_away_is_tried_for_minutes_and_soon_again_after_it_was_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stream, "FIRST_PAUSE", stream.FIRST_PAUSE / FASTER)
-    monkeypatch.setattr(stream, "LONGEST_PAUSE", stream.LONGEST_PAUSE / FASTER)
+    monkeypatch.setattr(stream, "MIN_PAUSE_SECONDS", stream.MIN_PAUSE_SECONDS / FASTER)
+    monkeypatch.setattr(stream, "MAX_PAUSE_SECONDS", stream.MAX_PAUSE_SECONDS / FASTER)
     stop, pauses = Event(), []
     for beat in stream.poll_sources(cast("Lake", None), [Away(9)], every=0, stop=stop):
         pauses.append(round(beat.pause * FASTER))
-        assert (beat.trouble is None) == (beat.pause == 0)
+        assert (beat.failure is None) == (beat.pause == 0)
         if len(pauses) == 12:
             stop.set()
     assert pauses == [1, 2, 4, 8, 16, 30, 30, 30, 30, 0, 1, 2]

@@ -1,4 +1,4 @@
-"""Which JSON the swift lane takes for plain, and which it leaves to Spark."""
+"""Which JSON the Arrow lane reads as unambiguous, and which it leaves to Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def taken(
     *payloads: bytes | None, plain: UnambiguousJsonReader = PLAIN
 ) -> list[dict[str, object]] | None:
     try:
-        return plain.table(payloads).to_pylist()
+        return plain.read_payloads(payloads).to_pylist()
     except NeedsSpark:
         return None
 

@@ -21,27 +21,27 @@ def history(seed: int, changes: int) -> tuple[list[ChangeEvent], list[dict[str, 
     while len(events) < changes:
         lsn += chosen.randint(1, 3)
         key = bytes([chosen.randrange(5)])
-        place = (0, len(events))
+        ref = (0, len(events))
         if key not in live:
-            live[key] = dict.fromkeys(COLUMNS, place)
-            events.append(ChangeEvent("t", key, lsn, place, "c"))
+            live[key] = dict.fromkeys(COLUMNS, ref)
+            events.append(ChangeEvent("t", key, lsn, ref, "c"))
         elif chosen.random() < 0.2:
             del live[key]
-            events.append(ChangeEvent("t", key, lsn, place, "d"))
+            events.append(ChangeEvent("t", key, lsn, ref, "d"))
         else:
             unsent = frozenset(c for c in COLUMNS if chosen.random() < 0.6)
             new = bytes([chosen.randrange(5)])
             if chosen.random() < 0.4 and new not in live:
                 before = live.pop(key)
-                events.append(ChangeEvent("t", key, lsn, place, "d"))
+                events.append(ChangeEvent("t", key, lsn, ref, "d"))
                 held.append({})
-                place = (0, len(events))
-                live[new] = {c: before[c] if c in unsent else place for c in COLUMNS}
-                events.append(ChangeEvent("t", new, lsn, place, "c", unsent, key))
+                ref = (0, len(events))
+                live[new] = {c: before[c] if c in unsent else ref for c in COLUMNS}
+                events.append(ChangeEvent("t", new, lsn, ref, "c", unsent, key))
                 key = new
             else:
-                live[key] = {c: live[key][c] if c in unsent else place for c in COLUMNS}
-                events.append(ChangeEvent("t", key, lsn, place, "u", unsent))
+                live[key] = {c: live[key][c] if c in unsent else ref for c in COLUMNS}
+                events.append(ChangeEvent("t", key, lsn, ref, "u", unsent))
         held.append(dict(live.get(key, {})))
     return events, held
 
@@ -52,15 +52,15 @@ def test_each_value_is_found_where_it_was_sent(seed: int) -> None:
     found = find_value_sources(events)
     for event, values in zip(events, held, strict=True):
         for column in event.unsent:
-            assert found[event.place, column] == values[column]
+            assert found[event.ref, column] == values[column]
     shuffled = random.Random(seed).sample(events, len(events))
     assert find_value_sources(shuffled) == found
     # Delivered once more, as after a crash, nothing is found elsewhere.
-    again = [ChangeEvent(**{**vars(e), "place": (1, e.place[1])}) for e in events]
+    again = [ChangeEvent(**{**vars(e), "ref": (1, e.ref[1])}) for e in events]
     twice = find_value_sources([*events, *again])
-    for (place, column), at in found.items():
-        assert twice[place, column] in {at, (1, at[1])}
-        assert twice[(1, place[1]), column] in {at, (1, at[1])}
+    for (ref, column), at in found.items():
+        assert twice[ref, column] in {at, (1, at[1])}
+        assert twice[(1, ref[1]), column] in {at, (1, at[1])}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -69,7 +69,7 @@ def test_batches_make_no_difference(seed: int) -> None:
     events, _ = history(seed, 60)
     wanted = find_value_sources(events)
     cut = random.Random(seed).randrange(len(events))
-    landed = [ChangeEvent(e.table, e.key, e.lsn, (LANDED, e.place[1]), e.op) for e in events[:cut]]
+    landed = [ChangeEvent(e.table, e.key, e.lsn, (LANDED, e.ref[1]), e.op) for e in events[:cut]]
     found = find_value_sources([*landed, *events[cut:]])
     assert set(found) == {at for at in wanted if at[0][1] >= cut}
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_known_is_not_found() -> None:
     assert find_value_sources([lost]) == {}
     deleted = ChangeEvent("t", b"1", 5, (0, 1), "d")
     assert find_value_sources([deleted, lost]) == {}
-    aside = ChangeEvent("t", b"1", 7, (LANDED, 0), "u", whole=False)
+    aside = ChangeEvent("t", b"1", 7, (LANDED, 0), "u", is_whole=False)
     made = ChangeEvent("t", b"1", 6, (LANDED, 1), "c")
     assert find_value_sources([made, aside, lost]) == {}
     other = ChangeEvent("other", b"1", 8, (LANDED, 2), "c")

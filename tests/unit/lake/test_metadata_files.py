@@ -100,4 +100,4 @@ def test_threads_get_their_own_file_and_the_bound_holds() -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(work, range(8)))
     assert cache._bytes == 50
-    assert len(cache._kept) == 5
+    assert len(cache._entries) == 5

@@ -23,9 +23,9 @@ from thermocline.errors import EngineUnavailable, NotFound, Transient
 from thermocline.serve.failures import BothFailed, Busy, TooLate, TooMuch
 from thermocline.serve.http.app import create_app
 from thermocline.serve.http.metrics import Metrics
-from thermocline.serve.http.server import address, configuration, listen
-from thermocline.serve.identity.identity import Identity
-from thermocline.serve.identity.tokens import Tokens
+from thermocline.serve.http.server import build_config, listen, server_url
+from thermocline.serve.identity.authenticator import Authenticator
+from thermocline.serve.identity.token_store import TokenStore
 from thermocline.serve.values import (
     Answer,
     Caller,
@@ -71,9 +71,9 @@ class FixedRouter:
     cancelled: threading.Event = field(default_factory=threading.Event)
     up: bool = True
 
-    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer:
-        self.seen.append((ask, caller))
-        question = guard(ask.sql, ask.dialect)
+    async def answer(self, request: QueryRequest, caller: Caller) -> Answer:
+        self.seen.append((request, caller))
+        question = guard(request.sql, request.dialect)
         for table in question.tables:
             await self._misbehave(table)
         provenance: dict[str, Any] = {
@@ -87,7 +87,9 @@ class FixedRouter:
             provenance = {"engine": "direct", "fallback": fallback}
         if "test.overdue" in question.tables:
             provenance = {"engine": "cache", "overdue": True}
-        return Answer(EncodedRows(COLUMNS, 3, self.encoded(ask.format)), ask.format, provenance)
+        return Answer(
+            EncodedRows(COLUMNS, 3, self.encoded(request.format)), request.format, provenance
+        )
 
     async def _misbehave(self, table: str) -> None:
         name = table.partition(".")[2]
@@ -128,13 +130,13 @@ class FixedRouter:
                 writer.write_table(table)
         return sink.getvalue().to_pybytes()
 
-    async def answer_tree(self, tree: Any, ask: QueryRequest, caller: Caller) -> Answer:
-        return await self.answer(ask, caller)
+    async def answer_tree(self, tree: Any, request: QueryRequest, caller: Caller) -> Answer:
+        return await self.answer(request, caller)
 
-    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]:
-        for table in guard(ask.sql, ask.dialect).tables:
+    async def explain(self, request: QueryRequest, caller: Caller) -> dict[str, Any]:
+        for table in guard(request.sql, request.dialect).tables:
             await self._misbehave(table)
-        self.seen.append((ask, caller))
+        self.seen.append((request, caller))
         return {"ways": [{"engine": "hot", "node": "node-0", "because": ["it is fixed"]}]}
 
     def lake_state(self, caller: Caller | None = None) -> LakeState:
@@ -156,21 +158,21 @@ class FixedRouter:
         pass
 
 
-def opened(tmp_path: Path) -> Identity:
+def opened(tmp_path: Path) -> Authenticator:
     """The identity of a server on loopback that asks for no token."""
-    return Identity(Tokens(tmp_path), open=True)
+    return Authenticator(TokenStore(tmp_path), open=True)
 
 
 @contextmanager
 def serving(
     router: FixedRouter,
-    identity: Identity,
+    identity: Authenticator,
     settings: ServeSettings | None = None,
     metrics: Metrics | None = None,
 ) -> Iterator[str]:
     """A real server in a thread, as `thermo serve` configures it; gives its address."""
     app = create_app(router, identity, metrics or Metrics(), settings or ServeSettings())
-    server = uvicorn.Server(configuration(app))
+    server = uvicorn.Server(build_config(app))
     with listen("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
         thread.start()
@@ -178,7 +180,7 @@ def serving(
             while not server.started:
                 assert thread.is_alive(), "the server did not start"
                 threading.Event().wait(0.01)
-            yield address(listening)
+            yield server_url(listening)
         finally:
             server.should_exit = True
             thread.join(timeout=15)

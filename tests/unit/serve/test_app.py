@@ -1,4 +1,4 @@
-"""The HTTP door on a real server: what a client sees of answers, errors and limits."""
+"""The HTTP API on a real server: answers, errors and limits as a client sees them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from tests.unit.serve.fixed_router import NOW, PATH, ROWS, SNAPSHOT, FixedRouter, opened, serving
 
-from thermocline.serve.http import asking, replies
+from thermocline.serve.http import request_parser, responses
 from thermocline.serve.http.metrics import Metrics
 
 SQL = "select id, text from silver.orders"
@@ -212,7 +212,7 @@ def test_only_json_is_read(http: httpx.Client) -> None:
 
 
 def test_a_body_over_the_limit_is_not_read(http: httpx.Client, url: str) -> None:
-    big = json.dumps({"sql": "x" * asking.BODY_BYTES})
+    big = json.dumps({"sql": "x" * request_parser.MAX_BODY_BYTES})
     reply = http.post("/query", content=big, headers={"Content-Type": "application/json"})
     assert code(reply) == (413, "too-much")
 
@@ -280,8 +280,10 @@ def test_the_metrics_count_what_was_asked(http: httpx.Client) -> None:
 
 def test_a_long_provenance_still_fits_a_header() -> None:
     provenance = {"engine": "spark", "because": ["ü" * 10_000], "node": None}
-    header = replies.provenance_header(provenance)
-    assert len(header) <= replies.PROVENANCE_BYTES
+    header = responses.encode_provenance_header(provenance)
+    assert len(header) <= responses.MAX_PROVENANCE_BYTES
     assert json.loads(header) == {"engine": "spark", "node": None, "shortened": True}
-    assert json.loads(replies.provenance_header({"engine": "x" * 9000})) == {"shortened": True}
-    assert b"\n" not in replies.provenance_header({"engine": "a\r\nSet-Cookie: x"})
+    assert json.loads(responses.encode_provenance_header({"engine": "x" * 9000})) == {
+        "shortened": True
+    }
+    assert b"\n" not in responses.encode_provenance_header({"engine": "a\r\nSet-Cookie: x"})

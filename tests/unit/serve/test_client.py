@@ -1,4 +1,4 @@
-"""The client against a real server: the same results and errors as on the spot."""
+"""The Python client against a real server: the same results and errors as a local lake."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ import thermocline
 from thermocline.client import Client, ServerUnreachable
 from thermocline.errors import BadInput, EngineUnavailable, NotFound, Transient
 from thermocline.serve.failures import BothFailed, Busy, TooLate, TooMuch, Unauthenticated
-from thermocline.serve.identity.identity import Identity
-from thermocline.serve.identity.tokens import Tokens
+from thermocline.serve.identity.authenticator import Authenticator
+from thermocline.serve.identity.token_store import TokenStore
 from thermocline.sql.guard import QueryRefused
 
 SQL = "select id, text from silver.orders"
@@ -76,7 +76,7 @@ def test_explain_and_tables(client: Client) -> None:
 @pytest.mark.parametrize(
     ("sql", "kind", "cause"),
     [
-        ("drop table x", QueryRefused, "Only a SELECT"),
+        ("drop table x", QueryRefused, "Only SELECT"),
         ("select * from silver.nothing", NotFound, "There is no table silver.nothing."),
         ("select * from test.busy", Busy, "All are busy."),
         ("select * from test.both", BothFailed, "Both died."),
@@ -103,8 +103,8 @@ def test_details_are_kept(client: Client) -> None:
 
 
 def test_a_token_is_sent_and_never_shown(tmp_path: Path) -> None:
-    token = Tokens(tmp_path).create("ann")
-    with serving(FixedRouter(), Identity(Tokens(tmp_path))) as url:
+    token = TokenStore(tmp_path).create("ann")
+    with serving(FixedRouter(), Authenticator(TokenStore(tmp_path))) as url:
         with thermocline.connect(url, token) as client:
             assert len(client.query(SQL).rows) == 3
             assert token not in repr(client)
@@ -167,7 +167,7 @@ def test_something_else_that_answers(tmp_path: Path) -> None:
             port = other.stdout.readline().split(" port ")[1].split()[0]
             client = thermocline.connect(f"http://127.0.0.1:{port}")
             assert not client.healthy()
-            with pytest.raises(ServerUnreachable, match="no Thermocline server"):
+            with pytest.raises(ServerUnreachable, match="does not belong to a Thermocline server"):
                 client.query(SQL)
         finally:
             other.terminate()

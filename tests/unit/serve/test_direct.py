@@ -1,4 +1,4 @@
-"""The direct worker as a process: rows of the snapshot asked for, and nothing from outside."""
+"""The direct worker as a process: rows of the requested snapshot, no access outside the lake."""
 
 from __future__ import annotations
 

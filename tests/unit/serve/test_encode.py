@@ -1,4 +1,4 @@
-"""Rows as bytes: nothing is lost on the way, whatever the format."""
+"""Encoded rows: lossless in every format."""
 
 from __future__ import annotations
 

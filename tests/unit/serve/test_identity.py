@@ -1,4 +1,4 @@
-"""Who may ask: tokens, JWTs, and requests that a browser was talked into. Each attack is a test."""
+"""Authentication: tokens, JWTs, and requests forged by web pages. Each attack is a test."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.unit.serve.fixed_router import ROWS, FixedRouter, opened, serving
 from thermocline.config import ServeSettings, load_settings
 from thermocline.errors import BadInput, ConfigError, NotFound
 from thermocline.serve.failures import Unauthenticated
-from thermocline.serve.identity.identity import Identity, identity
-from thermocline.serve.identity.tokens import PREFIX, Tokens
+from thermocline.serve.identity.authenticator import Authenticator, build_authenticator
+from thermocline.serve.identity.token_store import PREFIX, TokenStore
 from thermocline.serve.values import Caller
 
 BODY = {"sql": "select id, text from silver.orders"}
@@ -38,7 +38,7 @@ def refused(call: Any, *arguments: Any) -> None:
 
 
 def test_a_token_is_kept_as_a_hash_for_its_owner_alone(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path)
+    tokens = TokenStore(tmp_path)
     token = tokens.create("dashboard", ["analyst", "analyst"])
     assert token.startswith(PREFIX)
     assert len(base64.urlsafe_b64decode(token.removeprefix(PREFIX) + "=")) == 32
@@ -48,31 +48,31 @@ def test_a_token_is_kept_as_a_hash_for_its_owner_alone(tmp_path: Path) -> None:
     assert token.removeprefix(PREFIX) not in file.read_text()
     assert hashlib.sha256(token.encode()).hexdigest() in file.read_text()
     assert (tmp_path / ".thermocline" / ".gitignore").read_text() == "*\n"
-    assert tokens.caller(token) == Caller("dashboard", ("analyst",))
-    assert tokens.caller(token + "x") is None
-    assert tokens.caller(token[:-1]) is None
-    assert tokens.caller("") is None
-    assert tokens.caller(PREFIX + "\ud800") is None
+    assert tokens.find_caller(token) == Caller("dashboard", ("analyst",))
+    assert tokens.find_caller(token + "x") is None
+    assert tokens.find_caller(token[:-1]) is None
+    assert tokens.find_caller("") is None
+    assert tokens.find_caller(PREFIX + "\ud800") is None
 
 
 def test_expiry_and_revocation_count_at_once(tmp_path: Path) -> None:
-    running, elsewhere = Tokens(tmp_path), Tokens(tmp_path)
+    running, elsewhere = TokenStore(tmp_path), TokenStore(tmp_path)
     short, long = elsewhere.create("short", days=0), elsewhere.create("long", days=1)
-    assert running.caller(short) is None
-    assert running.caller(long) == Caller("long")
+    assert running.find_caller(short) is None
+    assert running.find_caller(long) == Caller("long")
     elsewhere.revoke("long")
-    assert running.caller(long) is None
+    assert running.find_caller(long) is None
     assert [token.state(datetime.now(UTC)) for token in running.all()] == ["expired", "revoked"]
     with pytest.raises(NotFound):
         elsewhere.revoke("long")
     again = elsewhere.create("long")
-    assert (running.caller(again), running.caller(long)) == (Caller("long"), None)
+    assert (running.find_caller(again), running.find_caller(long)) == (Caller("long"), None)
     (tmp_path / ".thermocline" / "tokens.json").unlink()
-    assert running.caller(again) is None
+    assert running.find_caller(again) is None
 
 
 def test_a_name_is_a_name_and_has_one_valid_token(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path)
+    tokens = TokenStore(tmp_path)
     for name in ("", "../x", "a b", "a\nb", "x" * 65, "ä", "-x", "anonymous"):
         with pytest.raises(BadInput):
             tokens.create(name)
@@ -85,67 +85,72 @@ def test_a_name_is_a_name_and_has_one_valid_token(tmp_path: Path) -> None:
 
 
 def test_tokens_made_at_once_are_all_kept(tmp_path: Path) -> None:
-    threads = [threading.Thread(target=Tokens(tmp_path).create, args=(f"t{n}",)) for n in range(8)]
+    threads = [
+        threading.Thread(target=TokenStore(tmp_path).create, args=(f"t{n}",)) for n in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {token.name for token in Tokens(tmp_path).all()} == {f"t{n}" for n in range(8)}
+    assert {token.name for token in TokenStore(tmp_path).all()} == {f"t{n}" for n in range(8)}
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"tokens": [{"name": "x"}]}', "null", "\xff"])
 def test_a_damaged_file_lets_nobody_in(tmp_path: Path, damage: str) -> None:
-    tokens = Tokens(tmp_path)
+    tokens = TokenStore(tmp_path)
     token = tokens.create("one")
     file = tmp_path / ".thermocline" / "tokens.json"
     file.write_text(damage, encoding="latin-1")
-    assert tokens.caller(token) is None
+    assert tokens.find_caller(token) is None
     with pytest.raises(ConfigError):
         tokens.all()
 
 
 def test_a_file_that_others_can_write_lets_nobody_in(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path)
+    tokens = TokenStore(tmp_path)
     token = tokens.create("one")
     (tmp_path / ".thermocline" / "tokens.json").chmod(0o666)
-    assert Tokens(tmp_path).caller(token) is None
+    assert TokenStore(tmp_path).find_caller(token) is None
 
 
 def test_authorization_headers(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path)
+    tokens = TokenStore(tmp_path)
     token = tokens.create("ann", ["analyst"])
-    who = Identity(tokens, open=True)
+    who = Authenticator(tokens, open=True)
     caller = Caller("ann", ("analyst",))
 
     def basic(text: str) -> str:
         return "Basic " + base64.b64encode(text.encode()).decode()
 
-    assert who.of([]) == Caller()
-    assert who.of([f"Bearer {token}"]) == who.of([f"bearer {token}"]) == caller
-    assert who.of([basic(f"ann:{token}")]) == caller
+    assert who.authenticate([]) == Caller()
+    assert who.authenticate([f"Bearer {token}"]) == who.authenticate([f"bearer {token}"]) == caller
+    assert who.authenticate([basic(f"ann:{token}")]) == caller
     for wrong in (
         token, "Bearer", "Bearer ", "Bearer x", f"Token {token}", basic(f"bob:{token}"),
         basic(token), basic("ann:"), "Basic !!", "Basic " + base64.b64encode(b"\xff:x").decode(),
     ):  # fmt: skip
-        refused(who.of, [wrong])
-    refused(who.of, [f"Bearer {token}", f"Bearer {token}"])
+        refused(who.authenticate, [wrong])
+    refused(who.authenticate, [f"Bearer {token}", f"Bearer {token}"])
     with pytest.raises(Unauthenticated, match="only callers with a token"):
-        Identity(tokens).of([])
+        Authenticator(tokens).authenticate([])
 
 
 def test_a_token_of_a_removed_role_is_refused(tmp_path: Path) -> None:
-    tokens = Tokens(tmp_path)
+    tokens = TokenStore(tmp_path)
     token = tokens.create("ann", ["analyst"])
-    assert Identity(tokens, roles=["analyst", "admin"]).of([f"Bearer {token}"]).name == "ann"
-    refused(Identity(tokens, roles=["admin"]).of, [f"Bearer {token}"])
+    assert (
+        Authenticator(tokens, roles=["analyst", "admin"]).authenticate([f"Bearer {token}"]).name
+        == "ann"
+    )
+    refused(Authenticator(tokens, roles=["admin"]).authenticate, [f"Bearer {token}"])
 
 
 # Who is let in by which settings ------------------------------------------------------------------
 
 
-def by(tmp_path: Path, toml: str, **environ: str) -> Identity:
+def by(tmp_path: Path, toml: str, **environ: str) -> Authenticator:
     (tmp_path / "thermocline.toml").write_text(toml)
-    return identity(load_settings(tmp_path, None, environ))
+    return build_authenticator(load_settings(tmp_path, None, environ))
 
 
 def test_loopback_is_open_and_everything_else_needs_a_token(tmp_path: Path) -> None:
@@ -155,7 +160,7 @@ def test_loopback_is_open_and_everything_else_needs_a_token(tmp_path: Path) -> N
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.com"):
         with pytest.raises(ConfigError, match="would let every machine"):
             by(tmp_path, f'[serve]\nhost = "{host}"')
-    Tokens(tmp_path).create("one")
+    TokenStore(tmp_path).create("one")
     assert not by(tmp_path, '[serve]\nhost = "0.0.0.0"').open
     assert by(tmp_path, "").open
 
@@ -167,7 +172,7 @@ def test_jwt_settings_ask_for_a_token_on_loopback_too(tmp_path: Path) -> None:
     claims = {
         "iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": datetime.now(UTC) + timedelta(hours=1)
     }  # fmt: skip
-    assert who.of([f"Bearer {jwt.encode(claims, SHARED, 'HS256')}"]).name == "ann"
+    assert who.authenticate([f"Bearer {jwt.encode(claims, SHARED, 'HS256')}"]).name == "ann"
 
 
 # Over HTTP ----------------------------------------------------------------------------------------
@@ -181,8 +186,8 @@ def open_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def test_every_page_but_three_asks_for_the_token(tmp_path: Path) -> None:
-    token = Tokens(tmp_path).create("ann")
-    with serving(FixedRouter(), Identity(Tokens(tmp_path))) as url, httpx.Client() as http:
+    token = TokenStore(tmp_path).create("ann")
+    with serving(FixedRouter(), Authenticator(TokenStore(tmp_path))) as url, httpx.Client() as http:
         for path in ("/health", "/ready", "/openapi.json"):
             assert http.get(url + path).status_code == 200
         for path in ("/tables", "/nodes", "/metrics", "/explain?sql=select+1"):
@@ -195,18 +200,18 @@ def test_every_page_but_three_asks_for_the_token(tmp_path: Path) -> None:
         assert http.post(f"{url}/query", json=BODY).status_code == 401
         good = {"Authorization": f"Bearer {token}", "Host": "any.example"}
         assert http.post(f"{url}/query", json=BODY, headers=good).json()["rows"] == ROWS
-        Tokens(tmp_path).revoke("ann")
+        TokenStore(tmp_path).revoke("ann")
         assert http.post(f"{url}/query", json=BODY, headers=good).status_code == 401
 
 
 def test_a_token_in_the_address_is_refused(open_url: str, tmp_path: Path) -> None:
-    token = Tokens(tmp_path).create("ann")
+    token = TokenStore(tmp_path).create("ann")
     for query in (f"token={token}", f"access_token={token}", "api_key=x", f"x={token}",
                   f"sql=select+1&Authorization=Bearer+{token}"):  # fmt: skip
         for path in ("/tables", "/explain", "/query", "/health"):
             reply = httpx.request("GET", f"{open_url}{path}?{query}")
             assert reply.status_code == 400
-            assert "must not be part of an address" in reply.json()["error"]["cause"]
+            assert "must not be part of a URL" in reply.json()["error"]["cause"]
             assert token not in reply.text
 
 

@@ -1,4 +1,4 @@
-"""Metrics: the names are there, labels stay bounded, and nothing watches a metric that is not."""
+"""Metrics: all names exist, labels stay bounded, and dashboards use existing metrics only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import yaml
 from tests.unit.serve.data_files import file, sums
 from tests.unit.serve.fixed_router import NOW, SNAPSHOT, head, lake_state
 
-from thermocline.serve.http.metrics import ENGINES, OUTCOMES, Lags, Metrics
+from thermocline.serve.http.metrics import ENGINES, OUTCOMES, Metrics, RefreshLags
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 RULES = DEPLOY / "prometheus" / "rules.yml"
@@ -51,11 +51,11 @@ def test_every_name_is_there_before_anything_happened() -> None:
 
 def test_answers_are_counted_and_timed_by_engine() -> None:
     metrics = Metrics()
-    metrics.finished("hot", "answered", 0.0004)
-    metrics.finished("hot", "fell_back", 0.003)
-    metrics.finished("cache", "answered", 0.001)
-    metrics.finished("none", "refused", 9.0)
-    metrics.finished("<script>", "failed", 1.0)
+    metrics.record_query("hot", "answered", 0.0004)
+    metrics.record_query("hot", "fell_back", 0.003)
+    metrics.record_query("cache", "answered", 0.001)
+    metrics.record_query("none", "refused", 9.0)
+    metrics.record_query("<script>", "failed", 1.0)
     values = shown(metrics)
     latency = "shadow_warehouse_query_latency_seconds"
     assert values[f'{latency}_bucket{{engine="hot",le="0.0005"}}'] == 1
@@ -69,17 +69,17 @@ def test_answers_are_counted_and_timed_by_engine() -> None:
 def test_the_state_of_tables_comes_and_goes_with_them() -> None:
     metrics = Metrics()
     many = sums(*(file(5, 1) for _ in range(30)))
-    metrics.look(lake_state(head(), head("gold.daily", files=many, hot=None)))
+    metrics.update_state(lake_state(head(), head("gold.daily", files=many, hot=None)))
     values = shown(metrics)
     assert values['s3_small_file_count{table="silver.orders"}'] == 1
     assert values['s3_small_file_count{table="gold.daily"}'] == 30
     assert values['iceberg_metadata_version{table="silver.orders"}'] == 12
     assert values['thermocline_queue_depth{queue="compaction"}'] == 1
     assert 'thermocline_refresh_lag_seconds{table="gold.daily"}' not in values
-    metrics.look(lake_state(head(), epoch=2))
+    metrics.update_state(lake_state(head(), epoch=2))
     assert not [name for name in shown(metrics) if "gold.daily" in name]
-    metrics.nodes({"a": 7, "b": 8})
-    metrics.nodes({"b": 9})
+    metrics.set_node_memory({"a": 7, "b": 8})
+    metrics.set_node_memory({"b": 9})
     nodes = {n: v for n, v in shown(metrics).items() if n.startswith("thermocline_node")}
     assert nodes == {'thermocline_node_memory_bytes{node="b"}': 9}
 
@@ -87,7 +87,7 @@ def test_the_state_of_tables_comes_and_goes_with_them() -> None:
 def test_a_scrape_names_only_tables_that_its_caller_may_know() -> None:
     metrics = Metrics()
     odd = 'hr."pay\\roll'
-    metrics.look(lake_state(head(), head("gold.daily"), head(odd)))
+    metrics.update_state(lake_state(head(), head("gold.daily"), head(odd)))
     assert {"gold.daily", "silver.orders"} <= set(tables_of(metrics.exposition()))
     assert len(set(tables_of(metrics.exposition()))) == 3
     assert set(tables_of(metrics.exposition(["gold.daily"]))) == {"gold.daily"}
@@ -107,7 +107,7 @@ def tables_of(text: bytes) -> list[str]:
 )  # fmt: skip
 def test_the_version_is_in_the_name_of_the_metadata(name: str, version: int) -> None:
     metrics = Metrics()
-    metrics.look(lake_state(head(metadata=f"s3://bucket/t/metadata/{name}")))
+    metrics.update_state(lake_state(head(metadata=f"s3://bucket/t/metadata/{name}")))
     assert shown(metrics)['iceberg_metadata_version{table="silver.orders"}'] == version
 
 
@@ -122,20 +122,20 @@ def test_mismatches_are_counted_once() -> None:
 
 
 def test_lag_is_how_long_a_commit_waited_for_a_node() -> None:
-    lags = Lags()
+    lags = RefreshLags()
     old = head(committed_at=NOW - timedelta(days=10))
     first = lake_state(old)
     # A table that was committed days ago and is held at the first look did not lag for days.
-    assert lags.look(first) == {"silver.orders": 0.0}
+    assert lags.update(first) == {"silver.orders": 0.0}
     new = replace(old, snapshot=SNAPSHOT + 1, committed_at=NOW + timedelta(seconds=5))
     behind = replace(lake_state(new, epoch=2), polled_at=NOW + timedelta(seconds=6))
-    assert lags.look(behind)["silver.orders"] >= 1.0
+    assert lags.update(behind)["silver.orders"] >= 1.0
     caught = replace(
         lake_state(new, epoch=3, hot_copies=SNAPSHOT + 1), polled_at=NOW + timedelta(seconds=6.5)
     )
-    assert lags.look(caught) == {"silver.orders": 1.5}
+    assert lags.update(caught) == {"silver.orders": 1.5}
     later = replace(caught, polled_at=NOW + timedelta(hours=1))
-    assert lags.look(later) == {}, "it waits no longer"
+    assert lags.update(later) == {}, "it waits no longer"
 
 
 # What watches them --------------------------------------------------------------------------------

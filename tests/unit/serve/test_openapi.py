@@ -1,4 +1,4 @@
-"""The OpenAPI document against the server: all of it is there, and every reply is in it."""
+"""The OpenAPI document matches the server: every route, field and response."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from thermocline.config import ServeSettings
 from thermocline.serve.http import openapi
 from thermocline.serve.http.app import create_app
 from thermocline.serve.http.metrics import Metrics
-from thermocline.serve.http.replies import STATUS
-from thermocline.serve.identity.identity import Identity
-from thermocline.serve.identity.tokens import Tokens
+from thermocline.serve.http.responses import STATUS_CODES
+from thermocline.serve.identity.authenticator import Authenticator
+from thermocline.serve.identity.token_store import TokenStore
 from thermocline.serve.values import QueryRequest
 
 DOCUMENT = openapi.document(ServeSettings(), open=True)
@@ -54,7 +54,7 @@ def test_every_field_and_status_is_documented() -> None:
     parameters = DOCUMENT["paths"]["/explain"]["get"]["parameters"]
     assert {each["name"] for each in parameters} == set(ask["properties"])
     query = DOCUMENT["paths"]["/query"]["post"]["responses"]
-    assert set(query) == {str(s) for s in {200, 500, *STATUS.values()} - {405}}
+    assert set(query) == {str(s) for s in {200, 500, *STATUS_CODES.values()} - {405}}
 
 
 def test_examples_fit_their_schemas() -> None:
@@ -82,7 +82,7 @@ def test_the_documents_for_people_say_the_same() -> None:
         assert re.search(rf"`{method.upper()} {re.escape(path)}\b", text), path
     for field in dataclasses.fields(QueryRequest):
         assert f"| `{field.name}` |" in text
-    for status in {500, *STATUS.values()}:
+    for status in {500, *STATUS_CODES.values()}:
         assert re.search(rf"^\| [0-9, ]*{status}[0-9, ]* \| `", text, re.MULTILINE), status
 
 
@@ -110,8 +110,8 @@ class Served:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A server with tokens."""
     project = tmp_path_factory.mktemp("p")
-    token = Tokens(project).create("fuzz")
-    with serving(FixedRouter(), Identity(Tokens(project))) as url:
+    token = TokenStore(project).create("fuzz")
+    with serving(FixedRouter(), Authenticator(TokenStore(project))) as url:
         yield Served(url, {"Authorization": f"Bearer {token}"})
 
 

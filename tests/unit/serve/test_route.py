@@ -1,4 +1,4 @@
-"""Where questions go, and why."""
+"""The routes of queries, and the reasons for them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_inside_the_window_is_hot_and_falls_back_to_direct_and_then_cold() -> No
     route = routed(TimeRange(day(14)), {"n0": {"s.t": HotCopy(3, SINCE)}})
     assert access_paths(route) == ["n0", "direct", "spark"]
     assert route.access_paths[0].snapshots == {"s.t": 3}
-    assert "asks s.t from 2026-11-14 00:00 to now" in route.access_paths[0].because
+    assert "reads s.t from 2026-11-14 00:00 to now" in route.access_paths[0].because
 
 
 @pytest.mark.parametrize("start", [None, datetime(2026, 11, 8, 23, 59, 59, 999999)])
@@ -157,4 +157,4 @@ def test_a_copy_in_doubt_is_not_used() -> None:
     held = {"n0": {"s.t": HotCopy(3, None)}}
     route = routed(UNBOUNDED, held, distrusted=frozenset({"s.t"}))
     assert "n0" not in access_paths(route)
-    assert "s.t is being copied anew" in route.access_paths[0].because
+    assert "s.t is being rebuilt" in route.access_paths[0].because

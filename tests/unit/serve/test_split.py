@@ -1,4 +1,4 @@
-"""A question in two parts has the answer that it has as a whole."""
+"""A split query has the same answer as the whole query."""
 
 from __future__ import annotations
 

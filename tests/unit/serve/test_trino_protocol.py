@@ -57,7 +57,7 @@ def router() -> SmallRouter:
 
 @pytest.fixture(scope="module")
 def client(router: SmallRouter) -> Iterator[Client]:
-    with TestClient(application(router, poll=0.05)) as http:
+    with TestClient(application(router, poll_seconds=0.05)) as http:
         yield Client(http)
 
 
@@ -117,7 +117,7 @@ def test_what_only_the_server_knows_is_told(client: Client) -> None:
 
 
 def test_large_answers_come_in_pages_that_hold_every_row_once(router: SmallRouter) -> None:
-    with TestClient(application(router, page=100_000)) as http:
+    with TestClient(application(router, page_bytes=100_000)) as http:
         client = Client(http)
         pages = client.pages("SELECT n, text FROM silver.wide ORDER BY n")
         assert [row[0] for page in pages for row in page["data"]] == list(range(30_000))
@@ -129,7 +129,7 @@ def test_large_answers_come_in_pages_that_hold_every_row_once(router: SmallRoute
 
 
 def test_a_page_may_be_fetched_again_but_not_one_before_or_behind(router: SmallRouter) -> None:
-    with TestClient(application(router, page=100_000)) as http:
+    with TestClient(application(router, page_bytes=100_000)) as http:
         client = Client(http)
         first = client.post("SELECT n, text FROM silver.wide").json()
         assert first["nextUri"].endswith("/1")
@@ -145,7 +145,7 @@ def test_a_page_may_be_fetched_again_but_not_one_before_or_behind(router: SmallR
 
 
 def test_a_long_query_is_polled_and_a_delete_cancels_it(router: SmallRouter) -> None:
-    with TestClient(application(router, first=0.02, poll=0.05)) as http:
+    with TestClient(application(router, first_wait_seconds=0.02, poll_seconds=0.05)) as http:
         client = Client(http)
         page = client.post("SELECT * FROM silver.slow").json()
         assert page["stats"]["state"] == "QUEUED"
@@ -183,11 +183,11 @@ def test_errors_have_trinos_shape_and_no_insides(client: Client) -> None:
 
 
 def test_an_engine_that_is_away_is_no_fault_of_ours(router: SmallRouter) -> None:
-    class QueryNotStarted(SmallRouter):
-        async def answer(self, ask: Any, caller: Any) -> Any:
+    class FailingRouter(SmallRouter):
+        async def answer(self, request: Any, caller: Any) -> Any:
             raise BothFailed("node-0: it died; direct: it died", "Ask again.")
 
-    with TestClient(application(QueryNotStarted())) as http:
+    with TestClient(application(FailingRouter())) as http:
         error = Client(http).fault("SELECT 1")
     assert (error["errorName"], error["errorCode"]) == ("NO_NODES_AVAILABLE", 65541)
     assert error["message"].startswith("node-0: it died")
@@ -195,7 +195,7 @@ def test_an_engine_that_is_away_is_no_fault_of_ours(router: SmallRouter) -> None
 
 def test_a_failure_that_nobody_foresaw_tells_nothing(router: SmallRouter) -> None:
     class Broken(SmallRouter):
-        async def answer(self, ask: Any, caller: Any) -> Any:
+        async def answer(self, request: Any, caller: Any) -> Any:
             raise RuntimeError("password=hunter2 in /srv/secret")
 
     with TestClient(application(Broken())) as http:
@@ -485,7 +485,7 @@ def test_info_is_what_drivers_read_the_version_from(client: Client) -> None:
 
 def test_a_query_of_somebody_else_cannot_be_read_or_cancelled(router: SmallRouter) -> None:
     ann, eve = {"Authorization": "Bearer ann"}, {"Authorization": "Bearer eve"}
-    with TestClient(application(router, with_tokens, page=100_000)) as http:
+    with TestClient(application(router, with_tokens, page_bytes=100_000)) as http:
         page = http.post("/v1/statement", content="SELECT * FROM silver.wide", headers=ann).json()
         uri = page["nextUri"]
         for method in ("GET", "DELETE"):
@@ -500,7 +500,7 @@ def test_a_query_of_somebody_else_cannot_be_read_or_cancelled(router: SmallRoute
 
 
 def test_without_tokens_a_query_still_belongs_to_the_user_that_sent_it(client: Client) -> None:
-    with TestClient(application(SmallRouter(), page=100_000)) as http:
+    with TestClient(application(SmallRouter(), page_bytes=100_000)) as http:
         uri = Client(http).post("SELECT * FROM silver.wide").json()["nextUri"]
         assert http.get(uri, headers={"X-Trino-User": "eve"}).status_code == 404
         assert http.get(uri).status_code == 200  # the header is not needed behind the first request
@@ -549,7 +549,13 @@ async def _sent(app: Any, user: str, sql: str) -> tuple[int, dict[bytes, bytes],
 
 def test_ten_thousand_abandoned_queries_are_bounded_and_cancelled() -> None:
     router = SmallRouter()
-    limits = {"first": 0.0, "most": 50, "most_each": 20, "idle": 1.0, "pressed": 1.0}
+    limits = {
+        "first_wait_seconds": 0.0,
+        "max_queries": 50,
+        "max_queries_per_owner": 20,
+        "idle_seconds": 1.0,
+        "evictable_seconds": 1.0,
+    }
     app = application(router, with_tokens, **limits)
 
     async def attack() -> None:
@@ -574,7 +580,7 @@ def test_ten_thousand_abandoned_queries_are_bounded_and_cancelled() -> None:
 
 
 def test_results_that_nobody_fetches_do_not_fill_the_memory(router: SmallRouter) -> None:
-    with TestClient(application(router, page=50_000, bytes=8_000_000)) as http:
+    with TestClient(application(router, page_bytes=50_000, max_bytes=8_000_000)) as http:
         client = Client(http)
         uris = [client.post("SELECT * FROM silver.wide").json()["nextUri"] for _ in range(6)]
         first = http.get(uris[0], headers=ANN).json()
@@ -662,11 +668,11 @@ def test_who_is_busy_waits_for_a_turn() -> None:
     class Crowded(SmallRouter):
         refused = 0
 
-        async def answer(self, ask: Any, caller: Any) -> Any:
+        async def answer(self, request: Any, caller: Any) -> Any:
             self.refused += 1
             if self.refused < 4:
                 raise Busy("4 of your queries are running.", "Wait for one to end.", retry_after=1)
-            return await super().answer(ask, caller)
+            return await super().answer(request, caller)
 
     router = Crowded()
     with TestClient(application(router)) as http:
@@ -686,7 +692,7 @@ def test_identity_is_asked_for_every_request(router: SmallRouter) -> None:
         seen.append((request.method, request.url.path.split("/")[2]))
         return open_to_all(request)
 
-    with TestClient(application(router, identity, page=100_000)) as http:
+    with TestClient(application(router, identity, page_bytes=100_000)) as http:
         uri = Client(http).post("SELECT * FROM silver.wide").json()["nextUri"]
         http.get(uri, headers=ANN)
         http.delete(uri, headers=ANN)

@@ -1,4 +1,4 @@
-"""Frames over sockets: what arrives is what was sent, or it is known not to have arrived."""
+"""Frames over sockets: they arrive unchanged, or the loss is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of a worker: limits on time, queue and connections, and nobody held up by another."""
+"""The worker loop: limits of time, queue and connections; no request blocks another."""
 
 from __future__ import annotations
 

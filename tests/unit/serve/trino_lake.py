@@ -18,7 +18,7 @@ from thermocline.errors import BadInput, NotFound
 from thermocline.serve import trino
 from thermocline.serve.failures import Unauthenticated
 from thermocline.serve.rows.encode import encode
-from thermocline.serve.trino.queries import Limits
+from thermocline.serve.trino.open_queries import PagingLimits
 from thermocline.serve.values import (
     Answer,
     Caller,
@@ -65,30 +65,30 @@ class SmallRouter:
         self._database = duckdb.connect()
         self._database.execute(ROWS)
 
-    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer:
+    async def answer(self, request: QueryRequest, caller: Caller) -> Answer:
         """Guard, run, encode."""
-        self.asked.append(ask)
+        self.asked.append(request)
         self.callers.append(caller)
-        question = guard(ask.sql, ask.dialect)
+        question = guard(request.sql, request.dialect)
         for table in question.tables:
             if table not in TABLES:
                 raise NotFound(f"There is no table {table}.", "`thermo tables` lists them.")
         if "silver.slow" in question.tables:
             await self._wait()
-        return self._run(question.tree.transform(_without_catalog), ask)
+        return self._run(question.tree.transform(_without_catalog), request)
 
-    async def answer_tree(self, tree: exp.Query, ask: QueryRequest, caller: Caller) -> Answer:
+    async def answer_tree(self, tree: exp.Query, request: QueryRequest, caller: Caller) -> Answer:
         """Run, encode."""
-        return self._run(tree, ask)
+        return self._run(tree, request)
 
-    def _run(self, tree: exp.Expr, ask: QueryRequest) -> Answer:
+    def _run(self, tree: exp.Expr, request: QueryRequest) -> Answer:
         try:
             table = self._database.cursor().execute(tree.sql("duckdb")).to_arrow_table()
         except duckdb.Error as error:
             raise BadInput(str(error).splitlines()[0], "Mend the SQL.") from error
-        columns, body = encode(table, ask.format)
+        columns, body = encode(table, request.format)
         rows = EncodedRows(tuple(ResultColumn(*each) for each in columns), table.num_rows, body)
-        return Answer(rows, ask.format, {"engine": "hot"})
+        return Answer(rows, request.format, {"engine": "hot"})
 
     async def _wait(self) -> None:
         self.running += 1
@@ -100,9 +100,9 @@ class SmallRouter:
         finally:
             self.running -= 1
 
-    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]:
+    async def explain(self, request: QueryRequest, caller: Caller) -> dict[str, Any]:
         """Where it would go."""
-        tables = list(guard(ask.sql, ask.dialect).tables)
+        tables = list(guard(request.sql, request.dialect).tables)
         return {"ways": [{"engine": "hot", "because": ["it is held"]}], "tables": tables}
 
     def lake_state(self, caller: Caller | None = None) -> LakeState:
@@ -136,4 +136,4 @@ def with_tokens(request: Request) -> Caller:
 
 def application(router: SmallRouter, identity: Any = open_to_all, **limits: Any) -> Starlette:
     """The protocol alone as an application."""
-    return Starlette(routes=trino.routes(router, identity, Limits(**limits)))
+    return Starlette(routes=trino.routes(router, identity, PagingLimits(**limits)))

@@ -9,7 +9,7 @@ from thermocline.contract import load_contracts
 from thermocline.contract.definition import Contract, DriftMode
 from thermocline.ingest.source import load_sources
 from thermocline.transform.models import Model, load_models
-from thermocline.transform.target_parts import not_incremental
+from thermocline.transform.target_parts import find_incremental_blocker
 
 SECRETS = {
     "THERMOCLINE_LAKE__CATALOG__PASSWORD": "canary-1",
@@ -77,7 +77,9 @@ def test_every_table_above_bronze_has_a_model(contracts, models):
 
 
 def test_every_model_can_be_computed_from_what_changed(models):
-    reasons = {name: not_incremental(model) for name, model in models.items() if model.is_sql}
+    reasons = {
+        name: find_incremental_blocker(model) for name, model in models.items() if model.is_sql
+    }
     assert reasons == dict.fromkeys(reasons)
     assert len(reasons) > 6
 

@@ -174,7 +174,7 @@ def test_what_is_refused(sql: str, dialect: str) -> None:
 
 
 def test_a_positional_join_is_refused_where_it_is_one() -> None:
-    with pytest.raises(QueryRefused, match="A POSITIONAL JOIN cannot be used here"):
+    with pytest.raises(QueryRefused, match="POSITIONAL JOIN is not allowed"):
         guard("select * from silver.a positional join silver.b")
     [mention] = guard("select * from silver.a positional join silver.b", "trino").tables["silver.a"]
     assert mention.alias == "positional"
@@ -193,7 +193,7 @@ def test_every_model_of_the_shop_could_be_asked() -> None:
     [
         ("select " + "(" * 100 + "1" + ")" * 100, "nested more than 60 deep"),
         ("select " + "[" * 100 + "1" + "]" * 100, "nested more than 60 deep"),
-        ("select " + "date(" * 40 + "1" + ")" * 40, "deeply behind words for types"),
+        ("select " + "date(" * 40 + "1" + ")" * 40, "too deep inside type names"),
         ("select 1 where " + " or ".join(["1 = 2"] * 20_000), "words, more than"),
         ("select '" + "x" * 10_000_000 + "'", "characters, more than"),
         ("select " + ", ".join("a" for _ in range(5_000)), "more than 1,000 columns"),
@@ -218,7 +218,7 @@ def test_bounds_are_the_callers() -> None:
     assert guard("select 1 + 2 + 3", bounds=SyntaxLimits(nodes=10)).tables == {}
     with pytest.raises(QueryRefused, match="more than 3 parts"):
         guard("select 1 + 2 + 3", bounds=SyntaxLimits(nodes=3))
-    with pytest.raises(QueryRefused, match="no dialect"):
+    with pytest.raises(QueryRefused, match="Unknown dialect"):
         guard("select 1", "mysql")
 
 

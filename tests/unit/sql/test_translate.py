@@ -212,23 +212,27 @@ def test_what_means_something_else_there_is_mended(sql: str, engine: str, part: 
         ("select cast(x as int) from silver.facts", "trino", "double to integer"),
         ("select median(k) from silver.facts", "trino", "median"),
         ("select quantile_cont(x, 0.5) from silver.facts", "spark", "percentile_cont of double"),
-        ("select regexp_replace(name, 'a', 'b') from silver.facts", "spark", "option 'g'"),
+        (
+            "select regexp_replace(name, 'a', 'b') from silver.facts",
+            "spark",
+            "options other than 'g'",
+        ),
         ("select regexp_replace(name, 'a*', 'b', 'g') from silver.facts", "spark", "a pattern"),
         (
             "select regexp_replace(name, 'a', '\\0', 'g') from silver.facts",
             "spark",
-            "plain constant",
+            "simple constant",
         ),
         ("select string_agg(name, ',') from silver.facts", "spark", "without ORDER BY"),
         (
             "select string_agg(name, ',' order by id), count(distinct k) from silver.facts",
             "spark",
-            "beside an aggregate of DISTINCT",
+            "next to an aggregate of DISTINCT",
         ),
         (
             "select 1 from silver.facts where (k in (select k from silver.dims)) is null",
             "spark",
-            "IN of a query as a value",
+            "IN of a subquery as a value",
         ),
         ("select k in (select k from silver.dims) from silver.facts", "spark", "as a value"),
         ("select count(*) from silver.facts group by rollup (k, id)", "spark", "ROLLUP"),
@@ -238,7 +242,7 @@ def test_what_means_something_else_there_is_mended(sql: str, engine: str, part: 
             "select f.k from silver.facts f semi join silver.dims d on f.k = d.k "
             "full join silver.dims e on e.k = f.k",
             "trino",
-            "beside a RIGHT or FULL JOIN",
+            "next to a RIGHT or FULL JOIN",
         ),
         ("select count_if(distinct k > 1) from silver.facts", "trino", "count_if"),
         ("select count(*) from silver.facts group by cube (k + 1, id)", "trino", "no column"),
@@ -250,7 +254,7 @@ def test_what_means_something_else_there_is_mended(sql: str, engine: str, part: 
         (
             "select distinct x from silver.facts order by x nulls first",
             "trino",
-            "DISTINCT beside ORDER BY fractions",
+            "DISTINCT with ORDER BY floats",
         ),
     ],
 )

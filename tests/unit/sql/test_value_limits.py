@@ -65,6 +65,4 @@ def test_large_ones_are_refused_and_what_may_be_large(dialect: str, value: str) 
     for sql in (f"select {value} from a.b", f"select 1 from a.b where length({value}) > 1"):
         with pytest.raises(BadInput) as refused:
             guard(sql, dialect)
-        assert (
-            isinstance(refused.value, ValueTooLarge) or "cannot be used here" in refused.value.cause
-        )
+        assert isinstance(refused.value, ValueTooLarge) or "is not allowed" in refused.value.cause

@@ -12,9 +12,9 @@ import pytest
 
 import thermocline
 from thermocline.errors import ConfigError
-from thermocline.ingest.postgres.source import Postgres, Tls
+from thermocline.ingest.postgres.source import PostgresSource, Tls
 from thermocline.torture import expected, verdict
-from thermocline.torture.chaos_plan import POINTS, Deed, plan
+from thermocline.torture.chaos_plan import POINTS, ChaosAction, plan_rounds
 from thermocline.torture.lanes import FilesLane, PostgresLane
 from thermocline.torture.lanes.kafka import producer_options
 from thermocline.torture.workload import Events, Workload
@@ -22,17 +22,23 @@ from thermocline.torture.workload import Events, Workload
 
 def test_the_same_seed_decides_the_same() -> None:
     possible = {"lockable": True, "servers": 2, "reader": True}
-    one = plan(7, 100, 10_000, **possible)
-    assert one == plan(7, 100, 10_000, **possible)
-    assert one != plan(8, 100, 10_000, **possible)
-    assert {each.deed for each in one} == set(Deed)
+    one = plan_rounds(7, 100, 10_000, **possible)
+    assert one == plan_rounds(7, 100, 10_000, **possible)
+    assert one != plan_rounds(8, 100, 10_000, **possible)
+    assert {each.action for each in one} == set(ChaosAction)
     assert sum(each.events for each in one) <= 10_000
-    assert all(each.point in POINTS for each in one if each.deed is Deed.CRASH)
+    assert all(each.point in POINTS for each in one if each.action is ChaosAction.CRASH)
 
 
 def test_what_cannot_be_done_is_not_planned() -> None:
-    deeds = {each.deed for each in plan(7, 200, 10, lockable=False, servers=0, reader=False)}
-    assert deeds == set(Deed) - {Deed.LOCK, Deed.RESTART, Deed.KILL_READER}
+    actions = {
+        each.action for each in plan_rounds(7, 200, 10, lockable=False, servers=0, reader=False)
+    }
+    assert actions == set(ChaosAction) - {
+        ChaosAction.LOCK,
+        ChaosAction.RESTART,
+        ChaosAction.KILL_READER,
+    }
 
 
 def test_every_named_point_exists() -> None:
@@ -60,7 +66,7 @@ def test_every_event_is_known_by_its_number() -> None:
 
 def test_files_appear_whole_and_some_twice(tmp_path: Path) -> None:
     lane = FilesLane(Workload(1, 5_000))
-    lane.begin(tmp_path)
+    lane.set_up(tmp_path)
     lane.send(lane.workload.between(0, 3_000))
     lane.send(lane.workload.between(3_000, 5_000))
     files = sorted((tmp_path / "landing").iterdir())
@@ -90,20 +96,22 @@ def rows(events: Events, told: list[tuple[int, str]]) -> pa.Table:
 
 def test_lost_and_repeated_events_are_counted() -> None:
     wanted = np.arange(10)
-    assert verdict._missing(np.arange(10), wanted) == (0, 0)
-    assert verdict._missing(np.array([0, 1, 2, 3, 4, 5, 6, 7, 8]), wanted) == (1, 0)
-    assert verdict._missing(np.array([*range(10), 3, 3]), wanted) == (0, 2)
-    assert verdict._missing(np.array([*range(9), 77]), wanted) == (1, 1)
+    assert verdict._compare_numbers(np.arange(10), wanted) == (0, 0)
+    assert verdict._compare_numbers(np.array([0, 1, 2, 3, 4, 5, 6, 7, 8]), wanted) == (1, 0)
+    assert verdict._compare_numbers(np.array([*range(10), 3, 3]), wanted) == (0, 2)
+    assert verdict._compare_numbers(np.array([*range(9), 77]), wanted) == (1, 1)
 
 
 def counted(events: Events, bronze: pa.Table, *, changes: bool) -> tuple[int, int, int, int]:
     """What a judge finds in bronze: lost, duplicated, altered, reordered."""
-    wanted = expected.of_changes(events, bronze) if changes else expected.of_messages(events)
-    landed = expected.steps_of(bronze, changes=changes)
+    wanted = (
+        expected.expect_changes(events, bronze) if changes else expected.expect_messages(events)
+    )
+    landed = expected.read_steps(bronze, changes=changes)
     return (
-        *verdict._missing(landed, wanted.steps),
-        verdict._altered(bronze, landed, events, wanted),
-        verdict._reordered(bronze, landed),
+        *verdict._compare_numbers(landed, wanted.steps),
+        verdict._count_altered(bronze, landed, events, wanted),
+        verdict._count_reordered(bronze, landed),
     )
 
 
@@ -162,19 +170,21 @@ def test_changes_lost_behind_the_first_state_are_found() -> None:
 
 
 def test_silver_is_held_against_the_events_and_the_source() -> None:
-    model = expected.state(CHANGED)
+    model = expected.expect_state(CHANGED)
     assert model == {"k0": (4, 14), "k1": (5, 15)}
     silver = pa.table({"key": ["k0", "k1"], "event": [4, 5], "value": [14, 15]})
-    assert verdict._state_differs(silver, model, None) == 0
-    assert verdict._state_differs(silver, model, dict(model)) == 0
-    assert verdict._state_differs(silver, model, {"k0": (4, 14)}) == 1
-    assert verdict._state_differs(silver, model, {**model, "k1": (5, 16), "k2": (9, 9)}) == 2
-    assert verdict._state_differs(silver.slice(0, 1), model, model) == 1
-    assert verdict._state_differs(pa.concat_tables([silver, silver]), model, model) == 2
+    assert verdict._count_state_differences(silver, model, None) == 0
+    assert verdict._count_state_differences(silver, model, dict(model)) == 0
+    assert verdict._count_state_differences(silver, model, {"k0": (4, 14)}) == 1
+    assert (
+        verdict._count_state_differences(silver, model, {**model, "k1": (5, 16), "k2": (9, 9)}) == 2
+    )
+    assert verdict._count_state_differences(silver.slice(0, 1), model, model) == 1
+    assert verdict._count_state_differences(pa.concat_tables([silver, silver]), model, model) == 2
 
 
 def test_a_postgres_lane_reaches_the_database_as_the_project_does() -> None:
-    reach = Postgres(
+    reach = PostgresSource(
         "db", "shop", "lake", ("sales.orders",), 5433, {"secret": "PW"}, Tls("require", "ca.pem")
     )
     lane = PostgresLane(Workload(1, 5_000).readable(), "torture_x", reach)
@@ -203,17 +213,17 @@ def test_the_options_of_a_java_client_are_translated() -> None:
 
 def lane_verdict(**found: int) -> verdict.LaneVerdict:
     counts = dict.fromkeys(("lost", "duplicated", "altered", "reordered", "state_differs"), 0)
-    given = {"sent": 10, "landed": 10, "quarantined": 0, "commits": 2, "disturbed": 5}
+    given = {"sent": 10, "landed": 10, "quarantined": 0, "commits": 2, "landed_during_chaos": 5}
     return verdict.LaneVerdict(**{"lane": "files", **given, **counts, **found})  # type: ignore[arg-type]
 
 
 def test_a_trial_passes_only_when_it_was_one() -> None:
-    def trial(deeds: dict[str, int], **found: int) -> verdict.Verdict:
-        return verdict.Verdict(1, 1.0, deeds, 2, 0, (lane_verdict(**found),))
+    def trial(actions: dict[str, int], **found: int) -> verdict.Verdict:
+        return verdict.Verdict(1, 1.0, actions, 2, 0, (lane_verdict(**found),))
 
-    done = {str(Deed.KILL): 2}
+    done = {str(ChaosAction.KILL): 2}
     assert trial(done).passed
     for flaw in ("lost", "duplicated", "altered", "reordered", "state_differs"):
         assert not trial(done, **{flaw: 1}).passed
     assert not trial({}).passed  # nothing was done to it
-    assert not trial(done, disturbed=0).passed  # nothing moved while it was done
+    assert not trial(done, landed_during_chaos=0).passed  # nothing moved while it was done

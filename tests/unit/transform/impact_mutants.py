@@ -27,12 +27,12 @@ def _arguments(patch: Patch, kind: str, *more: str) -> None:
     patch.setitem(allow_list._ARGUMENTS, kind, allow_list._ARGUMENTS[kind] | set(more))
 
 
-def _listed(patch: Patch, *kinds: str) -> None:
-    patch.setattr(allow_list, "_LISTED", allow_list._LISTED | set(kinds))
+def _allow(patch: Patch, *kinds: str) -> None:
+    patch.setattr(allow_list, "_ALLOWED", allow_list._ALLOWED | set(kinds))
 
 
 def _limit(patch: Patch) -> None:
-    _listed(patch, "Limit")
+    _allow(patch, "Limit")
     _arguments(patch, "Select", "limit", "order")
 
 
@@ -43,35 +43,37 @@ def _distinct_on(patch: Patch) -> None:
 
 
 def _subqueries(patch: Patch) -> None:
-    _listed(patch, "Exists")
+    _allow(patch, "Exists")
     _arguments(patch, "In", "query")
     patch.setitem(allow_list._RULES, "Select", lambda node: None)
     patch.setitem(allow_list._RULES, "Column", lambda node: None)
 
 
 def _rollup(patch: Patch) -> None:
-    _listed(patch, "Rollup")
+    _allow(patch, "Rollup")
     _arguments(patch, "Group", "rollup")
 
 
 def _sides(**words: str) -> Callable[[Patch], None]:
     def apply(patch: Patch) -> None:
-        source = joins._source
+        source = joins._parse_join
 
-        def mutated(join: exp.Join) -> joins.Source:
+        def mutated(join: exp.Join) -> joins.JoinSource:
             found = source(join)
             return replace(found, side=words.get(found.side, found.side))
 
-        patch.setattr(joins, "_source", mutated)
+        patch.setattr(joins, "_parse_join", mutated)
 
     return apply
 
 
 def _conditions(patch: Patch) -> None:
-    def everything(self: joins.From, joined: Any, source: joins.Source) -> list[joins.Conjunct]:
-        return [*map(joins.Conjunct, source.on), *self.pool([*joined, source])]
+    def everything(
+        self: joins.FromClause, joined: Any, source: joins.JoinSource
+    ) -> list[joins.Conjunct]:
+        return [*map(joins.Conjunct, source.on), *self.conditions_within([*joined, source])]
 
-    patch.setattr(joins.From, "conditions", everything)
+    patch.setattr(joins.FromClause, "join_conditions", everything)
 
 
 def _kept(patch: Patch) -> None:
@@ -81,41 +83,45 @@ def _kept(patch: Patch) -> None:
             found.set("group", exp.Group(expressions=[value.copy() for value in given[4]]))
         return found
 
-    original = touch_queries.differing
-    patch.setattr(lineage, "differing", differing)
+    original = touch_queries.select_differing
+    patch.setattr(lineage, "select_differing", differing)
 
 
 def _read_whole(patch: Patch) -> None:
-    patch.setattr(pruning, "_read_whole", lambda *given: set())
-    patch.setattr(pruning, "_always", lambda ways, visits: len(set(ways)) == 1 and ways[0].column)
+    patch.setattr(pruning, "_find_whole_ctes", lambda *given: set())
+    patch.setattr(
+        pruning, "_is_always_column", lambda ways, visits: len(set(ways)) == 1 and ways[0].column
+    )
 
 
 def _ways(patch: Patch) -> None:
-    patch.setattr(pruning, "_always", lambda ways, visits: any(way.column for way in ways))
+    patch.setattr(
+        pruning, "_is_always_column", lambda ways, visits: any(way.column for way in ways)
+    )
 
 
 def _no_aggregates(patch: Patch) -> None:
-    patch.setattr(lineage, "aggregates", lambda node: False)
+    patch.setattr(lineage, "has_aggregate", lambda node: False)
 
 
 def _windows_inside(patch: Patch) -> None:
-    patch.setattr(lineage, "_windows_across", lambda select, values: [])
+    patch.setattr(lineage, "_find_crossing_windows", lambda select, values: [])
 
 
 def _new_rows_only(patch: Patch) -> None:
     def now(source: exp.Expr, bound: Any) -> exp.Expr:
         return source.copy()
 
-    patch.setattr(lineage, "either", now)
+    patch.setattr(lineage, "build_old_and_new", now)
 
 
 def _first_source_only(patch: Patch) -> None:
-    patch.setattr(lineage.Carry, "_found", lambda *given: [])
+    patch.setattr(lineage.LineageTracer, "_trace_joined", lambda *given: [])
 
 
 def _grouped_images(patch: Patch) -> None:
     patch.setattr(row_images, "_ROW_BY_ROW", ())
-    patch.setattr(row_images, "aggregates", lambda node: False)
+    patch.setattr(row_images, "has_aggregate", lambda node: False)
 
 
 IN_KEYS = Chain(

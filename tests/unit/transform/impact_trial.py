@@ -80,10 +80,10 @@ def some_change(random: Random, tables: Tables) -> dict[str, Rows]:
     return after
 
 
-def impact_of(asked: Chain) -> impact.Impact:
+def analyze_query(asked: Chain) -> impact.Impact:
     """The analysis of a chain."""
     name, kind = asked.columns[0]
-    return impact.impact_of(
+    return impact.analyze_query(
         parse_query(asked.sql), COLUMNS, {name: kind}, [name] if asked.by_day else []
     )
 
@@ -135,7 +135,7 @@ class Trial:
         """The rows of some parts, from those rows of the sources that can reach them."""
         self._fill("s", tables, {})
         query = parse_query(asked.sql)
-        mentions = impact.stored_tables(query)
+        mentions = impact.find_stored_tables(query)
         for number, each in enumerate(found.filters):
             at = list(COLUMNS[each.table]).index(each.column)
             day = each.day or asked.by_day
@@ -144,7 +144,7 @@ class Trial:
                 if (row[at].date() if day and isinstance(row[at], datetime) else row[at]) in wanted
             ]  # fmt: skip
             self._put("s", f"few{number}", COLUMNS[each.table], rows, {})
-            reference = mentions[each.place]
+            reference = mentions[each.position]
             alias = reference.alias_or_name
             reference.replace(exp.to_table(f"s.few{number}", alias=alias))
         for column in query.find_all(exp.Column):
@@ -193,7 +193,7 @@ def verdict(trial: Trial, seed: int, asked: Chain | None = None, *, changes: int
     except duckdb.Error as error:
         return f"no query: {error}"
     try:
-        found = impact_of(asked)
+        found = analyze_query(asked)
     except impact.Unsafe as unsafe:
         return f"whole: {unsafe.reason}"
     for _ in range(changes):

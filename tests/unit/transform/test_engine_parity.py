@@ -44,13 +44,14 @@ DIFFERENT = {
 @pytest.mark.parametrize("value", DIFFERENT)
 def test_what_may_differ_is_named(value: str) -> None:
     query = parse_query(f"select {value} as v from bronze.odd")
-    said = engine_parity.different(query, KNOWN)
+    said = engine_parity.find_difference(query, KNOWN)
     assert said is not None and said.startswith(DIFFERENT[value])
 
 
 def test_a_column_that_is_not_known_has_no_type_to_trust() -> None:
     assert (
-        engine_parity.different(parse_query("select x + 1 as v from bronze.odd"), KNOWN) is not None
+        engine_parity.find_difference(parse_query("select x + 1 as v from bronze.odd"), KNOWN)
+        is not None
     )
 
 
@@ -61,7 +62,7 @@ def test_a_column_that_is_not_known_has_no_type_to_trust() -> None:
 )  # fmt: skip
 def test_the_condition_of_deletes_is_looked_at_too(condition: str | None, said: str | None) -> None:
     contract = Contract("silver.t", (), delete_when=condition)
-    assert engine_parity.different_when(contract) == said
+    assert engine_parity.find_delete_difference(contract) == said
 
 
 def test_every_query_of_the_shop_is_alike() -> None:
@@ -72,5 +73,5 @@ def test_every_query_of_the_shop_is_alike() -> None:
             source: {column.name: str(column.type) for column in contracts[source].table_columns}
             for source in model.sources
         }
-        assert engine_parity.different(model.query(), columns) is None, model.table
-        assert engine_parity.different_when(model.contract) is None
+        assert engine_parity.find_difference(model.query(), columns) is None, model.table
+        assert engine_parity.find_delete_difference(model.contract) is None

@@ -21,7 +21,7 @@ def reason(
 ) -> str | None:
     """Why a query is computed as a whole; None if its parts can be found."""
     try:
-        impact.impact_of(parse_query(sql), COLUMNS, target or DAY, days)
+        impact.analyze_query(parse_query(sql), COLUMNS, target or DAY, days)
     except impact.Unsafe as unsafe:
         return unsafe.reason
     return None
@@ -29,7 +29,7 @@ def reason(
 
 def touches(sql: str, table: str) -> list[str]:
     """The queries that name what a table's changes touch, without their CTEs."""
-    found = impact.impact_of(parse_query(sql), COLUMNS, DAY)
+    found = impact.analyze_query(parse_query(sql), COLUMNS, DAY)
     texts = []
     for touch in found.touches:
         touch.query.set("with_", None)
@@ -164,7 +164,7 @@ def test_a_key_that_the_join_equates_is_named_by_either_side() -> None:
         "b as (select k, sum(n) as n from s.t group by k) "
         "select p.k as key, p.a, b.n from p left join b on b.k = p.k"
     )
-    found = impact.impact_of(parse_query(sql), COLUMNS, {"key": "long"})
+    found = impact.analyze_query(parse_query(sql), COLUMNS, {"key": "long"})
     assert [(touch.table, touch.column) for touch in found.touches] == [("s.d", "k"), ("s.t", "k")]
     assert [(each.table, each.column) for each in found.filters] == [("s.d", "k"), ("s.t", "k")]
 
@@ -199,7 +199,7 @@ def test_each_mention_of_a_table_is_followed() -> None:
 def test_mentions_whose_rows_can_be_left_out(
     sql: str, expected: list[tuple[str, str, bool]]
 ) -> None:
-    found = impact.impact_of(parse_query(sql), COLUMNS, DAY)
+    found = impact.analyze_query(parse_query(sql), COLUMNS, DAY)
     assert [(each.table, each.column, each.day) for each in found.filters] == expected
 
 
@@ -243,7 +243,7 @@ def test_a_load_time_may_be_the_clock_where_the_contract_says_so() -> None:
 
 def test_columns_read() -> None:
     query = parse_query("select t.a, b + 1 as x, s.inner from l.t where c is null")
-    assert impact.columns_read(query, ["a", "b", "c", "s", "z"]) == ["a", "b", "c", "s"]
-    assert impact.columns_read(parse_query("select * from l.t"), ["a", "z"]) == ["a", "z"]
+    assert impact.find_columns_read(query, ["a", "b", "c", "s", "z"]) == ["a", "b", "c", "s"]
+    assert impact.find_columns_read(parse_query("select * from l.t"), ["a", "z"]) == ["a", "z"]
     counted = parse_query("select count(*) as n, a from l.t group by a")
-    assert impact.columns_read(counted, ["a", "z"]) == ["a"]
+    assert impact.find_columns_read(counted, ["a", "z"]) == ["a"]

@@ -14,7 +14,7 @@ from datetime import timedelta
 import pytest
 from tests.random_chains import DAY, Chain
 from tests.unit.transform.impact_mutants import MUTANTS, mutant
-from tests.unit.transform.impact_trial import FIRST, Trial, failed, impact_of, verdict
+from tests.unit.transform.impact_trial import FIRST, Trial, analyze_query, failed, verdict
 
 QUERIES = 250
 
@@ -57,5 +57,5 @@ def test_closing_a_version_touches_nothing_that_happened_before(trial: Trial) ->
     # Of the same name, and found by other rows: a new image beside each old one but the first.
     before = {"s.events": events, "s.keys": [(1, 0, day, "x")]}
     after = {"s.events": events, "s.keys": [(1, 2, day, "x")]}
-    named = trial.named(asked, impact_of(asked), before, after)
+    named = trial.named(asked, analyze_query(asked), before, after)
     assert named == {day, day + timedelta(days=1)}

@@ -1,4 +1,4 @@
-"""What a rule's measure is held against: the `mustBe…` operators of the standard."""
+"""Parse the bounds of a rule: the `mustBe…` operators of the standard."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _UNITS = {"rows": "rows", "row": "rows", "percent": "percent", "%": "percent"}
 def read_bounds(
     entry: DataQuality, at: DocumentPath, where: str, default: int | None, report: ProblemReport
 ) -> tuple[Bounds, str]:
-    """The operators of a rule and the unit they count in.
+    """Return the operators of a rule and their unit.
 
-    Several operators hold together. Without any the measure must be `default`; without that
-    either, it is a problem.
+    All operators must hold. Without operators the measure must equal `default`; without a default,
+    their absence is a problem.
     """
     unit = _UNITS.get((entry.unit or "rows").lower())
     if unit is None:
@@ -47,9 +47,7 @@ def read_bounds(
     if bounds:
         return tuple(bounds), unit
     if default is None:
-        report.add_missing(
-            at, where, "the rule does not say what the number must be", "add mustBe…"
-        )
+        report.add_missing(at, where, "the rule has no bound", "add mustBe…")
         return (), unit
     return (("mustBe", default),), unit
 
@@ -61,13 +59,13 @@ def read_within(
     where: str,
     report: ProblemReport,
 ) -> timedelta | None:
-    """How old the newest row may be: `arguments.within`, or an upper bound with a unit of time."""
+    """Return the maximum age of the newest row: `arguments.within`, or an upper time bound."""
     place, value, unit = (*at, "arguments", "within"), arguments.get("within"), None
     if value is None:
         operator = next((o for o in _UPPER_BOUNDS if getattr(entry, o) is not None), None)
         if operator is None:
             hint = "add arguments: {within: 2h}"
-            report.add_missing(at, where, "freshness does not say how old is too old", hint)
+            report.add_missing(at, where, "freshness has no maximum age", hint)
             return None
         place, value, unit = (*at, operator), getattr(entry, operator), entry.unit
     try:
@@ -85,7 +83,7 @@ def _check_operator_value(operator: str, value: Any, unit: str) -> str | None:
         if not math.isfinite(number):
             return f"{operator} needs a finite number"
         if unit == "percent" and not 0 <= number <= 100:
-            return f"{operator} of {number} percent lies outside 0 to 100"
+            return f"{operator} of {number} percent is outside 0 to 100"
     if len(numbers) == 2 and numbers[0] > numbers[1]:
         return f"{operator} has the larger number first"
     return None

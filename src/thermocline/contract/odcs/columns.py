@@ -1,4 +1,4 @@
-"""The columns of a contract: names, types, key and partitioning."""
+"""Parse the columns of a contract: names, types, key and partitioning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRANSFORMS = ("identity", "year", "month", "day", "hour", "bucket", "truncate")
 
 @dataclass
 class ColumnLayout:
-    """What the schema part of a contract says. `places` tells where each column was written."""
+    """Columns, key and partitioning of a schema. `places` has the position of each column."""
 
     columns: list[Column] = field(default_factory=list)
     key: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class ColumnLayout:
 
 
 def read_layout(schema: SchemaObject, at: DocumentPath, report: ProblemReport) -> ColumnLayout:
-    """The columns, the key and the partitioning."""
+    """Return the columns, the key and the partitioning."""
     layout = ColumnLayout()
     keys: list[tuple[int, str]] = []
     partitions: list[tuple[int, PartitionField]] = []
@@ -68,7 +68,7 @@ def _position_of(pair: tuple[int, object]) -> int:
 
 
 def _sort_position(written: int | None, index: int) -> int:
-    # Those with a position come first, then the others as they are written.
+    # Columns with a position come first, then the others in their order in the file.
     return written if written is not None and written > 0 else 1_000_000 + index
 
 
@@ -92,7 +92,7 @@ def _read_column(
 ) -> Column | None:
     name, renamed = entry.name, settings.get("renamedFrom")
     if name is None:
-        report.add_missing(at, "schema", "a column without a name")
+        report.add_missing(at, "schema", "the column has no name")
         return None
     flaw = check_column_name(name)
     if flaw:
@@ -100,11 +100,11 @@ def _read_column(
         return None
     twin = next((c.name for c in layout.columns if c.name.lower() == name.lower()), None)
     if twin is not None:
-        report.add((*at, "name"), name, "the column is there twice", f"the other is {twin}")
+        report.add((*at, "name"), name, "the column is defined twice", f"the other is {twin}")
         return None
     _refuse_unsupported(entry, at, name, report)
     if renamed and not isinstance(renamed.value, str):
-        report.add(renamed.at, name, "renamedFrom is the column's old name")
+        report.add(renamed.at, name, "renamedFrom must be the column's old name")
     column = Column(
         name,
         read_type(entry, at, name, report),
@@ -123,7 +123,7 @@ def _read_column(
 
 def _read_load_time(setting: CustomSetting | None, name: str, report: ProblemReport) -> bool:
     if setting is not None and not isinstance(setting.value, bool):
-        report.add(setting.at, name, "loadTime is true or false")
+        report.add(setting.at, name, "loadTime must be true or false")
     return setting is not None and setting.value is True
 
 
@@ -146,7 +146,7 @@ def _check_system_column(column: Column, at: DocumentPath, report: ProblemReport
         hint = f"declare it as {system.type}, or leave it out"
         report.add(at, column.name, f"Thermocline fills this column as {system.type}", hint)
     elif system.required and not column.required:
-        report.add(at, column.name, "Thermocline fills this column always", "add required: true")
+        report.add(at, column.name, "Thermocline always fills this column", "add required: true")
 
 
 def _read_partition(

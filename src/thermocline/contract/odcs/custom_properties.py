@@ -1,4 +1,4 @@
-"""The settings a contract carries in `customProperties`: ours are read, others' left alone."""
+"""Parse Thermocline's settings in `customProperties`; properties of other tools are ignored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMN_SETTINGS: tuple[str, ...] = ("transform", "renamedFrom", "loadTime")
 
 
 class CustomSetting(NamedTuple):
-    """A value and the place it was written at."""
+    """A value and its position in the document."""
 
     value: Any
     at: DocumentPath
@@ -31,9 +31,9 @@ def read_settings(
     level: str,
     report: ProblemReport,
 ) -> dict[str, CustomSetting]:
-    """Our settings among the custom properties of a table or a column (`level`).
+    """Return Thermocline's settings of a table or a column (`level`).
 
-    A name that is nearly one of ours is a problem, for it would otherwise be without effect.
+    A name that is close to one of them is a problem, because it would otherwise have no effect.
     """
     ours = COLUMN_SETTINGS if level == "column" else TABLE_SETTINGS
     others = TABLE_SETTINGS if level == "column" else COLUMN_SETTINGS
@@ -42,7 +42,7 @@ def read_settings(
         place = (*at, "customProperties", index)
         name = entry.property
         if name is None:
-            report.add(place, owner, "a custom property without its name", "write property: …")
+            report.add(place, owner, "the custom property has no name", "write property: …")
         elif entry.vendor not in (None, "thermocline"):
             continue
         elif name in settings:
@@ -60,6 +60,6 @@ def read_settings(
 
 
 def _suggest_setting(name: str, ours: Sequence[str]) -> str:
-    # Strict, because the names of others are none of our business: "host" is not "hot".
+    # Strict, because other tools have their own names: "host" is not "hot".
     long_enough = [word for word in ours if len(word) > 3 or word.lower() == name.lower()]
     return did_you_mean(name, long_enough, cutoff=0.8)

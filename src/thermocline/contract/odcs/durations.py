@@ -1,4 +1,4 @@
-"""Spans of time as people write them: 5 with unit m, 7d, 1d12h, PT5M."""
+"""Parse durations: 5 with unit m, 7d, 1d12h, PT5M."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = {
     "mo": 2592000, "month": 2592000, "months": 2592000,
     "y": 31536000, "yr": 31536000, "yrs": 31536000, "year": 31536000, "years": 31536000,
 }  # fmt: skip
-_LONGEST = 1000 * 31536000
+_MAX_SECONDS = 1000 * 31536000
 _PART = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*([A-Za-z]+)\s*", re.ASCII)
 _ISO = re.compile(r"P(?:\d+[YMWD])*(?:T(?:\d+[HMS])+)?", re.ASCII)
 
@@ -22,13 +22,13 @@ UNITS = "s, m, h, d, w, mo (30 days) or y (365 days)"
 
 
 def parse_duration(value: object, unit: str | None = None) -> timedelta:
-    """The span that a value and its unit say. Raises ValueError with what is wrong."""
+    """Return the duration of a value and its unit. Raises ValueError with the problem."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("a span of time is a number with a unit")
+        raise ValueError("a duration must be a number with a unit")
     text = f"{value}{unit}" if unit else str(value)
     seconds = _iso_seconds(text) if _ISO.fullmatch(text) else _seconds(text)
-    if not 0 < seconds <= _LONGEST:
-        raise ValueError("a span of time is more than nothing and at most 1,000 years")
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise ValueError("a duration must be more than 0 and at most 1,000 years")
     return timedelta(seconds=seconds)
 
 
@@ -37,7 +37,7 @@ def _seconds(text: str) -> float:
     while position < len(text):
         match = _PART.match(text, position)
         if match is None:
-            raise ValueError(f"write a number and a unit, as 7d; units are {UNITS}")
+            raise ValueError(f"write a number and a unit, such as 7d; units are {UNITS}")
         unit = _SECONDS.get(match[2].lower())
         if unit is None:
             raise ValueError(f'unknown unit "{match[2][:20]}"; units are {UNITS}')

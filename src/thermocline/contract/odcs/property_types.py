@@ -1,4 +1,4 @@
-"""The type that an ODCS property states, physically, logically or by its nested properties."""
+"""Parse the type of an ODCS property: physical, logical or nested."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thermocline.errors import BadInput
 if TYPE_CHECKING:
     from open_data_contract_standard.model import SchemaProperty
 
-# Stands in for a type that was reported as wrong, so that the remaining checks can go on.
+# Placeholder for an invalid type that was reported, so that the remaining checks can continue.
 UNKNOWN = Primitive("unknown")
 
 _LOGICAL = {
@@ -36,7 +36,7 @@ _UNSUPPORTED_OPTIONS = (
 
 
 def read_type(entry: SchemaProperty, at: DocumentPath, where: str, report: ProblemReport) -> Type:
-    """The type of a property; UNKNOWN after reporting when it cannot be told."""
+    """Return the type of a property, or UNKNOWN after reporting a problem."""
     _check_options(entry.logicalTypeOptions or {}, at, where, report)
     nested = _read_nested_type(entry, at, where, report)
     if entry.physicalType is None:
@@ -51,8 +51,8 @@ def read_type(entry: SchemaProperty, at: DocumentPath, where: str, report: Probl
     if nested is None:
         return physical
     if _strip_nullability(nested) != _strip_nullability(physical):
-        what = f"physicalType says {physical} but the nested properties say {nested}"
-        report.add((*at, "physicalType"), where, what, "leave physicalType out")
+        what = f"physicalType is {physical}, but the nested properties define {nested}"
+        report.add((*at, "physicalType"), where, what, "remove physicalType")
     return nested
 
 
@@ -62,7 +62,7 @@ def _check_options(
     for key in options:
         place = (*at, "logicalTypeOptions", key)
         if key in _UNSUPPORTED_OPTIONS:
-            report.add(place, where, f"{key} is not checked", "state it as a rule of type: sql")
+            report.add(place, where, f"{key} is not supported", "write it as a rule of type: sql")
         elif key not in _OPTIONS:
             report.add(place, where, f"unknown option {quote(key)}", did_you_mean(key, _OPTIONS))
 
@@ -72,7 +72,7 @@ def _read_logical_type(
 ) -> Type:
     logical, options = entry.logicalType, entry.logicalTypeOptions or {}
     if logical is None:
-        report.add_missing(at, where, "has no type", "state physicalType or logicalType")
+        report.add_missing(at, where, "has no type", "add physicalType or logicalType")
     elif logical in _LOGICAL:
         return Primitive(_LOGICAL[logical])
     elif logical in ("integer", "number"):
@@ -93,15 +93,15 @@ def _read_logical_type(
 def _read_nested_type(
     entry: SchemaProperty, at: DocumentPath, where: str, report: ProblemReport
 ) -> Type | None:
-    given = [key for key in ("properties", "items", "map") if getattr(entry, key) is not None]
-    if not given:
+    keys = [key for key in ("properties", "items", "map") if getattr(entry, key) is not None]
+    if not keys:
         return None
-    if len(given) > 1:
-        report.add((*at, given[1]), where, f"has both {given[0]} and {given[1]}")
+    if len(keys) > 1:
+        report.add((*at, keys[1]), where, f"has both {keys[0]} and {keys[1]}")
         return UNKNOWN
-    wanted = {"properties": "object", "items": "array", "map": "map"}[given[0]]
-    if entry.logicalType not in (None, wanted):
-        what = f"{given[0]} belong to logicalType {wanted}, not {quote(entry.logicalType)}"
+    expected = {"properties": "object", "items": "array", "map": "map"}[keys[0]]
+    if entry.logicalType not in (None, expected):
+        what = f"{keys[0]} belong to logicalType {expected}, not {quote(entry.logicalType)}"
         report.add((*at, "logicalType"), where, what)
     if entry.properties is not None:
         return _read_struct(entry.properties, (*at, "properties"), where, report)
@@ -121,7 +121,7 @@ def _read_map(entry: SchemaProperty, at: DocumentPath, where: str, report: Probl
     key = read_type(entry.map.key, (*at, "key"), f"{where}.key", report)
     value = read_type(entry.map.value, (*at, "value"), f"{where}.value", report)
     if isinstance(key, Struct | List | Map):
-        report.add((*at, "key"), where, "a map's key must be a plain type")
+        report.add((*at, "key"), where, "a map's key must not be a nested type")
         return UNKNOWN
     if UNKNOWN in (key, value):
         return UNKNOWN
@@ -138,13 +138,13 @@ def _read_struct(
     for index, entry in enumerate(entries):
         place, name = (*at, index), entry.name or ""
         if not name:
-            report.add_missing(place, where, "a property without a name")
+            report.add_missing(place, where, "the property has no name")
             broken = True
             continue
         flaw = check_column_name(name)
         twin = next((f.name for f in fields if f.name.lower() == name.lower()), None)
         if flaw is None and twin is not None:
-            flaw = (f"property {quote(name)} is there twice", "")
+            flaw = (f"property {quote(name)} is defined twice", "")
         if flaw is not None:
             report.add_broken((*place, "name"), where, *flaw)
             broken = True
@@ -171,17 +171,19 @@ def _refuse_column_only(
 ) -> None:
     for key in ("primaryKey", "partitioned", "unique", "quality", "relationships", "enum"):
         if getattr(entry, key):
-            hint = "state the rule as type: sql" if key != "partitioned" else ""
-            report.add((*at, key), where, f"{key} works on columns, not inside them", hint)
+            hint = "write it as a rule of type: sql" if key != "partitioned" else ""
+            report.add(
+                (*at, key), where, f"{key} applies to columns, not to nested properties", hint
+            )
     for key in entry.logicalTypeOptions or {}:
         if key in _RULE_OPTIONS:
             place = (*at, "logicalTypeOptions", key)
-            hint = "state the rule as type: sql"
-            report.add(place, where, f"{key} works on columns, not inside them", hint)
+            hint = "write it as a rule of type: sql"
+            report.add(place, where, f"{key} applies to columns, not to nested properties", hint)
 
 
 def _strip_nullability(type_: Type) -> Type:
-    """The type without what its text may leave out: docs and whether nulls are allowed."""
+    """Return the type without the parts that its text may omit: docs and nullability."""
     match type_:
         case Struct(fields):
             return Struct(tuple(Field(f.name, _strip_nullability(f.type)) for f in fields))

@@ -1,6 +1,6 @@
-"""Quality rules: what a contract says in `quality`, and what it says by the way.
+"""Parse quality rules: those in `quality`, and those implied by other properties.
 
-An enumeration, `unique`, the limits of a logical type and relationships are rules as well.
+`enum`, `unique`, the limits of a logical type and relationships are rules as well.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def read_rules(
     columns: Sequence[Column],
     report: ProblemReport,
 ) -> tuple[Rule, ...]:
-    """All rules of a table: those of its columns in their order, then the table's own."""
+    """Return all rules of a table: those of its columns in order, then its own."""
     reader = _RuleReader(schema.name or "", layer, {c.name: c for c in columns}, report)
     rules: list[Rule] = []
     for index, entry in enumerate(schema.properties or ()):
@@ -73,7 +73,7 @@ class _RuleReader:
     report: ProblemReport
 
     def read_column(self, entry: SchemaProperty, name: str, at: DocumentPath) -> list[Rule]:
-        """What a column's own entry demands of its values."""
+        """Return the rules of a column's own entry."""
         rules: list[Rule] = []
         if entry.unique:
             rules += self._build_rule("duplicates", [name], {}, (*at, "unique"))
@@ -88,43 +88,45 @@ class _RuleReader:
             rules += self.read_quality(quality, (*at, "quality", index), name)
         return rules
 
-    def _read_conditions(self, name: str, said: Mapping[str, Any], at: DocumentPath) -> list[Rule]:
-        """The rules that limits, lengths, a pattern or accepted values amount to."""
+    def _read_conditions(
+        self, name: str, options: Mapping[str, Any], at: DocumentPath
+    ) -> list[Rule]:
+        """Return the rules of limits, lengths, a pattern and accepted values."""
         rules: list[Rule] = []
-        limits = {ours: said[key] for key, ours in _LIMITS.items() if key in said}
+        limits = {ours: options[key] for key, ours in _LIMITS.items() if key in options}
         if limits:
-            first = next(key for key in _LIMITS if key in said)
+            first = next(key for key in _LIMITS if key in options)
             rules += self._build_rule("range", [name], limits, (*at, first))
-        lengths = {ours: said[key] for key, ours in _LENGTHS.items() if key in said}
+        lengths = {ours: options[key] for key, ours in _LENGTHS.items() if key in options}
         if lengths:
-            first = next(key for key in _LENGTHS if key in said)
+            first = next(key for key in _LENGTHS if key in options)
             rules += self._build_rule("length", [name], lengths, (*at, first))
-        if "pattern" in said:
-            pattern = {"pattern": said["pattern"]}
+        if "pattern" in options:
+            pattern = {"pattern": options["pattern"]}
             rules += self._build_rule("pattern", [name], pattern, (*at, "pattern"))
-        if "validValues" in said:
-            values = {"values": said["validValues"]}
+        if "validValues" in options:
+            values = {"values": options["validValues"]}
             rules += self._build_rule("accepted", [name], values, (*at, "validValues"))
-        if "reference" in said:
-            rules += self._build_reference([name], said["reference"], (*at, "reference"))
+        if "reference" in options:
+            rules += self._build_reference([name], options["reference"], (*at, "reference"))
         return rules
 
     def read_relationship(
         self, link: Relationship, at: DocumentPath, column: str | None
     ) -> list[Rule]:
-        """A foreign key as a rule."""
+        """Return the rule of a foreign key."""
         if link.type not in (None, "foreignKey"):
             self.report.add((*at, "type"), column or "relationships", "must be foreignKey")
             return []
         if link.to is None:
-            self.report.add(at, column or "relationships", "a relationship needs to")
+            self.report.add(at, column or "relationships", "a relationship needs `to`")
             return []
         if column is not None:
             return self._build_reference([column], link.to, (*at, "to"))
         sources = [link.from_] if isinstance(link.from_, str) else link.from_ or []
         names = [source.removeprefix(f"{self.table}.") for source in sources]
         if not names:
-            self.report.add(at, "relationships", "a relationship of the table needs from")
+            self.report.add(at, "relationships", "a relationship of the table needs `from`")
             return []
         return self._build_reference(names, link.to, (*at, "to"))
 
@@ -147,7 +149,7 @@ class _RuleReader:
         return self._build_rule("reference", columns, arguments, at)
 
     def read_quality(self, entry: DataQuality, at: DocumentPath, column: str | None) -> list[Rule]:
-        """One entry of a `quality` list. Entries for people or for other tools give no rule."""
+        """Return the rules of a `quality` entry. Entries for people or other tools have none."""
         where = column or f"quality[{at[-1]}]"
         kind = entry.type or ("sql" if entry.query and not entry.metric else "library")
         if kind in ("text", "custom"):
@@ -186,10 +188,10 @@ class _RuleReader:
             return []
         used = set(_PLACEHOLDERS.findall(entry.query))
         if not used & {"object", "table"}:
-            hint = "write {object} where the table's name belongs"
-            self.report.add(place, where, "the query does not look at this table", hint)
+            hint = "write {object} instead of the table's name"
+            self.report.add(place, where, "the query does not read this table", hint)
         if column is None and used & {"property", "column"}:
-            self.report.add(place, where, "{property} has a meaning only in a column's rule")
+            self.report.add(place, where, "{property} is allowed only in a column's rule")
 
         def written(match: re.Match[str]) -> str:
             return "{object}" if match[1] in ("object", "table") else column or match[0]
@@ -204,7 +206,7 @@ class _RuleReader:
     ) -> list[Rule]:
         metric = entry.metric or _OLD_METRICS.get(entry.rule or "", entry.rule)
         if metric not in METRICS:
-            what = f"unknown metric {quote(metric)}" if metric else "a rule without a metric"
+            what = f"unknown metric {quote(metric)}" if metric else "the rule has no metric"
             hint = did_you_mean(metric or "", METRICS) or f"one of {', '.join(METRICS)}"
             self.report.add_missing(at, where, what, hint)
             return []
@@ -220,7 +222,7 @@ class _RuleReader:
         bounds, unit = read_bounds(entry, at, where, default, self.report)
         if metric == "rowCount":
             if unit == "percent":
-                self.report.add((*at, "unit"), where, "rowCount has no percent")
+                self.report.add((*at, "unit"), where, "rowCount cannot be a percentage")
             return self._build_rule("row_count", [], {}, at, bounds=bounds, unit=unit)
         columns = self._read_columns(arguments, at, column, where)
         if metric == "duplicateValues":
@@ -247,22 +249,22 @@ class _RuleReader:
         if metric == "invalidValues":
             rules = self._read_conditions(columns[0], arguments, (*at, "arguments"))
             if len(rules) > 1:
-                hint = "state each as a rule of its own"
-                self.report.add(at, where, "more than one condition in one rule", hint)
+                hint = "write each condition as a separate rule"
+                self.report.add(at, where, "the rule has more than one condition", hint)
             elif not rules and not set(arguments) & {*ARGUMENTS[2:]}:
-                hint = "give validValues, pattern, min, max, minLength, maxLength or reference"
-                self.report.add_missing(at, where, "invalidValues without a condition", hint)
+                hint = "add validValues, pattern, min, max, minLength, maxLength or reference"
+                self.report.add_missing(at, where, "invalidValues has no condition", hint)
             return rules
         values = arguments.get("missingValues")
         if values is None:
             return self._build_rule("missing", columns, {}, at)
         place = (*at, "arguments", "missingValues")
         if not isinstance(values, list):
-            self.report.add(place, where, "missingValues is a list")
+            self.report.add(place, where, "missingValues must be a list")
             return []
-        # Null is always missing; the others are values that stand for it.
-        given = {"values": [value for value in values if value is not None]}
-        return self._build_rule("missing", columns, given if given["values"] else {}, place)
+        # Null is always missing; the other values represent it.
+        markers = {"values": [value for value in values if value is not None]}
+        return self._build_rule("missing", columns, markers if markers["values"] else {}, place)
 
     def _read_freshness(
         self,
@@ -283,8 +285,8 @@ class _RuleReader:
     ) -> list[str]:
         if column is not None:
             return [column]
-        said = arguments.get("properties", arguments.get("property"))
-        names = [said] if isinstance(said, str) else said
+        value = arguments.get("properties", arguments.get("property"))
+        names = [value] if isinstance(value, str) else value
         if not isinstance(names, list) or not names:
             hint = "name the columns as arguments: {properties: [a, b]}"
             self.report.add_missing(at, where, "the rule names no column", hint)
@@ -295,7 +297,7 @@ class _RuleReader:
         self, kind: str, columns: list[str], arguments: Mapping[str, Any], at: DocumentPath,
         bounds: tuple[tuple[str, Any], ...] = (("mustBe", 0),), unit: str = "rows",
     ) -> list[Rule]:  # fmt: skip
-        """The rule in a list, or an empty list after reporting why it cannot be."""
+        """Return the rule in a list, or an empty list after reporting why it is invalid."""
         problems = len(self.report.problems)
         for name in columns:
             column = self.columns.get(name)
@@ -313,12 +315,12 @@ class _RuleReader:
     def _check_fit(
         self, kind: str, column: Column, arguments: Mapping[str, Any], at: DocumentPath
     ) -> None:
-        """Whether a rule of that kind can be asked of a column of that type."""
+        """Report a rule that does not apply to a column of that type."""
         flaw = _check_column_type(kind, column.type)
         if flaw is None and kind in ("accepted", "missing"):
             values = arguments.get("values", [])
             if not isinstance(values, list) or (kind == "accepted" and not values):
-                flaw = "validValues is a list of values"
+                flaw = "validValues must be a list of values"
             else:
                 flaws = (check_value(value, column.type) for value in values)
                 flaw = next((flaw for flaw in flaws if flaw), None)
@@ -327,7 +329,7 @@ class _RuleReader:
             flaw = next((flaw for flaw in flaws if flaw), None) or _check_range(arguments)
         elif flaw is None and kind == "length":
             if not all(isinstance(v, int) and v >= 0 for v in arguments.values()):
-                flaw = "a length is a whole number, 0 or more"
+                flaw = "a length must be a whole number of at least 0"
             else:
                 flaw = _check_range(arguments)
         elif flaw is None and kind == "pattern":
@@ -338,7 +340,7 @@ class _RuleReader:
 
 def _check_column_type(kind: str, type_: Type) -> str | None:
     if isinstance(type_, Struct | List | Map) and kind not in ("missing", "sql"):
-        return f"a rule of kind {kind} needs a plain column, not {type_}"
+        return f"a rule of kind {kind} needs a column that is not nested, not {type_}"
     if kind in ("pattern", "length") and type_ != _TEXT:
         return f"{kind} needs a text column, not {type_}"
     if kind == "range" and not is_ordered(type_):
@@ -352,5 +354,5 @@ def _check_range(arguments: Mapping[str, Any]) -> str | None:
     lower = arguments.get("min", arguments.get("exclusive_min"))
     upper = arguments.get("max", arguments.get("exclusive_max"))
     if lower is not None and upper is not None and type(lower) is type(upper) and lower > upper:
-        return f"nothing lies between {lower} and {upper}"
+        return f"no value is between {lower} and {upper}"
     return None

@@ -1,4 +1,4 @@
-"""Whether the parts of one contract agree with each other."""
+"""Check that the parts of a contract are consistent."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _TRANSFORM_TYPES = {
 def check_semantics(
     contract: Contract,
     columns: dict[str, DocumentPath],
-    terms: dict[str, DocumentPath],
+    settings: dict[str, DocumentPath],
     report: ProblemReport,
 ) -> None:
-    """Report what no single part of the contract is wrong about, but the whole is.
+    """Report inconsistencies between parts of the contract.
 
-    `columns` and `terms` say where each column and each setting was written.
+    `columns` and `settings` have the position of each column and each setting.
     """
-    check = _SemanticCheck(contract, columns, terms, report)
+    check = _SemanticCheck(contract, columns, settings, report)
     check.check_key()
     check.check_partition()
     check.check_order()
@@ -48,12 +48,12 @@ class _SemanticCheck:
         self,
         contract: Contract,
         columns: dict[str, DocumentPath],
-        terms: dict[str, DocumentPath],
+        settings: dict[str, DocumentPath],
         report: ProblemReport,
     ) -> None:
         self.contract = contract
         self.columns = columns
-        self.terms = terms
+        self.settings = settings
         self.report = report
         self.known = {column.name: column for column in contract.table_columns}
 
@@ -81,7 +81,7 @@ class _SemanticCheck:
                 what = f"{partition.transform} does not fit {column.type}"
                 self.report.add(place, column.name, what, _list_fitting_types(partition))
             elif partition.transform != "identity" and partition.name.lower() in names:
-                what = f"its partition is called {partition.name}, as a column is"
+                what = f"its partition field {partition.name} has the name of a column"
                 self.report.add(place, column.name, what, "rename that column")
 
     def check_order(self) -> None:
@@ -93,14 +93,14 @@ class _SemanticCheck:
         column = self._find_column(name, "freshness") if name else None
         if column and column.type != UNKNOWN and _type_name(column.type) not in _DATES:
             what = f"freshness needs a date or timestamp, and {name} is {column.type}"
-            self.report.add(self.terms["freshness"], "freshness", what)
+            self.report.add(self.settings["freshness"], "freshness", what)
 
     def check_write(self) -> None:
         contract = self.contract
-        if self.report.is_broken(self.terms.get("write", ())):
+        if self.report.is_broken(self.settings.get("write", ())):
             return
         if contract.write in (WriteMode.MERGE, WriteMode.SCD2) and not contract.key:
-            hint = "mark its columns with primaryKey: true"
+            hint = "mark key columns with primaryKey: true"
             self._report_setting("write", f"{contract.write} needs a key", hint)
         if contract.write is WriteMode.PARTITIONS and not contract.partition:
             hint = "mark a column with partitioned: true"
@@ -108,10 +108,10 @@ class _SemanticCheck:
         if contract.write is WriteMode.SCD2:
             self._check_scd2()
         if contract.delete_when and contract.write not in (WriteMode.MERGE, WriteMode.SCD2):
-            self._report_setting("deleteWhen", f"has no meaning with write: {contract.write}")
+            self._report_setting("deleteWhen", f"has no effect with write: {contract.write}")
 
     def _check_scd2(self) -> None:
-        hint = "name the timestamp from which a version is true"
+        hint = "set it to the timestamp from which a version is valid"
         if not self.contract.order_by:
             self._report_setting("write", "scd2 needs orderBy", hint)
             return
@@ -123,7 +123,7 @@ class _SemanticCheck:
             what = f"scd2 needs a timestamp first, and {name} is {column.type}"
             self._report_setting("orderBy", what, hint)
         elif name.startswith("_valid_"):
-            self._report_setting("orderBy", f"{name} is what scd2 computes", hint)
+            self._report_setting("orderBy", f"{name} is computed by scd2", hint)
 
     def check_evolution(self) -> None:
         names = {column.name for column in self.contract.columns}
@@ -134,7 +134,7 @@ class _SemanticCheck:
                 self._report_setting("dropped", *flaw)
             elif path in names:
                 self._report_setting(
-                    "dropped", f"{path} is still among the columns", "take it out of one"
+                    "dropped", f"{path} is still among the columns", "remove it from one of them"
                 )
         for column in self.contract.columns:
             old = column.renamed_from
@@ -148,50 +148,50 @@ class _SemanticCheck:
             elif old in origins:
                 what = f"renamedFrom {quote(old)} is also that of {origins[old]}"
             elif check_column_name(old):
-                what = f"renamedFrom {quote(old)} cannot be a column's name"
+                what = f"renamedFrom {quote(old)} is not a valid column name"
             if what:
                 hint = "remove renamedFrom once the rename has been applied"
                 place = (*self.columns[column.name], "customProperties")
                 self.report.add(place, column.name, what, hint)
             origins[old] = column.name
 
-    def _check_sortable(self, name: str, term: str) -> None:
-        column = self._find_column(name, term)
+    def _check_sortable(self, name: str, setting: str) -> None:
+        column = self._find_column(name, setting)
         if column is not None and _is_nested(column.type):
-            self._report_setting(term, f"{name} is {column.type}, which has no order")
+            self._report_setting(setting, f"{name} is {column.type}, which cannot be sorted")
 
-    def _find_column(self, name: str, term: str) -> Column | None:
+    def _find_column(self, name: str, setting: str) -> Column | None:
         column = self.known.get(name)
         if column is None:
             self._report_setting(
-                term, f"there is no column {quote(name)}", did_you_mean(name, [*self.known])
+                setting, f"there is no column {quote(name)}", did_you_mean(name, [*self.known])
             )
         return column
 
-    def _report_setting(self, term: str, what: str, hint: str = "") -> None:
-        self.report.add(self.terms.get(term, ("customProperties",)), term, what, hint)
+    def _report_setting(self, setting: str, what: str, hint: str = "") -> None:
+        self.report.add(self.settings.get(setting, ("customProperties",)), setting, what, hint)
 
 
 def check_references(
     contract: Contract,
     contracts: Iterable[Contract],
-    unsound: Collection[str],
+    invalid: Collection[str],
     report: ProblemReport,
 ) -> None:
-    """Report the rules that refer to tables or columns that no contract has.
+    """Report rules that refer to tables or columns that no contract has.
 
-    What the contracts of the `unsound` tables say is not known yet, so they are left alone.
+    References to `invalid` tables are skipped, because their contracts could not be parsed.
     """
     tables = {other.table: other for other in contracts}
     for rule in contract.rules:
-        if rule.kind != "reference" or rule.argument("table") in unsound:
+        if rule.kind != "reference" or rule.argument("table") in invalid:
             continue
         at: DocumentPath = ("line", rule.line)
         other = tables.get(rule.argument("table"))
         if other is None:
             name = rule.argument("table")
             hint = did_you_mean(name, [*tables])
-            report.add(at, ", ".join(rule.columns), f"there is no contract of {name}", hint)
+            report.add(at, ", ".join(rule.columns), f"{name} has no contract", hint)
             continue
         for name in rule.argument("columns"):
             if other.column(name) is None:

@@ -1,7 +1,7 @@
-"""Whether a document has the structure of the Open Data Contract Standard.
+"""Check that a document has the structure of the Open Data Contract Standard.
 
-The standard's own pydantic models decide about the kinds of values. They pass over keys that they
-do not know, which would turn a typo into silence, so keys are compared with the models here.
+The standard's own pydantic models validate the types of values. They ignore unknown keys, which
+would hide typos, so keys are compared with the models here.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _REQUIRED_KEYS = ("apiVersion", "kind", "id", "version", "schema")
 
 
 def read_structure(data: Any, report: ProblemReport) -> OpenDataContractStandard | None:
-    """The document as the standard's model, without the parts that were reported as broken.
+    """Return the document as the standard's model, without the parts that were reported.
 
-    None when there is nothing to go on with.
+    Returns None if nothing usable is left.
     """
     from open_data_contract_standard.model import OpenDataContractStandard
 
@@ -43,7 +43,7 @@ def read_structure(data: Any, report: ProblemReport) -> OpenDataContractStandard
 def _check_header(data: dict[str, Any], report: ProblemReport) -> None:
     for key in _REQUIRED_KEYS:
         if data.get(key) is None:
-            report.add_broken((key,), key, "is missing", "the standard asks for it")
+            report.add_broken((key,), key, "is missing", "the standard requires it")
     api, kind = data.get("apiVersion"), data.get("kind")
     if api is not None and not str(api).startswith("v3."):
         hint = "write apiVersion: v3.1.0"
@@ -59,8 +59,8 @@ def _validate_model(
 ) -> OpenDataContractStandard | None:
     from pydantic import ValidationError
 
-    # What is broken is reported and cut out, until the rest holds; so one wrong value does not
-    # hide the other problems of the file. Every round removes something, hence the bound.
+    # Invalid parts are reported and removed until the rest is valid, so that one wrong value does
+    # not hide other problems. Every round removes something; the bound is a safety net.
     for _ in range(100):
         try:
             return model.model_validate(data)
@@ -83,7 +83,7 @@ def _validate_model(
 
 def _report_value(data: Any, at: DocumentPath, kind: str, report: ProblemReport) -> None:
     value = _value_at(data, at)
-    expected = _EXPECTED.get(kind.split("_")[0], "of another kind")
+    expected = _EXPECTED.get(kind.split("_")[0], "of another type")
     hint = ""
     if expected == "text" and isinstance(value, int | float):
         hint = f'put it in quotes: "{value}"'
@@ -106,7 +106,7 @@ def _describe_value(value: Any) -> str:
 
 
 def _existing_path(data: Any, where: tuple[str | int, ...]) -> DocumentPath:
-    """The part of a pydantic location that is in the document: it also names union members."""
+    """Return the part of a pydantic location that is in the document, without union members."""
     at: list[str | int] = []
     for step in where:
         inside = data if isinstance(data, dict) else range(len(data)) if _is_list(data) else ()
@@ -133,8 +133,8 @@ def _remove_value(data: Any, at: DocumentPath) -> None:
     if isinstance(parent, dict):
         del parent[step]
     else:
-        # Positions must go on matching the document's lines, so an item leaves a hole that
-        # holds nothing; where that is refused too, the whole list goes in the next round.
+        # Indexes must still match the document's lines, so an empty mapping replaces the item; if
+        # that is invalid too, the next round removes the whole list.
         if parent[step] == {}:
             _remove_value(data, at[:-1])
         else:
@@ -142,7 +142,7 @@ def _remove_value(data: Any, at: DocumentPath) -> None:
 
 
 def _describe_place(data: Any, at: DocumentPath) -> str:
-    """What a person calls a place: the nearest column above it, and the key."""
+    """Return the display name of a place: the nearest column above it, and the key."""
     names = []
     for depth in range(3, len(at)):
         value = _value_at(data, at[:depth])
@@ -175,7 +175,7 @@ def _refuse_unknown_keys(
 
 
 def _inner_model(annotation: Any, in_list: bool) -> type[BaseModel] | None:
-    """The model that a field holds, directly or as the items of a list."""
+    """Return the model of a field, directly or as the items of a list."""
     from pydantic import BaseModel
 
     origin = typing.get_origin(annotation)

@@ -1,4 +1,4 @@
-"""The terms of a table: how it is written and ordered, how fresh and how long it is kept."""
+"""Parse the settings of a table: write mode, order, freshness, retention and others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SLA_PROPERTIES = (*_FRESHNESS, "retention")
 
 @dataclass
 class TableSettings:
-    """The settings of a table, and where each of them was written."""
+    """Settings of a table; `places` has the position of each."""
 
     write: WriteMode = WriteMode.APPEND
     order_by: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ def read_table_settings(
     at: DocumentPath,
     report: ProblemReport,
 ) -> TableSettings:
-    """The table's terms, from the contract's custom and service-level properties."""
+    """Return the table's settings, from the contract's custom and service-level properties."""
     settings = read_settings(document.customProperties, (), "customProperties", "table", report)
     inner = read_settings(schema.customProperties, at, "customProperties", "table", report)
     for name in settings.keys() & inner.keys():
@@ -90,12 +90,12 @@ def read_table_settings(
 def _read_readers(
     document: OpenDataContractStandard, report: ProblemReport
 ) -> tuple[str, ...] | None:
-    """The roles whose access is to read, or is left out; None where no roles are named."""
+    """Return the roles with read access (the default), or None if there are no roles."""
     if document.roles is None:
         return None
     for index, entry in enumerate(document.roles):
         if not (entry.role or "").strip():
-            report.add(("roles", index), "roles", "an entry names no role")
+            report.add(("roles", index), "roles", "the entry has no role")
     return tuple(
         entry.role.strip()
         for entry in document.roles
@@ -125,7 +125,7 @@ def _read_texts(setting: CustomSetting | None, name: str, report: ProblemReport)
         return ()
     stripped = [value.strip() for value in values]
     for value in sorted({value for value in stripped if stripped.count(value) > 1}):
-        report.add(setting.at, name, f"{quote(value)} is there twice")
+        report.add(setting.at, name, f"{quote(value)} is listed twice")
     return tuple(stripped)
 
 
@@ -137,7 +137,7 @@ def _read_sort(setting: CustomSetting | None, report: ProblemReport) -> tuple[So
         if direction not in ("", "asc", "desc"):
             assert setting is not None
             hint = "write column, column asc or column desc"
-            report.add(setting.at, "sortBy", f"cannot read {quote(text)}", hint)
+            report.add(setting.at, "sortBy", f"cannot parse {quote(text)}", hint)
             continue
         sort.append(SortField(column, direction == "desc"))
     return tuple(sort)
@@ -165,7 +165,7 @@ def _parse_duration(
     try:
         return parse_duration(value, unit)
     except ValueError as error:
-        report.add(at, name, f"cannot read {quote(value)}", str(error))
+        report.add(at, name, f"cannot parse {quote(value)}", str(error))
         return None
 
 
@@ -183,7 +183,7 @@ def _read_service_levels(
             continue
         promise = "freshness" if name in _FRESHNESS else name
         if promise in seen:
-            report.add(at, name, f"{promise} is promised twice")
+            report.add(at, name, f"{promise} is defined twice")
             continue
         seen[promise] = at
         span = _parse_duration(entry.value, entry.unit, (*at, "value"), name, report)
@@ -206,5 +206,5 @@ def _read_element(
 
 
 def to_contract_arguments(terms: TableSettings) -> Mapping[str, Any]:
-    """The terms as keyword arguments of a Contract."""
+    """Return the settings as keyword arguments of Contract."""
     return {name: value for name, value in vars(terms).items() if name != "places"}

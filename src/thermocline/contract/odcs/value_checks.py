@@ -1,4 +1,4 @@
-"""Values that a contract writes down: whether a column of some type can hold them."""
+"""Check that a column's type can hold the values in a contract."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TIME_PARSERS: dict[str, Callable[[str], object]] = {
     "date": date.fromisoformat, "time": time.fromisoformat,
     "timestamp": datetime.fromisoformat, "timestamptz": datetime.fromisoformat,
 }  # fmt: skip
-# DuckDB's engine (RE2) has neither, so a rule that uses them would hold in one engine only.
+# DuckDB (RE2) has neither, so such a rule would work in one engine only.
 _NOT_PORTABLE = re.compile(r"\(\?<?[=!]|\(\?>|\(\?P=|\\[1-9]")
 
 
 def is_ordered(type_: Type) -> bool:
-    """Whether a type has an order that a range can speak of."""
+    """Return whether the values of a type can be compared with a range."""
     if isinstance(type_, Decimal):
         return True
     names = {"int", "long", "float", "double", *_TIME_PARSERS}
@@ -32,13 +32,13 @@ def is_ordered(type_: Type) -> bool:
 
 
 def check_value(value: Any, type_: Type) -> str | None:
-    """Why a column of that type can never hold the value, or None when it can."""
+    """Return why a column of that type cannot hold the value, or None if it can."""
     if value is None or isinstance(value, list | dict):
         return f"{quote(value)} is not a value"
     if isinstance(type_, Decimal):
         return None if _is_number(value) else f"{quote(value)} {_BROKEN_NUMBER}"
     if not isinstance(type_, Primitive):
-        return f"{type_} has no values to compare with"
+        return f"{type_} values cannot be compared"
     if type_.name == "boolean":
         return None if isinstance(value, bool) else f"{quote(value)} is not true or false"
     if type_.name in _INTEGER_LIMITS:
@@ -57,15 +57,17 @@ def check_value(value: Any, type_: Type) -> str | None:
 
 
 def check_pattern(pattern: Any) -> str | None:
-    """Why a regular expression cannot be used, or None when it can."""
+    """Return why a regular expression cannot be used, or None if it can."""
     if not isinstance(pattern, str) or not pattern:
-        return "a pattern is a regular expression in quotes"
+        return "a pattern must be a regular expression in quotes"
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
         return f"pattern {quote(pattern)}: {error}"
     if _NOT_PORTABLE.search(pattern.replace("\\\\", "")):
-        return f"pattern {quote(pattern)}: look-around and back-references do not work everywhere"
+        return (
+            f"pattern {quote(pattern)}: look-around and back-references do not work in every engine"
+        )
     return None
 
 

@@ -1,8 +1,8 @@
-"""YAML from strangers: plain data with a line for every value, and nothing that can bite.
+"""Parse untrusted YAML safely, with a line number for every value.
 
-The text is read as a stream of parser events, never as objects: no tags, one document, at most
-`MAX_BYTES` long, `MAX_DEPTH` deep and `MAX_NODES` wide once aliases are written out, no key twice
-in a mapping. Plain scalars follow YAML 1.2's core schema, so that `NO` is a country and
+The text is read as a stream of parser events, never as objects. It must have no tags, one document,
+no duplicate keys, and at most `MAX_BYTES` bytes, `MAX_DEPTH` levels and `MAX_NODES` values after
+alias expansion. Plain scalars follow the core schema of YAML 1.2, so that `NO` is a country and
 `2026-01-01` a text; its hexadecimal and octal integers and its infinities stay text.
 """
 
@@ -39,7 +39,7 @@ _KEYWORDS: dict[str, bool | None] = {
 
 
 class YamlProblem(NamedTuple):
-    """Something in the text that is not allowed."""
+    """Something in the text that is not allowed: its line, and how to fix it."""
 
     line: int
     what: str
@@ -48,7 +48,7 @@ class YamlProblem(NamedTuple):
 
 @dataclass
 class YamlNode:
-    """A value of the document with the line it begins on. `size` counts what it expands to."""
+    """A value of the document with its first line. `size` counts values after alias expansion."""
 
     line: int
     scalar: Any = None
@@ -57,7 +57,7 @@ class YamlNode:
     size: int = 1
 
     def to_python(self) -> Any:
-        """The value as dicts, lists and scalars."""
+        """Return the value as dicts, lists and scalars."""
         if self.entries is not None:
             return {key: node.to_python() for key, (_, node) in self.entries.items()}
         if self.items is not None:
@@ -67,7 +67,7 @@ class YamlNode:
 
 @dataclass
 class YamlDocument:
-    """What a text holds. `data` is None when the text could not be read."""
+    """A parsed document. `data` is None if the text could not be parsed."""
 
     root: YamlNode | None = None
     problems: list[YamlProblem] = field(default_factory=list)
@@ -77,7 +77,7 @@ class YamlDocument:
         return self.root.to_python() if self.root else None
 
     def line(self, where: DocumentPath) -> int:
-        """The line of a place, or of the deepest part of it that exists."""
+        """Return the line of a place, or of its deepest existing part."""
         line, node = 1, self.root
         for step in where:
             if node is None:
@@ -93,7 +93,7 @@ class YamlDocument:
 
 
 class _UnreadableError(Exception):
-    """The text cannot be read any further."""
+    """The text cannot be parsed further."""
 
     def __init__(self, problem: YamlProblem) -> None:
         super().__init__(problem.what)
@@ -101,7 +101,7 @@ class _UnreadableError(Exception):
 
 
 def read_document(raw: bytes) -> YamlDocument:
-    """The text as a document. Whatever is wrong with it stands in `flaws`; nothing is raised."""
+    """Parse the text as a document. Problems are in `problems`; nothing is raised."""
     if len(raw) > MAX_BYTES:
         return _unreadable_document(1, f"the file is larger than {MAX_BYTES:,} bytes", "split it")
     try:
@@ -130,7 +130,7 @@ def _unreadable_document(line: int, what: str, hint: str = "") -> YamlDocument:
 
 
 class _Composer:
-    """Builds nodes from parser events while keeping the limits."""
+    """Builds nodes from parser events within the limits."""
 
     def __init__(self) -> None:
         self.problems: list[YamlProblem] = []
@@ -142,7 +142,9 @@ class _Composer:
             if isinstance(event, DocumentStartEvent):
                 if root is not None:
                     raise _UnreadableError(
-                        YamlProblem(_line(event), "a second document", "one contract a file")
+                        YamlProblem(
+                            _line(event), "a second document", "write one contract per file"
+                        )
                     )
                 root = self._compose_node(next(events), events, 1)
         if root is None:
@@ -167,7 +169,7 @@ class _Composer:
             node = self._compose_sequence(line, events, depth)
         if node.size > MAX_NODES:
             raise _UnreadableError(
-                YamlProblem(line, f"more than {MAX_NODES:,} values once aliases are written out")
+                YamlProblem(line, f"more than {MAX_NODES:,} values after alias expansion")
             )
         if anchor is not None:
             self._anchors[anchor] = node
@@ -177,7 +179,7 @@ class _Composer:
         target = self._anchors.get(anchor)
         if target is None:
             raise _UnreadableError(
-                YamlProblem(line, f"alias *{anchor} stands for nothing finished before it")
+                YamlProblem(line, f"alias *{anchor} refers to no complete value before it")
             )
         return target
 
@@ -205,16 +207,14 @@ class _Composer:
                 break
             key_line = _line(event)
             if not isinstance(event, ScalarEvent):
-                raise _UnreadableError(YamlProblem(key_line, "a key that is not plain text"))
+                raise _UnreadableError(YamlProblem(key_line, "a key that is not text"))
             self._refuse_tag(event)
             key = str(event.value)
             value = self._compose_node(next(events), events, depth + 1)
             if key in node.entries:
                 first = node.entries[key][0]
                 self.problems.append(
-                    YamlProblem(
-                        key_line, f"key {quote(key)} is there twice", f"first on line {first}"
-                    )
+                    YamlProblem(key_line, f"key {quote(key)} is repeated", f"first on line {first}")
                 )
                 continue
             node.entries[key] = (key_line, value)

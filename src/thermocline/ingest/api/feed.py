@@ -1,4 +1,4 @@
-"""An API as a feed: each pull is a batch, and the position after it lies in the batch's commit."""
+"""A feed of an API: each pull is a batch, and its commit holds the position after it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput
 from thermocline.ingest import feed as feeds
-from thermocline.ingest.api.position import Position, Record, Sieve
-from thermocline.ingest.api.pull import items, reach_of
+from thermocline.ingest.api.position import ApiPosition, ApiRecord, NewRecordFilter
+from thermocline.ingest.api.pull import load_egress_policy, pull_items
 from thermocline.ingest.batch import Provenance
 from thermocline.ingest.layout import Layout
 from thermocline.telemetry import one_line
@@ -21,78 +21,78 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from thermocline.ingest.api.source import ApiSource
-    from thermocline.ingest.marks import Position as Marked
+    from thermocline.ingest.marks import Position
     from thermocline.ingest.source import BatchLimits, Source
     from thermocline.lake import Lake
 
-CHUNK = 10_000
+CHUNK_ROWS = 10_000
 
 
 class ApiFeed:
-    """Pulls an API from where its position says to its end, or as far as one batch goes."""
+    """Pulls an API from a position to its end, or as far as one batch allows."""
 
     def __init__(self, lake: Lake, source: Source) -> None:
         self._lake = lake
         self._source = source
         self._api: ApiSource = source.connection
-        self._rest_until = 0.0
+        self._next_pull_at = 0.0
 
-    def begin(self, position: Marked | None, *, accept_loss: bool = False) -> Marked | None:
-        """Any position will do: an API is asked anew each time."""
+    def begin(self, position: Position | None, *, accept_loss: bool = False) -> Position | None:
+        """Return the position unchanged: any position is valid for an API."""
         del accept_loss
         return position
 
-    def pull(self, position: Marked | None, limits: BatchLimits) -> feeds.Pull | None:
-        """The records that have not landed; None when there is none, or when it is too soon.
+    def pull(self, position: Position | None, limits: BatchLimits) -> feeds.Pull | None:
+        """Return the records that have not landed; None if there are none, or if it is too soon.
 
-        An API that says `row_order: asc` is read as far as the limits go. Of another one no part
-        can land alone: what comes later may belong before it.
+        An API with `row_order: asc` is read up to the limits. Any other pull must land whole,
+        because later records may have lower cursor values.
         """
-        if time.monotonic() < self._rest_until:
+        if time.monotonic() < self._next_pull_at:
             return None
-        start = Position.read(position or {})
-        sieve = Sieve(self._api, start)
-        batch = _Rows(start.landed)
-        found = items(self._api, start, reach_of(self._lake.settings))
-        with closing(found):  # a pull that is cut short closes its connection
-            ended = self._fill(batch, _new(found, sieve), limits)
-        if ended:
-            self._rest_until = time.monotonic() + self._api.every
-        if not batch.count:
+        start = ApiPosition.from_bookmark(position or {})
+        record_filter = NewRecordFilter(self._api, start)
+        buffer = _RowBuffer(start.landed)
+        items = pull_items(self._api, start, load_egress_policy(self._lake.settings))
+        with closing(items):  # a pull that stops early closes its connection
+            is_at_end = self._fill(buffer, _filter_new(items, record_filter), limits)
+        if is_at_end:
+            self._next_pull_at = time.monotonic() + self._api.every
+        if not buffer.count:
             return None
-        rows = batch.table()
+        rows = buffer.table()
         return feeds.Pull(
             (self._provenance(),),
             lambda only: self._lines(rows, only),
-            sieve.position(batch.count).written(),
-            records=batch.count,
-            behind=0 if ended else None,
+            record_filter.position(buffer.count).to_bookmark(),
+            records=buffer.count,
+            behind=0 if is_at_end else None,
         )
 
-    def acknowledge(self, position: Marked) -> None:
-        """An API keeps what it has, whether we have it or not."""
+    def acknowledge(self, position: Position) -> None:
+        """Do nothing: an API keeps its records regardless."""
 
     def close(self) -> None:
-        """Every pull closes its own connections."""
+        """Do nothing: every pull closes its own connections."""
 
-    def _fill(self, batch: _Rows, records: Iterator[Record], limits: BatchLimits) -> bool:
-        """Take records until the API or the limits end; says whether it was the API."""
+    def _fill(self, buffer: _RowBuffer, records: Iterator[ApiRecord], limits: BatchLimits) -> bool:
+        """Add records up to the limits; return whether the API's end was reached."""
         for record in records:
-            batch.add(record)
-            if batch.count < limits.rows and batch.bytes < limits.bytes:
+            buffer.add(record)
+            if buffer.count < limits.rows and buffer.bytes < limits.bytes:
                 continue
-            if not self._in_order:
+            if not self._is_ordered:
                 raise BadInput(
                     f"A pull of {one_line(self._api.resource)} is larger than a batch: "
-                    f"{batch.count:,} records, {batch.bytes:,} bytes.",
-                    "Say row_order: asc where records come in the cursor's order, or raise "
+                    f"{buffer.count:,} records, {buffer.bytes:,} bytes.",
+                    "Set row_order: asc if records arrive in the cursor's order, or raise "
                     f"batch.rows and batch.bytes of {self._source.name}.",
                 )
             return False
         return True
 
     @property
-    def _in_order(self) -> bool:
+    def _is_ordered(self) -> bool:
         cursor = self._api.cursor
         return cursor is not None and cursor.ascending and len(self._api.resources) == 1
 
@@ -102,19 +102,19 @@ class ApiFeed:
         return Provenance(self._api.resource, identity, Layout("jsonl"))
 
     def _lines(self, rows: pa.Table, only: frozenset[int] | None) -> DataFrame:
-        del only  # there is but one provenance
+        del only  # there is only one provenance
         return self._lake.spark.frame(rows, feeds.LINES_SCHEMA)
 
 
-def _new(found: Iterator[Any], sieve: Sieve) -> Iterator[Record]:
-    for item in found:
-        record = sieve.take(item)
+def _filter_new(items: Iterator[Any], record_filter: NewRecordFilter) -> Iterator[ApiRecord]:
+    for item in items:
+        record = record_filter.accept(item)
         if record is not None:
             yield record
 
 
-class _Rows:
-    """The rows of a batch, in Arrow's compact form as soon as a few have come together."""
+class _RowBuffer:
+    """The rows of a batch; every CHUNK_ROWS rows are packed into an Arrow batch."""
 
     def __init__(self, landed: int) -> None:
         self._landed = landed
@@ -123,8 +123,8 @@ class _Rows:
         self.count = 0
         self.bytes = 0
 
-    def add(self, record: Record) -> None:
-        """One more record, with the next number."""
+    def add(self, record: ApiRecord) -> None:
+        """Add a record with the next number."""
         self.count += 1
         payload = record.text.encode()
         self.bytes += len(payload)
@@ -133,28 +133,28 @@ class _Rows:
         self._rows.append(
             (0, number, record.text, record.flaw, key, None, record.event_time, payload)
         )
-        if len(self._rows) == CHUNK:
-            self._pack()
+        if len(self._rows) == CHUNK_ROWS:
+            self._pack_rows()
 
     def table(self) -> pa.Table:
-        """All rows, in the columns of LINES."""
+        """Return all rows with the columns of LINES_SCHEMA."""
         import pyarrow as pa
 
-        self._pack()
+        self._pack_rows()
         return pa.Table.from_batches(self._chunks)
 
-    def _pack(self) -> None:
+    def _pack_rows(self) -> None:
         import pyarrow as pa
 
         if self._rows:
-            schema = _schema()
+            schema = _lines_schema()
             columns = zip(*self._rows, strict=True)
             arrays = [pa.array(c, f.type) for c, f in zip(columns, schema, strict=True)]
             self._chunks.append(pa.RecordBatch.from_arrays(arrays, schema=schema))
             self._rows = []
 
 
-def _schema() -> pa.Schema:
+def _lines_schema() -> pa.Schema:
     import pyarrow as pa
 
     headers = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -1,9 +1,9 @@
-"""Where a pull has come to, and which records of the next one are new.
+"""The position of a pull, and which records of the next pull are new.
 
-The position is the cursor's highest value and the *edge*: which records of that very value have
-landed. A pull begins at the edge, so that a record written there later is not missed; those that
-come again are known by the edge and dropped. Without a cursor everything comes again each time,
-and the edge is the whole last pull: only what is new or changed lands.
+The position is the cursor's highest value plus the *edge*: the records with exactly that value that
+have landed. The next pull starts at that value, so a record written there later is not missed;
+records in the edge are dropped as duplicates. Without a cursor every pull returns everything, and
+the edge is the whole last pull: only new and changed records land.
 """
 
 from __future__ import annotations
@@ -22,45 +22,48 @@ from thermocline.errors import BadInput, Permanent
 from thermocline.ingest.api.source import ApiSource
 from thermocline.telemetry import one_line
 
-MOST_AT_THE_EDGE = 50_000
-"""The edge lies in the commit's bookmark, which every reader of the table's metadata loads."""
+MAX_EDGE_RECORDS = 50_000
+"""Limits the bookmark's size: every reader of the table's metadata loads the edge with it."""
 
-CURSOR, EDGE, LOOSE, LANDED = "cursor", "edge", "loose", "landed"
+CURSOR, EDGE, WITHOUT_CURSOR, LANDED = "cursor", "edge", "loose", "landed"
 Value = str | int | Decimal
 
 
 @dataclass(frozen=True)
-class Position:
-    """The highest cursor value that landed, what landed at it, and records without one.
+class ApiPosition:
+    """The highest cursor value that landed, the records at it, and records without a cursor.
 
-    `landed` counts all records so far: the next one's number is one more.
+    `landed` counts all records so far: the next record's number is one more.
     """
 
     cursor: Value | None = None
     edge: tuple[str, ...] = ()
-    loose: tuple[str, ...] = ()
+    without_cursor: tuple[str, ...] = ()
     landed: int = 0
 
     @classmethod
-    def read(cls, bookmark: Mapping[str, Any]) -> Position:
-        """The position in a bookmark; the beginning, where there is none."""
+    def from_bookmark(cls, bookmark: Mapping[str, Any]) -> ApiPosition:
+        """Return the position in a bookmark, or the beginning if there is none."""
         text = bookmark.get(CURSOR)
         cursor = None if text is None else json.loads(text, parse_float=Decimal)
-        edge, loose = tuple(bookmark.get(EDGE, ())), tuple(bookmark.get(LOOSE, ()))
-        return cls(cursor, edge, loose, bookmark.get(LANDED, 0))
+        edge, without_cursor = (
+            tuple(bookmark.get(EDGE, ())),
+            tuple(bookmark.get(WITHOUT_CURSOR, ())),
+        )
+        return cls(cursor, edge, without_cursor, bookmark.get(LANDED, 0))
 
-    def written(self) -> dict[str, Any]:
-        """The position as a bookmark keeps it."""
-        cursor = None if self.cursor is None else written(self.cursor)
-        edge, loose = list(self.edge), list(self.loose)
-        return {CURSOR: cursor, EDGE: edge, LOOSE: loose, LANDED: self.landed}
+    def to_bookmark(self) -> dict[str, Any]:
+        """Return the position as a bookmark stores it."""
+        cursor = None if self.cursor is None else to_json(self.cursor)
+        edge, without_cursor = list(self.edge), list(self.without_cursor)
+        return {CURSOR: cursor, EDGE: edge, WITHOUT_CURSOR: without_cursor, LANDED: self.landed}
 
 
 @dataclass(frozen=True)
-class Record:
-    """A record as it came: its JSON text, and what is wrong with it as a record, if anything.
+class ApiRecord:
+    """A record as received: its JSON text, and its flaw, if any.
 
-    `key` are the values of its key as JSON; `event_time` is its cursor, if that is a time.
+    `key` is the values of its key as JSON. `event_time` is its cursor, if that is a time.
     """
 
     text: str
@@ -70,96 +73,98 @@ class Record:
 
 
 @dataclass
-class Sieve:
-    """Lets through the records of one pull that have not landed, and knows the position then."""
+class NewRecordFilter:
+    """Filters out the records of one pull that have landed, and computes the next position."""
 
     api: ApiSource
-    start: Position
+    start: ApiPosition
     _newest: Value | None = None
     _edge: list[str] = field(default_factory=list)
-    _loose: list[str] = field(default_factory=list)
+    _without_cursor: list[str] = field(default_factory=list)
     _known: Counter[str] = field(default_factory=Counter)
-    _met: set[str] = field(default_factory=set)
+    _current: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._newest = self.start.cursor
         self._edge = list(self.start.edge) if self.api.cursor else []
-        self._known = Counter((*self.start.edge, *self.start.loose))
+        self._known = Counter((*self.start.edge, *self.start.without_cursor))
 
-    def take(self, item: Any) -> Record | None:
-        """The record if it is new, else nothing."""
-        key = [_at(item, path) for path in self.api.key]
-        record = Record(written(item), key=written(key) if key else None)
+    def accept(self, item: Any) -> ApiRecord | None:
+        """Return the record if it is new, else None."""
+        key = [_find_value(item, path) for path in self.api.key]
+        record = ApiRecord(to_json(item), key=to_json(key) if key else None)
         if self.api.cursor is None:
-            name = _name(item)
-            self._edge.append(name)
-            return None if self._came_before(name) else record
-        value = _at(item, self.api.cursor.path)
+            fingerprint = _fingerprint(item)
+            self._edge.append(fingerprint)
+            return None if self._has_landed(fingerprint) else record
+        value = _find_value(item, self.api.cursor.path)
         if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
-            name = _name(item)
-            self._loose.append(name)
+            fingerprint = _fingerprint(item)
+            self._without_cursor.append(fingerprint)
             flaw = f"no cursor value at {self.api.cursor.path}"
-            return None if self._came_before(name) else replace(record, flaw=flaw)
-        return self._by_cursor(_name([value, *key] if key else item), record, value)
+            return None if self._has_landed(fingerprint) else replace(record, flaw=flaw)
+        return self._accept_by_cursor(_fingerprint([value, *key] if key else item), record, value)
 
-    def _by_cursor(self, name: str, record: Record, value: Value) -> Record | None:
+    def _accept_by_cursor(
+        self, fingerprint: str, record: ApiRecord, value: Value
+    ) -> ApiRecord | None:
         compared = 1 if self._newest is None else _compare(value, self._newest, self.api)
-        if self._came_before(name):
+        if self._has_landed(fingerprint):
             return None
         if compared > 0:
             self._newest, self._edge = value, []
         if compared >= 0:
-            self._edge.append(name)
-        return replace(record, event_time=_time(value))
+            self._edge.append(fingerprint)
+        return replace(record, event_time=_parse_time(value))
 
-    def _came_before(self, name: str) -> bool:
-        """Whether a record landed already. Without a key, two alike are two records."""
+    def _has_landed(self, fingerprint: str) -> bool:
+        """Whether a record already landed. Without a key, two equal records are two records."""
         if self.api.key and self.api.cursor is not None:
-            known = name in self._known or name in self._met
-            self._met.add(name)
+            known = fingerprint in self._known or fingerprint in self._current
+            self._current.add(fingerprint)
             return known
-        if self._known[name] > 0:
-            self._known[name] -= 1
+        if self._known[fingerprint] > 0:
+            self._known[fingerprint] -= 1
             return True
         return False
 
-    def position(self, records: int) -> Position:
-        """Where the next pull begins once the records that were let through have landed."""
-        if len(self._edge) + len(self._loose) > MOST_AT_THE_EDGE:
-            raise _too_coarse(self.api, len(self._edge) + len(self._loose))
+    def position(self, records: int) -> ApiPosition:
+        """Return the position of the next pull once the new records have landed."""
+        if len(self._edge) + len(self._without_cursor) > MAX_EDGE_RECORDS:
+            raise _too_many_records(self.api, len(self._edge) + len(self._without_cursor))
         landed = self.start.landed + records
-        return Position(self._newest, tuple(self._edge), tuple(self._loose), landed)
+        return ApiPosition(self._newest, tuple(self._edge), tuple(self._without_cursor), landed)
 
 
-def written(value: Any) -> str:
-    """A value as JSON on one line, with every number as it came."""
+def to_json(value: Any) -> str:
+    """Format a value as JSON on one line, with every number exactly as received."""
     import simplejson
 
     text: str = simplejson.dumps(value, use_decimal=True, ensure_ascii=False)
     if text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text):
         return text
-    # Half a character, which JSON can spell and UTF-8 cannot: it stays spelled out.
+    # An unpaired surrogate, which JSON can escape and UTF-8 cannot encode, stays escaped.
     return str(simplejson.dumps(value, use_decimal=True, ensure_ascii=True))
 
 
-def _name(value: Any) -> str:
-    """A short name that only this content has, in whatever order its fields were sent."""
+def _fingerprint(value: Any) -> str:
+    """Return a short hash of the content that does not depend on the order of its fields."""
     import simplejson
 
     text = simplejson.dumps(value, use_decimal=True, sort_keys=True, separators=(",", ":"))
     return b64encode(hashlib.sha256(text.encode()).digest()[:15]).decode()
 
 
-def _at(item: Any, path: str) -> Any:
-    """The value at a path of a record; nothing where the path leads nowhere."""
+def _find_value(item: Any, path: str) -> Any:
+    """Return the value at a path of a record, or None."""
     from dlt.common.jsonpath import find_values
 
     found = find_values(path, item)
     return found[0] if found else None
 
 
-def _time(value: Value) -> datetime | None:
-    """The time that a cursor names, if it is written as one; without a zone it is meant as UTC."""
+def _parse_time(value: Value) -> datetime | None:
+    """Return a cursor as a time, or None if it is not one. Without a zone, UTC is assumed."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -171,18 +176,18 @@ def _compare(value: Value, other: Value, api: ApiSource) -> int:
     if isinstance(value, str) != isinstance(other, str):
         raise Permanent(
             f"The cursor of {one_line(api.resource)} is a text in some records, else a number.",
-            "Choose another cursor_path, or mend initial_value.",
+            "Choose another cursor_path, or fix initial_value.",
         )
     return (value > other) - (value < other)  # type: ignore[operator]
 
 
-def _too_coarse(api: ApiSource, count: int) -> BadInput:
+def _too_many_records(api: ApiSource, count: int) -> BadInput:
     if api.cursor is None:
         return BadInput(
             f"{one_line(api.resource)} has {count:,} records and no cursor to tell new ones by.",
-            f"Give it endpoint.incremental; without, {MOST_AT_THE_EDGE:,} records are the most.",
+            f"Give it endpoint.incremental; without, {MAX_EDGE_RECORDS:,} records are the most.",
         )
     return BadInput(
         f"{count:,} records of {one_line(api.resource)} share the cursor's highest value.",
-        f"Choose a finer cursor_path; {MOST_AT_THE_EDGE:,} records of one value are the most.",
+        f"Choose a finer cursor_path; {MAX_EDGE_RECORDS:,} records of one value are the most.",
     )

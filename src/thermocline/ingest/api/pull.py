@@ -1,7 +1,7 @@
-"""Records of an API, as dlt's rest_api pages through them.
+"""Records of an API, paged through by dlt's rest_api.
 
-dlt only pulls: it has no destination, keeps no state and writes no file here. Where to begin is
-told to it, and what it yields is judged elsewhere.
+dlt only pulls: it has no destination, keeps no state and writes no file. It receives the start
+position, and other modules validate the records that it yields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, ConfigError, Permanent, ThermoclineError, Transient
-from thermocline.ingest.api.position import Position
+from thermocline.ingest.api.position import ApiPosition
 from thermocline.ingest.api.session import open_session
 from thermocline.ingest.api.source import ApiSource
 from thermocline.ingest.egress_policy import EgressPolicy, parse_origin
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
 
 
-def items(api: ApiSource, start: Position, reach: EgressPolicy) -> Generator[Any, None, None]:
-    """Every item of the resource that lands, from the start position on, as parsed JSON."""
-    rest_api_resources = _quiet_dlt()
-    with open_session(reach, api.origins, api.bounds) as session:
-        config = _config(api, start, session)
+def pull_items(
+    api: ApiSource, start: ApiPosition, policy: EgressPolicy
+) -> Generator[Any, None, None]:
+    """Yield the items of the landing resource from the start position on, as parsed JSON."""
+    rest_api_resources = _load_rest_api()
+    with open_session(policy, api.origins, api.response_limits) as session:
+        config = _build_config(api, start, session)
         try:
             resources = {each.name: each for each in rest_api_resources(config)}
             yield from resources[api.resource]
         except Exception as error:
-            raise _explained(api, error) from error
+            raise _translate_error(api, error) from error
 
 
-def _quiet_dlt() -> Any:
-    """dlt's rest_api, which by itself would report home and print its own warnings."""
+def _load_rest_api() -> Any:
+    """Import dlt's rest_api with its telemetry and warnings turned off."""
     os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
     os.environ["RUNTIME__LOG_LEVEL"] = "CRITICAL"
     try:
@@ -51,18 +53,18 @@ def _quiet_dlt() -> Any:
     return rest_api_resources
 
 
-def _config(api: ApiSource, start: Position, session: Session) -> dict[str, Any]:
+def _build_config(api: ApiSource, start: ApiPosition, session: Session) -> dict[str, Any]:
     client = {**reveal(api.client), "base_url": api.base_url, "session": session}
     _use_session(client, session)
-    resources = [_resource(api, each, start, session) for each in reveal(api.resources)]
+    resources = [_build_resource(api, each, start, session) for each in reveal(api.resources)]
     config: dict[str, Any] = {"client": client, "resources": resources}
     if api.defaults:
         config["resource_defaults"] = copy.deepcopy(reveal(api.defaults))
     return config
 
 
-def _resource(
-    api: ApiSource, resource: dict[str, Any], start: Position, session: Session
+def _build_resource(
+    api: ApiSource, resource: dict[str, Any], start: ApiPosition, session: Session
 ) -> dict[str, Any]:
     resource = copy.deepcopy(resource)
     endpoint = resource.get("endpoint")
@@ -72,77 +74,85 @@ def _resource(
         resource["endpoint"]["incremental"] = {
             **resource["endpoint"]["incremental"],
             "initial_value": api.cursor.initial if start.cursor is None else start.cursor,
-            # Nothing is left out by dlt: a record without a cursor goes to quarantine.
+            # dlt must not drop records: one without a cursor goes to quarantine.
             "on_cursor_value_missing": "include",
         }
     return resource
 
 
 def _use_session(settings: dict[str, Any], session: Session) -> None:
-    """Have tokens fetched through our session too."""
+    """Fetch OAuth tokens through the same session."""
     auth = settings.get("auth")
     if isinstance(auth, dict) and auth.get("type") == "oauth2_client_credentials":
         settings["auth"] = {**auth, "session": session}
 
 
-def _explained(api: ApiSource, error: BaseException) -> ThermoclineError:
-    """What happened, as an error of ours: dlt and requests wrap it several times."""
+def _translate_error(api: ApiSource, error: BaseException) -> ThermoclineError:
+    """Translate an error that dlt and requests have wrapped, possibly several times."""
     from dlt.common.exceptions import DictValidationException
     from requests import HTTPError
     from requests.exceptions import ConnectionError as NoConnection
     from requests.exceptions import RequestException, Timeout
 
-    chain = list(_causes(error))
+    chain = list(_cause_chain(error))
     for each in chain:
         match each:
             case ThermoclineError():
                 return each
             case HTTPError():
-                return _refused(api, each)
+                return _translate_status(api, each)
             case NoConnection() | Timeout():
-                return Transient(f"{_of(api)} cannot be reached: {_said(each)}", "Run again.")
+                return Transient(
+                    f"{_describe_resource(api)} cannot be reached: {_first_line(each)}",
+                    "Run again.",
+                )
             case RequestException():
-                return BadInput(f"{_of(api)} cannot be pulled: {_said(each)}", "Mend the source.")
+                return BadInput(
+                    f"{_describe_resource(api)} cannot be pulled: {_first_line(each)}",
+                    "Fix the source.",
+                )
             case DictValidationException():
                 return ConfigError(
-                    f"{one_line(api.resource)}: {_said(each)}",
-                    "Mend the source; see dlt's rest_api for what it takes.",
+                    f"{one_line(api.resource)}: {_first_line(each)}",
+                    "Fix the source; see the documentation of dlt's rest_api.",
                 )
     return Permanent(
-        f"{_of(api)} cannot be pulled: {type(chain[-1]).__name__}: {_said(chain[-1])}",
+        f"{_describe_resource(api)} cannot be pulled: "
+        f"{type(chain[-1]).__name__}: {_first_line(chain[-1])}",
         "Check the resource's paginator, data_selector and incremental.",
     )
 
 
-def _refused(api: ApiSource, error: Any) -> ThermoclineError:
+def _translate_status(api: ApiSource, error: Any) -> ThermoclineError:
     status = error.response.status_code
-    said = f"{_of(api)} answered {status} {one_line(str(error.response.reason or ''))}".strip()
+    reason = one_line(str(error.response.reason or ""))
+    cause = f"{_describe_resource(api)} answered {status} {reason}".strip()
     if status == 429 or status >= 500:
-        return Transient(f"{said}, again and again.", "Run again later.", status=status)
+        return Transient(f"{cause}, again and again.", "Run again later.", status=status)
     if status in {401, 403}:
-        return BadInput(f"{said}.", "Check the secret and the type under auth.", status=status)
-    return BadInput(f"{said}.", "Check the path and the params of the endpoint.", status=status)
+        return BadInput(f"{cause}.", "Check the secret and the type under auth.", status=status)
+    return BadInput(f"{cause}.", "Check the path and the params of the endpoint.", status=status)
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and what it came from, outermost first."""
-    seen: set[int] = set()
+def _cause_chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error and its causes, outermost first."""
+    visited: set[int] = set()
     inner: BaseException | None = error
-    while inner is not None and id(inner) not in seen:
-        seen.add(id(inner))
+    while inner is not None and id(inner) not in visited:
+        visited.add(id(inner))
         yield inner
         inner = inner.__cause__ or inner.__context__
 
 
-def _of(api: ApiSource) -> str:
+def _describe_resource(api: ApiSource) -> str:
     return f"{one_line(api.resource)} at {parse_origin(api.base_url)}"
 
 
-def _said(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return redact(one_line(first))[:300]
 
 
-def reach_of(settings: Settings) -> EgressPolicy:
-    """What the project's settings allow a pull to reach."""
+def load_egress_policy(settings: Settings) -> EgressPolicy:
+    """Return the egress policy of the project's settings."""
     return EgressPolicy.from_settings(settings.api.allow_private, settings.api.allow_networks)

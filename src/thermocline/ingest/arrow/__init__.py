@@ -1,5 +1,6 @@
-"""Landing files read in this process, into Arrow: the swift lane for files.
+"""Read landing files into Arrow in this process: the Arrow lane for files.
 
-`lane` takes the files of a batch one after the other, `jsonl`, `csv` and `parquet` read each
-format, `text` cuts text into blocks of whole lines, and `odd` has Spark judge what is not plain.
+`reader` reads the files of a batch one after the other; `jsonl`, `csv` and `parquet` read each
+format, and `text_blocks` splits text into blocks of whole lines. `ambiguous` collects the records
+that may need Spark; `local_validation` validates as many of them as it can without Spark.
 """

@@ -1,4 +1,4 @@
-"""Records that are not plain, kept as they were written until they have been judged."""
+"""Collect ambiguous records in their original form until they are validated."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from thermocline.engine.spark import SparkEngine
 
 MAX_RECORDS, MAX_BYTES = 50_000, 64 << 20
-"""How many odd records of a batch, and how large ones, are kept here; more are Spark's at once."""
+"""The most ambiguous records of a batch and their bytes; beyond that, Spark reads the batch."""
 
 _LINES = f"{FILE} int, {POSITION} long, {RAW} string, {FLAW} string"
 
 
 class AmbiguousRecords:
-    """The odd records of a batch, by how they are written."""
+    """The ambiguous records of a batch, grouped by layout or schema."""
 
     def __init__(self) -> None:
         self._lines: dict[Layout, list[tuple[int, int, str, str | None]]] = {}
@@ -39,41 +39,42 @@ class AmbiguousRecords:
     def add_lines(
         self, layout: Layout, number: int, block: TextBlock, positions: Sequence[int]
     ) -> None:
-        """Keep lines of a file."""
+        """Add lines of a file."""
         for position in positions:
             line = block.line(position)
-            self._grow(1, len(line))
-            held = self._lines.setdefault(layout, [])
-            held.append((number, position, *decode_line(line)))
+            self._check_size(1, len(line))
+            kept_lines = self._lines.setdefault(layout, [])
+            kept_lines.append((number, position, *decode_line(line)))
 
     def add_rows(self, number: int, rows: pa.Table, positions: Any) -> None:
-        """Keep rows of a Parquet file."""
+        """Add rows of a Parquet file."""
         import pyarrow as pa
 
-        self._grow(rows.num_rows, rows.nbytes)
-        places = {
+        self._check_size(rows.num_rows, rows.nbytes)
+        provenance = {
             FILE: pa.repeat(pa.scalar(number, pa.int32()), rows.num_rows),
             POSITION: pa.array(positions, pa.int64()),
         }
-        for name, column in places.items():
+        for name, column in provenance.items():
             rows = rows.append_column(name, column)
         self._rows.setdefault(rows.schema, []).append(rows)
 
-    def judged(self, engine: SparkEngine, contract: Contract, *, columns_added: bool) -> pa.Table:
-        """All of them in the form of `judge`; Declined when they are not for this lane.
+    def validate(self, engine: SparkEngine, contract: Contract, *, columns_added: bool) -> pa.Table:
+        """Return all records in the form of `validation`; raise NeedsSpark on unknown fields.
 
-        Spark is only asked where this process cannot be certain of a verdict.
+        Spark validates them only if the local result is not certain.
         """
         import pyarrow.compute as pc
 
         try:
-            found = self._judged_here(contract)
+            found = self._validate_locally(contract)
         except NeedsSpark as reason:
-            log("ingest.few", "declined", level="DEBUG", reason=one_line(str(reason)))
-            found = self._judged_by_spark(engine.session, contract)
+            log("ingest.local", "declined", level="DEBUG", reason=one_line(str(reason)))
+            found = self._validate_by_spark(engine.session, contract)
         if found.num_rows != self._count:
             raise Permanent(
-                f"{found.num_rows:,} of {self._count:,} records of {contract.table} were judged.",
+                f"{found.num_rows:,} of {self._count:,} records of {contract.table} were "
+                "validated.",
                 "Nothing of the batch landed. This is a bug; please report it.",
             )
         drifted = pc.any(found.column(HAS_DRIFT)).as_py()
@@ -81,38 +82,40 @@ class AmbiguousRecords:
             raise NeedsSpark("fields that the contract does not name")
         return found
 
-    def _judged_here(self, contract: Contract) -> pa.Table:
+    def _validate_locally(self, contract: Contract) -> pa.Table:
         import pyarrow as pa
 
         from thermocline.engine.arrow import normalize
         from thermocline.ingest.arrow.local_validation import LocalValidator
         from thermocline.ingest.arrow.parquet import ParquetReader
 
-        few, found = LocalValidator(contract), []
+        validator, found = LocalValidator(contract), []
         for layout, lines in self._lines.items():
-            found.append(few.judged(lines, layout))
+            found.append(validator.validate_lines(lines, layout))
         for tables in self._rows.values():
             rows = pa.concat_tables(tables)
             own = rows.drop_columns([FILE, POSITION])
-            found.append(few.judged_rows(rows, ParquetReader(own.schema, contract).typed(own)))
+            found.append(
+                validator.validate_rows(rows, ParquetReader(own.schema, contract).convert(own))
+            )
         return pa.concat_tables([normalize(each) for each in found])
 
-    def _judged_by_spark(self, spark: SparkSession, contract: Contract) -> pa.Table:
+    def _validate_by_spark(self, spark: SparkSession, contract: Contract) -> pa.Table:
         from thermocline.engine.arrow import normalize
 
-        frames = [*self._judged_lines(spark, contract), *self._judged_rows(spark, contract)]
+        frames = [*self._validate_lines(spark, contract), *self._validate_rows(spark, contract)]
         return normalize(reduce(lambda one, other: one.unionByName(other), frames).toArrow())
 
     def __bool__(self) -> bool:
         return self._count > 0
 
-    def _grow(self, count: int, size: int) -> None:
+    def _check_size(self, count: int, size: int) -> None:
         self._count += count
         self._bytes += size
         if self._count > MAX_RECORDS or self._bytes > MAX_BYTES:
-            raise NeedsSpark("too many records that are not plain")
+            raise NeedsSpark("too many ambiguous records")
 
-    def _judged_lines(self, spark: SparkSession, contract: Contract) -> list[DataFrame]:
+    def _validate_lines(self, spark: SparkSession, contract: Contract) -> list[DataFrame]:
         from thermocline.ingest.record_reader import convert_and_validate, parse_records
 
         return [
@@ -122,7 +125,7 @@ class AmbiguousRecords:
             for layout, lines in self._lines.items()
         ]
 
-    def _judged_rows(self, spark: SparkSession, contract: Contract) -> list[DataFrame]:
+    def _validate_rows(self, spark: SparkSession, contract: Contract) -> list[DataFrame]:
         import pyarrow as pa
 
         from thermocline.ingest.spark_parquet import validate_rows

@@ -1,4 +1,4 @@
-"""From a contract's types to Arrow's, and which of Arrow's types a column's values may have."""
+"""Map a contract's types to Arrow's, and widen Arrow values to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def arrow_type(type_: Type) -> pa.DataType:
-    """The canonical Arrow type (`engine.arrow`) of a column."""
+    """Return the canonical Arrow type (`engine.arrow`) of a column."""
     import pyarrow as pa
 
     from thermocline.engine.arrow import list_type, map_type
@@ -50,29 +50,29 @@ def arrow_type(type_: Type) -> pa.DataType:
 
 
 def widen(type_: Type, array: pa.Array) -> pa.Array:
-    """Values of the canonical form as the contract's type, where that changes none of them."""
+    """Convert canonical values to the contract's type if that changes none of them."""
     import pyarrow as pa
     import pyarrow.types as pt
 
     from thermocline.engine.arrow import build_list_array, build_struct_array
 
-    wanted = arrow_type(type_)
-    if array.type == wanted:
+    target = arrow_type(type_)
+    if array.type == target:
         return array
     match type_:
         case Struct(fields) if pt.is_struct(array.type):
-            there = dict(zip(array.type.names, array.flatten(), strict=True))
+            members_by_name = dict(zip(array.type.names, array.flatten(), strict=True))
             members = [
-                widen(field.type, there[field.name])
-                if field.name in there
+                widen(field.type, members_by_name[field.name])
+                if field.name in members_by_name
                 else pa.nulls(len(array), arrow_type(field.type))
                 for field in fields
             ]
-            return build_struct_array(members, wanted, array)
+            return build_struct_array(members, target, array)
         case List(element) if pt.is_list(array.type):
             return build_list_array(widen(element, array.flatten()), array)
         case _ if _is_wider(type_, array.type):
-            return array.cast(wanted)
+            return array.cast(target)
     raise NeedsSpark(f"{array.type} for {type_}")
 
 

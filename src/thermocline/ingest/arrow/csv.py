@@ -1,7 +1,7 @@
-"""CSV lines in blocks: the plain ones as Arrow columns, and where the others are.
+"""Read blocks of CSV lines: unambiguous ones as Arrow columns, others as positions.
 
-A line is plain when its cells are told apart without a doubt: no quote at all, or quotes only
-around whole cells. A cell is plain when every parser reads it alike.
+A line is unambiguous if it has no quotes, or quotes only around whole cells. A cell is unambiguous
+if every parser reads the same value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIME_TYPES = ("date", "timestamp", "timestamptz")
 
 
 class CellSplitter:
-    """How lines of one layout fall into cells. Raises Declined for a layout that is in doubt."""
+    """Splits lines of one layout into cells. Raises NeedsSpark for an ambiguous layout."""
 
     def __init__(self, layout: Layout) -> None:
         ends = {layout.quote, layout.escape}
@@ -44,14 +44,18 @@ class CellSplitter:
         ):
             raise NeedsSpark("an unusual delimiter or quote")
         if layout.delimiter in ends or layout.null:
-            raise NeedsSpark("an unusual way to write a missing value")
+            raise NeedsSpark("an unusual form of a missing value")
         if not layout.fields:
             raise NeedsSpark("no columns")
         self.quote, self.delimiter = layout.quote.encode(), layout.delimiter.encode()
-        self.doubled = layout.escape == layout.quote
-        self._escape = b"" if self.doubled else layout.escape.encode()
+        self.doubles_quotes = layout.escape == layout.quote
+        self._escape = b"" if self.doubles_quotes else layout.escape.encode()
         quote = re.escape(self.quote)
-        inner = b"(?:[^%b]|%b%b)*+" % (quote, quote, quote) if self.doubled else b"[^%b]*+" % quote
+        inner = (
+            b"(?:[^%b]|%b%b)*+" % (quote, quote, quote)
+            if self.doubles_quotes
+            else b"[^%b]*+" % quote
+        )
         cell = b"(?:%b%b%b|[^%b%b]*+)" % (quote, inner, quote, quote, re.escape(self.delimiter))
         self._quoted = re.compile(b"%b%b%b" % (quote, inner, quote), re.DOTALL)
         self._line = re.compile(
@@ -69,53 +73,53 @@ class CellSplitter:
                 return False
         return self.quote not in line or bool(self._line.fullmatch(line))
 
-    def cells(self, line: bytes) -> int:
-        """How many cells a line has that is certain."""
+    def count_cells(self, line: bytes) -> int:
+        """Count the cells of an unambiguous line."""
         if self.quote in line:
             line = self._quoted.sub(b"", line)
         return line.count(self.delimiter) + 1
 
 
 class CsvReader:
-    """How CSV lines of one layout are read. Raises Declined for one that never can be."""
+    """Reads CSV lines of one layout. Raises NeedsSpark for an unsupported layout."""
 
     def __init__(self, layout: Layout, contract: Contract) -> None:
-        self._layout, self._parting = layout, CellSplitter(layout)
+        self._layout, self._splitter = layout, CellSplitter(layout)
         self._types = {column.name: column.type for column in contract.columns}
         for name, type_ in self._types.items():
             if name in layout.fields:
                 _value_pattern(name, type_)
-        self._stray = [name for name in layout.fields if name not in self._types]
-        refuse_unknown_fields(self._stray, contract)
+        self._unknown_fields = [name for name in layout.fields if name not in self._types]
+        refuse_unknown_fields(self._unknown_fields, contract)
 
     def read(self, block: TextBlock) -> tuple[pa.Table | None, list[int], list[int]]:
-        """The plain records, their positions, and the positions of the others."""
+        """Return the unambiguous records, their positions, and the positions of the others."""
         import numpy as np
         import pyarrow as pa
 
-        positions, lines, odd = [], [], []
-        for position, line in block.filled():
+        positions, lines, ambiguous = [], [], []
+        for position, line in block.iter_filled():
             text = line.rstrip(b"\r")
-            if self._is_plain(text):
+            if self._is_unambiguous(text):
                 positions.append(position)
                 lines.append(text)
             else:
-                odd.append(position)
+                ambiguous.append(position)
         if not lines:
-            return None, [], odd
-        table, good = self._typed(self._cells(lines))
-        if good.all():
-            return table, positions, odd
-        places = np.asarray(positions)
-        odd += places[~good].tolist()
-        return table.filter(pa.array(good)), places[good].tolist(), odd
+            return None, [], ambiguous
+        table, unambiguous = self._convert(self._parse_cells(lines))
+        if unambiguous.all():
+            return table, positions, ambiguous
+        numbers = np.asarray(positions)
+        ambiguous += numbers[~unambiguous].tolist()
+        return table.filter(pa.array(unambiguous)), numbers[unambiguous].tolist(), ambiguous
 
-    def _is_plain(self, line: bytes) -> bool:
+    def _is_unambiguous(self, line: bytes) -> bool:
         """Whether the line has as many cells as there are columns, for every parser."""
-        parting = self._parting
-        return parting.is_certain(line) and parting.cells(line) == len(self._layout.fields)
+        splitter = self._splitter
+        return splitter.is_certain(line) and splitter.count_cells(line) == len(self._layout.fields)
 
-    def _cells(self, lines: list[bytes]) -> pa.Table:
+    def _parse_cells(self, lines: list[bytes]) -> pa.Table:
         import pyarrow as pa
         import pyarrow.csv as pacsv
 
@@ -128,7 +132,7 @@ class CsvReader:
                 pacsv.ParseOptions(
                     delimiter=self._layout.delimiter,
                     quote_char=self._layout.quote,
-                    double_quote=self._parting.doubled,
+                    double_quote=self._splitter.doubles_quotes,
                     ignore_empty_lines=False,
                 ),
                 pacsv.ConvertOptions(
@@ -143,30 +147,30 @@ class CsvReader:
             raise NeedsSpark("more or fewer records than lines")
         return table
 
-    def _typed(self, cells: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-        """The contract's columns, and which rows have only plain cells."""
+    def _convert(self, cells: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+        """Return the contract's columns, and which rows have only unambiguous cells."""
         import numpy as np
         import pyarrow as pa
 
         from thermocline.ingest.arrow.column_types import arrow_type
 
-        good = np.ones(cells.num_rows, dtype=bool)
+        unambiguous = np.ones(cells.num_rows, dtype=bool)
         columns: dict[str, Any] = {}
         for name, type_ in self._types.items():
             if name in self._layout.fields:
                 column = cells.column(name).combine_chunks()
-                columns[name], plain = _convert_cells(name, type_, column)
-                good &= plain
+                columns[name], is_unambiguous = _convert_cells(name, type_, column)
+                unambiguous &= is_unambiguous
             else:
                 columns[name] = pa.nulls(cells.num_rows, arrow_type(type_))
-        if self._stray:
-            texts = {name: cells.column(name).combine_chunks() for name in self._stray}
+        if self._unknown_fields:
+            texts = {name: cells.column(name).combine_chunks() for name in self._unknown_fields}
             columns[RESCUED] = rescue_fields(texts, cells.num_rows)
-        return pa.table(columns), good
+        return pa.table(columns), unambiguous
 
 
 def _value_pattern(name: str, type_: Type) -> str:
-    """What a plain cell of a number's or a flag's type looks like; "" for other plain types."""
+    """Return the pattern of an unambiguous number or boolean; "" for other supported types."""
     match type_:
         case Primitive(kind) if kind in _NUMBERS:
             return _NUMBERS[kind]
@@ -181,7 +185,7 @@ def _value_pattern(name: str, type_: Type) -> str:
 def _convert_cells(
     name: str, type_: Type, cells: pa.Array
 ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """A column's values, and in which rows the cell is plain or missing."""
+    """Return a column's values, and in which rows the cell is unambiguous or missing."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -190,40 +194,43 @@ def _convert_cells(
 
     if type_ == Primitive("string"):
         return cells, np.ones(len(cells), dtype=bool)
-    # An empty cell is no number: who quotes all cells writes a missing one like this.
+    # An empty cell is a missing value: writers that quote all cells write it as "".
     texts = pc.utf8_trim(cells, " ")
     texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
     kind = str(type_)
     if kind in _TIME_TYPES:
-        plain = _match_real_times(kind, texts)
+        is_unambiguous = _match_real_times(kind, texts)
     else:
-        plain = pc.match_substring_regex(texts, f"^({_value_pattern(name, type_)})$")
-    texts = pc.if_else(plain, texts, pa.scalar(None, pa.string()))
+        is_unambiguous = pc.match_substring_regex(texts, f"^({_value_pattern(name, type_)})$")
+    texts = pc.if_else(is_unambiguous, texts, pa.scalar(None, pa.string()))
     if kind in _TIME_TYPES:
         values = parse_times(name, kind, texts)
     else:
         values = texts.cast(arrow_type(type_))
-    if kind == "double":  # where the sign of a zero is kept
+    if kind == "double":  # a double keeps the sign of a zero
         negative = pc.and_(pc.equal(values, 0.0), pc.starts_with(texts, "-"))
-        # What is not plain has no value here, and must not become plain by that.
-        plain = pc.and_not(plain, pc.fill_null(negative, False))
-    return values, pc.fill_null(plain, True).to_numpy(zero_copy_only=False)
+        # An ambiguous cell is null here, and must stay ambiguous.
+        is_unambiguous = pc.and_not(is_unambiguous, pc.fill_null(negative, False))
+    return values, pc.fill_null(is_unambiguous, True).to_numpy(zero_copy_only=False)
 
 
 def _match_real_times(kind: str, texts: pa.Array) -> pa.Array:
-    """Which texts are plain and name a day and time that there is; null where there is none."""
+    """Return which texts are unambiguous and name an existing time; null for a missing text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    plain = match_unambiguous_time(kind, texts)
+    is_unambiguous = match_unambiguous_time(kind, texts)
     try:
-        parse_times("", kind, pc.if_else(plain, texts, pa.scalar(None, pa.string())))
+        parse_times("", kind, pc.if_else(is_unambiguous, texts, pa.scalar(None, pa.string())))
     except NeedsSpark:
-        pairs = zip(texts.to_pylist(), plain.to_pylist(), strict=True)
+        pairs = zip(texts.to_pylist(), is_unambiguous.to_pylist(), strict=True)
         return pa.array(
-            [None if text is None else good and _is_real_time(text) for text, good in pairs]
+            [
+                None if text is None else unambiguous and _is_real_time(text)
+                for text, unambiguous in pairs
+            ]
         )
-    return plain
+    return is_unambiguous
 
 
 def _is_real_time(text: str) -> bool:

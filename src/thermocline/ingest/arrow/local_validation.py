@@ -1,8 +1,8 @@
-"""A few records judged in this process, in the form of `judge`, and in Spark's very words.
+"""Validate a few records in this process, with the same results and reasons as Spark.
 
-For the handful of odd records of a batch, and for those that come back from quarantine: a Spark
-that has to start takes longer than all the rest. It takes all records that it is given or none;
-`tests/integration/test_local_validation.py` holds each verdict against Spark's.
+This is for the few ambiguous records of a batch and for replayed quarantine rows, because starting
+Spark takes longer than everything else. It validates all given records or raises NeedsSpark.
+`tests/integration/test_local_validation.py` compares every result with Spark's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
-from thermocline.check.violating_rows import row_reasons
+from thermocline.check.violating_rows import compile_row_reasons
 from thermocline.contract.definition import Contract, DriftMode
 from thermocline.contract.types import Decimal, Primitive, Type
 from thermocline.ingest.arrow.column_types import arrow_type
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 RawLine = tuple[int, int, str | None, str | None]
-"""A record's FILE, POSITION and RAW, and what is wrong with it as a line."""
+"""A record's FILE, POSITION, RAW and FLAW."""
 
 NOT_OBJECT = "not a JSON object"
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -47,59 +47,71 @@ _LONG_NUMBER = re.compile(rf"[0-9][0-9.]{{{EXACT_DIGITS}}}|[0-9][eE]")
 
 
 class NumberToken(str):
-    """A number of a JSON text as it is written."""
+    """A number exactly as written in a JSON text."""
 
     __slots__ = ()
 
 
 @dataclass
 class ParsedRecord:
-    """One record's fields as texts (None is null), nested ones as JSON, and what it has beyond."""
+    """One record: its flaws, its fields as texts or nested JSON, and its unknown fields."""
 
     flaws: list[str] = field(default_factory=list)
     texts: dict[str, str | None] = field(default_factory=dict)
     nested: dict[str, Any] = field(default_factory=dict)
-    stray: dict[str, str | None] | None = None
+    unknown_fields: dict[str, str | None] | None = None
 
 
 class LocalValidator:
-    """Judges records of one contract. `refusing` says that a field beyond it makes a record bad."""
+    """Validates records of one contract. `refuse_unknown`: an unknown field makes a record bad."""
 
-    def __init__(self, contract: Contract, *, refusing: bool = False) -> None:
+    def __init__(self, contract: Contract, *, refuse_unknown: bool = False) -> None:
         self._contract = contract
-        self._refusing = refusing and contract.drift is DriftMode.REFUSE
+        self._refuse_unknown = refuse_unknown and contract.drift is DriftMode.REFUSE
         self._types = {column.name: column.type for column in contract.columns}
-        self._plain: dict[str, UnambiguousJsonReader] = {}
+        self._nested_readers: dict[str, UnambiguousJsonReader] = {}
 
-    def judged(self, lines: Sequence[RawLine], layout: Layout) -> pa.Table:
-        """Lines of one layout, or Declined."""
+    def validate_lines(self, lines: Sequence[RawLine], layout: Layout) -> pa.Table:
+        """Validate lines of one layout, or raise NeedsSpark."""
         import pyarrow as pa
 
         if layout.format == "csv" and any("\n" in (raw or "") for _, _, raw, _ in lines):
             raise NeedsSpark("a record over several lines")
-        read = self._object if layout.format == "jsonl" else _CsvParser(layout, self._types).record
-        records = [read(raw) if flaw is None else self._cut(layout, raw, flaw)
+        read = (
+            self._parse_object_line
+            if layout.format == "jsonl"
+            else _CsvParser(layout, self._types).record
+        )
+        records = [read(raw) if flaw is None else self._flawed_record(layout, raw, flaw)
                    for _, _, raw, flaw in lines]  # fmt: skip
-        columns = {name: self._column(name, type_, records) for name, type_ in self._types.items()}
-        said = self._reasons(records, pa.table(columns) if columns else None)
-        places = list(zip(*(line[:3] for line in lines), strict=True)) or [(), (), ()]
-        drifted = [each.stray is not None for each in records]
-        if self._refusing:
-            said = [_add_unknown_fields(each, why) for each, why in zip(records, said, strict=True)]
+        columns = {
+            name: self._build_column(name, type_, records) for name, type_ in self._types.items()
+        }
+        reasons = self._find_reasons(records, pa.table(columns) if columns else None)
+        provenance = list(zip(*(line[:3] for line in lines), strict=True)) or [(), (), ()]
+        drifted = [each.unknown_fields is not None for each in records]
+        if self._refuse_unknown:
+            reasons = [
+                _add_unknown_fields(each, reason)
+                for each, reason in zip(records, reasons, strict=True)
+            ]
         rescued = [
-            None if each.stray is None or self._contract.drift is DriftMode.REFUSE
-            else list(each.stray.items()) for each in records
+            None if each.unknown_fields is None or self._contract.drift is DriftMode.REFUSE
+            else list(each.unknown_fields.items()) for each in records
         ]  # fmt: skip
         return pa.table(
             {
-                FILE: pa.array(places[0], pa.int32()),
-                POSITION: pa.array(places[1], pa.int64()),
-                RAW: pa.array(places[2], pa.string()),
-                BAD: pa.array([bool(why) for why in said], pa.bool_()),
-                REASONS: pa.array(said, pa.list_(pa.string())),
-                HAS_DRIFT: pa.array([d and not self._refusing for d in drifted], pa.bool_()),
+                FILE: pa.array(provenance[0], pa.int32()),
+                POSITION: pa.array(provenance[1], pa.int64()),
+                RAW: pa.array(provenance[2], pa.string()),
+                BAD: pa.array([bool(reason) for reason in reasons], pa.bool_()),
+                REASONS: pa.array(reasons, pa.list_(pa.string())),
+                HAS_DRIFT: pa.array([d and not self._refuse_unknown for d in drifted], pa.bool_()),
                 UNKNOWN_FIELDS: pa.array(
-                    [None if each.stray is None else list(each.stray) for each in records],
+                    [
+                        None if each.unknown_fields is None else list(each.unknown_fields)
+                        for each in records
+                    ],
                     pa.list_(pa.string()),
                 ),
                 RESCUED: pa.array(rescued, pa.map_(pa.string(), pa.string())),
@@ -107,13 +119,13 @@ class LocalValidator:
             }
         )
 
-    def judged_rows(self, rows: pa.Table, typed: pa.Table) -> pa.Table:
-        """Rows of Parquet files (FILE and POSITION among their columns) that have their types."""
+    def validate_rows(self, rows: pa.Table, typed: pa.Table) -> pa.Table:
+        """Validate rows of Parquet files (with FILE and POSITION); `typed` has their columns."""
         import pyarrow as pa
 
         own = [name for name in rows.column_names if name not in (FILE, POSITION)]
-        stray = [name for name in own if name not in self._types] or None
-        said = self._reasons(
+        unknown_fields = [name for name in own if name not in self._types] or None
+        reasons = self._find_reasons(
             [ParsedRecord() for _ in range(rows.num_rows)], typed.select([*self._types])
         )
         count = rows.num_rows
@@ -125,31 +137,33 @@ class LocalValidator:
                 RAW: pa.array(
                     [_row_to_json(row) for row in rows.select(own).to_pylist()], pa.string()
                 ),
-                BAD: pa.array([bool(why) for why in said], pa.bool_()),
-                REASONS: pa.array(said, pa.list_(pa.string())),
-                HAS_DRIFT: pa.array([stray is not None] * count, pa.bool_()),
-                UNKNOWN_FIELDS: pa.array([stray] * count, pa.list_(pa.string())),
+                BAD: pa.array([bool(reason) for reason in reasons], pa.bool_()),
+                REASONS: pa.array(reasons, pa.list_(pa.string())),
+                HAS_DRIFT: pa.array([unknown_fields is not None] * count, pa.bool_()),
+                UNKNOWN_FIELDS: pa.array([unknown_fields] * count, pa.list_(pa.string())),
                 RESCUED: typed.column(RESCUED) if RESCUED in typed.column_names else nothing,
                 **{name: typed.column(name) for name in self._types},
             }
         )
 
-    def _cut(self, layout: Layout, raw: str | None, flaw: str) -> ParsedRecord:
-        """A record that is wrong as a line, so that nothing is read from it."""
+    def _flawed_record(self, layout: Layout, raw: str | None, flaw: str) -> ParsedRecord:
+        """Return the record of a line with a flaw; none of its fields is read."""
         if raw is not None and _SURROGATE.search(raw):
             raise NeedsSpark("an escape that may be half of a character")
         if layout.format == "jsonl":
             return ParsedRecord([flaw])
-        stray = [name for name in layout.fields if name not in self._types]
-        return ParsedRecord([flaw], stray=dict.fromkeys(stray) if stray else None)
+        unknown_fields = [name for name in layout.fields if name not in self._types]
+        return ParsedRecord(
+            [flaw], unknown_fields=dict.fromkeys(unknown_fields) if unknown_fields else None
+        )
 
-    def _object(self, raw: str | None) -> ParsedRecord:
+    def _parse_object_line(self, raw: str | None) -> ParsedRecord:
         if raw is None:
             return ParsedRecord()
         found = parse_object(raw)
         if found is None:
             return ParsedRecord([NOT_OBJECT])
-        record, stray = ParsedRecord(), {}
+        record, unknown_fields = ParsedRecord(), {}
         for name, value in found.items():
             type_ = self._types.get(name)
             if type_ is not None and is_nested(type_):
@@ -157,16 +171,16 @@ class LocalValidator:
             elif type_ is not None:
                 record.texts[name] = _member_text(value, exact=not _is_number(type_))
             else:
-                stray[name] = _member_text(value, exact=True)
-        record.stray = stray or None
+                unknown_fields[name] = _member_text(value, exact=True)
+        record.unknown_fields = unknown_fields or None
         return record
 
-    def _column(self, name: str, type_: Type, records: Sequence[ParsedRecord]) -> pa.Array:
-        """A column's values; texts that are none of its type become flaws of their records."""
+    def _build_column(self, name: str, type_: Type, records: Sequence[ParsedRecord]) -> pa.Array:
+        """Return a column's values. A text that is no value of its type becomes a flaw."""
         import pyarrow as pa
 
         if is_nested(type_):
-            return self._nested(name, type_, [record.nested.get(name) for record in records])
+            return self._build_nested(name, type_, [record.nested.get(name) for record in records])
         values: list[Any] = []
         for record in records:
             text = record.texts.get(name)
@@ -176,37 +190,41 @@ class LocalValidator:
             values.append(None if value is NO_VALUE else value)
         return pa.array(values, arrow_type(type_))
 
-    def _nested(self, name: str, type_: Type, values: Sequence[Any]) -> pa.Array:
+    def _build_nested(self, name: str, type_: Type, values: Sequence[Any]) -> pa.Array:
         import pyarrow as pa
 
-        there = [number for number, value in enumerate(values) if value is not None]
-        if not there:
+        present = [number for number, value in enumerate(values) if value is not None]
+        if not present:
             return pa.nulls(len(values), arrow_type(type_))
         values = [_parse_nested(value) for value in values]
-        if name not in self._plain:
+        if name not in self._nested_readers:
             only = [column for column in self._contract.columns if column.name == name]
-            self._plain[name] = UnambiguousJsonReader(
+            self._nested_readers[name] = UnambiguousJsonReader(
                 replace(self._contract, columns=tuple(only), rules=())
             )
-        text = "\n".join(f'{{"{name}":{to_json(values[number])}}}' for number in there)
+        text = "\n".join(f'{{"{name}":{to_json(values[number])}}}' for number in present)
         if json.dumps(name) != f'"{name}"':
             raise NeedsSpark(f"{name} is an unusual name")
-        found = self._plain[name].lines(text.encode("utf-8", "surrogatepass"), len(there))
-        place: list[int | None] = [None] * len(values)
-        for row, number in enumerate(there):
-            place[number] = row
-        taken = found.column(name).combine_chunks().take(pa.array(place, pa.int64()))
-        return taken.cast(arrow_type(type_))
+        found = self._nested_readers[name].read_lines(
+            text.encode("utf-8", "surrogatepass"), len(present)
+        )
+        row_numbers: list[int | None] = [None] * len(values)
+        for row, number in enumerate(present):
+            row_numbers[number] = row
+        selected = found.column(name).combine_chunks().take(pa.array(row_numbers, pa.int64()))
+        return selected.cast(arrow_type(type_))
 
-    def _reasons(self, records: Sequence[ParsedRecord], typed: pa.Table | None) -> list[list[str]]:
-        """The flaws of each record; of one that has none, the rules that it breaks."""
+    def _find_reasons(
+        self, records: Sequence[ParsedRecord], typed: pa.Table | None
+    ) -> list[list[str]]:
+        """Return the flaws of each record; of a record without flaws, the rules it violates."""
         if typed is None:
             raise NeedsSpark("a contract without columns")
         import duckdb
         import pyarrow as pa
 
         whole = [number for number, record in enumerate(records) if not record.flaws]
-        said = [list(record.flaws) for record in records]
+        reasons = [list(record.flaws) for record in records]
         if whole:
             rows = typed.take(pa.array(whole, pa.int64()))
             with duckdb.connect(config={"threads": 1}) as connection:
@@ -214,33 +232,33 @@ class LocalValidator:
                 connection.execute("SET preserve_insertion_order = true")
                 connection.register("records", rows)
                 found = connection.execute(
-                    f"SELECT {row_reasons(self._contract, 'duckdb')} FROM records"
+                    f"SELECT {compile_row_reasons(self._contract, 'duckdb')} FROM records"
                 ).fetchall()
-            for number, (why,) in zip(whole, found, strict=True):
-                said[number] = [str(each) for each in why]
-        return said
+            for number, (reason,) in zip(whole, found, strict=True):
+                reasons[number] = [str(each) for each in reason]
+        return reasons
 
 
 class _CsvParser:
-    """How CSV lines of one layout are parted, where every parser parts them alike."""
+    """Splits CSV lines of one layout if every parser splits them the same way."""
 
     def __init__(self, layout: Layout, types: Mapping[str, Type]) -> None:
         from thermocline.ingest.arrow.csv import CellSplitter
 
         self._layout = layout
         self._types = types
-        self._parting = CellSplitter(layout)
+        self._splitter = CellSplitter(layout)
 
     def record(self, raw: str | None) -> ParsedRecord:
-        """A line's cells by the names of the layout."""
-        if raw is None or not self._parting.is_certain(raw.encode("utf-8", "surrogatepass")):
-            raise NeedsSpark("a line that parsers may part in several ways")
+        """Return a line's cells by the layout's column names."""
+        if raw is None or not self._splitter.is_certain(raw.encode("utf-8", "surrogatepass")):
+            raise NeedsSpark("a line that parsers may split differently")
         layout = self._layout
-        how: dict[str, Any] = {"delimiter": layout.delimiter, "quotechar": layout.quote}
+        options: dict[str, Any] = {"delimiter": layout.delimiter, "quotechar": layout.quote}
         try:
-            (cells,) = csv.reader([raw], doublequote=True, strict=True, **how)
+            (cells,) = csv.reader([raw], doublequote=True, strict=True, **options)
         except (csv.Error, ValueError) as error:
-            raise NeedsSpark("a line that this process cannot part") from error
+            raise NeedsSpark("a line that this process cannot split") from error
         names = layout.fields
         flaws = [] if len(cells) == len(names) else [f"not {len(names)} cells"]
         found: list[str | None] = [cell or None for cell in cells[: len(names)]]
@@ -249,7 +267,7 @@ class _CsvParser:
         for name, text in zip(names, found, strict=True):
             type_ = self._types.get(name)
             if type_ is None:
-                record.stray = {**(record.stray or {}), name: text}
+                record.unknown_fields = {**(record.unknown_fields or {}), name: text}
             elif is_nested(type_):
                 if text is not None:
                     raise NeedsSpark(f"{name} is nested")
@@ -261,32 +279,29 @@ class _CsvParser:
 
 
 def parse_fields(raw: str | None, layout: Layout) -> dict[str, Any] | None:
-    """All fields of a record, whatever a contract says of them; None where it has none.
+    """Return all fields of a record regardless of a contract; None if it has none.
 
-    Numbers are tokens. Declined where it is not certain which they are.
+    Numbers are tokens. Raises NeedsSpark if the fields are ambiguous.
     """
     if raw is None:
         return None
     if layout.format == "jsonl":
         return parse_object(raw)
-    return dict(_CsvParser(layout, {}).record(raw).stray or {})
+    return dict(_CsvParser(layout, {}).record(raw).unknown_fields or {})
 
 
 def parse_object(raw: str) -> dict[str, Any] | None:
-    """The members of a JSON object, numbers as tokens; None when it certainly is no object."""
+    """Return the members of a JSON object with numbers as tokens; None if it is not JSON."""
     if _SURROGATE.search(raw):
         raise NeedsSpark("an escape that may be half of a character")
     if "\0" in raw or "\ufeff" in raw:
-        raise NeedsSpark("a character that parsers may take otherwise")
+        raise NeedsSpark("a character that parsers may treat differently")
     try:
-        found = json.loads(
-            raw, parse_int=NumberToken, parse_float=NumberToken, parse_constant=_refuse_constant,
-            object_pairs_hook=_refuse_duplicates,
-        )  # fmt: skip
+        found = _load_exact_json(raw)
     except json.JSONDecodeError as error:
-        # Long numbers are made texts before Spark parses, also such as JSON does not allow.
+        # Spark quotes long numbers before parsing, including some that JSON does not allow.
         if _LONG_NUMBER.search(raw) or not raw.isprintable():
-            raise NeedsSpark("a record that may yet be read") from error
+            raise NeedsSpark("a record that Spark may still parse") from error
         return None
     except RecursionError as error:
         raise NeedsSpark("a record that is nested too deeply") from error
@@ -296,7 +311,7 @@ def parse_object(raw: str) -> dict[str, Any] | None:
 
 
 def to_json(value: Any) -> str:
-    """JSON of what was parsed, with every number as it was."""
+    """Format parsed JSON again, with every number as it was written."""
     match value:
         case NumberToken():
             return str(value)
@@ -309,16 +324,13 @@ def to_json(value: Any) -> str:
 
 
 def _parse_nested(value: Any) -> Any:
-    """A nested value, which may be written as a text that holds it."""
+    """Return a nested value; parse it if it is JSON inside a text."""
     if not isinstance(value, str) or isinstance(value, NumberToken):
         return value
     if _LONG_NUMBER.search(value) or _SURROGATE.search(value):
         raise NeedsSpark("a text whose numbers may lose digits")
     try:
-        found = json.loads(
-            value, parse_int=NumberToken, parse_float=NumberToken, parse_constant=_refuse_constant,
-            object_pairs_hook=_refuse_duplicates,
-        )  # fmt: skip
+        found = _load_exact_json(value)
     except (json.JSONDecodeError, RecursionError) as error:
         raise NeedsSpark("a text that holds no JSON") from error
     if not isinstance(found, dict | list):
@@ -326,8 +338,16 @@ def _parse_nested(value: Any) -> Any:
     return found
 
 
+def _load_exact_json(text: str) -> Any:
+    """Parse JSON with numbers as tokens; raise NeedsSpark for duplicate names and constants."""
+    return json.loads(
+        text, parse_int=NumberToken, parse_float=NumberToken, parse_constant=_refuse_constant,
+        object_pairs_hook=_refuse_duplicates,
+    )  # fmt: skip
+
+
 def _row_to_json(row: Mapping[str, Any]) -> str:
-    """A row as Spark's `to_json` writes it, without what is null."""
+    """Format a row as Spark's `to_json` does, without nulls."""
     fields = (
         f"{_value_to_json(name)}:{_value_to_json(value)}"
         for name, value in row.items()
@@ -350,11 +370,11 @@ def _value_to_json(value: Any) -> str:
             return f'"{moment.strftime("%Y-%m-%dT%H:%M:%S.%f")}{zone}"'
         case date():
             return f'"{value.isoformat()}"'
-    raise NeedsSpark("a value that may be written in several ways")
+    raise NeedsSpark("a value with several representations")
 
 
 def _member_text(value: Any, *, exact: bool) -> str | None:
-    """A member's text as Spark has it. `exact`: the digits of a number matter, not its value."""
+    """Return a member's text as in Spark. `exact`: a number's digits matter, not only its value."""
     match value:
         case None:
             return None
@@ -368,7 +388,7 @@ def _member_text(value: Any, *, exact: bool) -> str | None:
 
 
 def _number_text(number: NumberToken, *, exact: bool) -> str:
-    """A number's text. Short ones with a fraction go through a double in Spark."""
+    """Return a number's text as in Spark, where short ones with a fraction become doubles."""
     digits = number.removeprefix("-")
     if len(digits) > EXACT_DIGITS or "e" in number.lower():
         return str(number)
@@ -378,7 +398,7 @@ def _number_text(number: NumberToken, *, exact: bool) -> str:
         return str(number)
     value = float(number)
     if exact or not 1e-3 <= abs(value) < 1e7:
-        raise NeedsSpark("a number whose digits may be written otherwise")
+        raise NeedsSpark("a number whose digits may be written differently")
     return repr(value)
 
 
@@ -399,7 +419,7 @@ def _refuse_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _add_unknown_fields(record: ParsedRecord, said: list[str]) -> list[str]:
-    if said or record.stray is None:
-        return said
-    return [f"fields that the contract does not name: {', '.join(record.stray)}"]
+def _add_unknown_fields(record: ParsedRecord, reasons: list[str]) -> list[str]:
+    if reasons or record.unknown_fields is None:
+        return reasons
+    return [f"fields that the contract does not name: {', '.join(record.unknown_fields)}"]

@@ -1,7 +1,7 @@
-"""Parquet files in batches of rows, in the contract's types.
+"""Read Parquet files in batches of rows with the contract's types.
 
-A file is read here when Arrow and Spark cannot differ about it: types of the common core, no
-calendars of old, and every value of a type that the contract's can hold.
+A file is read here only if Arrow and Spark certainly agree on it: common types, no legacy
+calendars, and types that convert to the contract's without changing a value.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _SPARK_TYPES = {
     "boolean", "byte", "short", "integer", "long", "float", "double", "string", "binary", "date",
     "timestamp", "timestamp_ntz", "struct", "array", "map",
 }  # fmt: skip
-_DAYS = -25_567, 2_932_896
-"""From 1900 to the end of 9999. Before, calendars and zones differ between those who write."""
-_MICROS = 24 * 3600 * 1_000_000
+_DAY_RANGE = -25_567, 2_932_896
+"""From 1900 to the end of 9999. Before 1900, writers differ in calendars and time zones."""
+_DAY_MICROS = 24 * 3600 * 1_000_000
 
 
 class ParquetReader:
-    """How files of one schema are read. Raises Declined for one that never can be."""
+    """Reads files of one schema. Raises NeedsSpark for an unsupported schema."""
 
     def __init__(self, schema: pa.Schema, contract: Contract) -> None:
         if len({name.lower() for name in schema.names}) != len(schema.names):
@@ -44,11 +44,11 @@ class ParquetReader:
         for field in schema:
             _refuse_type(field.type)
         self._types = {column.name: column.type for column in contract.columns}
-        self._stray = [name for name in schema.names if name not in self._types]
-        refuse_unknown_fields(self._stray, contract)
+        self._unknown_fields = [name for name in schema.names if name not in self._types]
+        refuse_unknown_fields(self._unknown_fields, contract)
 
-    def typed(self, rows: pa.Table) -> pa.Table:
-        """Rows of a file, in the canonical form, as the contract's columns, or Declined."""
+    def convert(self, rows: pa.Table) -> pa.Table:
+        """Convert canonical rows to the contract's columns, or raise NeedsSpark."""
         import pyarrow as pa
 
         columns: dict[str, Any] = {}
@@ -59,16 +59,17 @@ class ParquetReader:
                 _refuse_missing_members(name, type_, columns[name])
             else:
                 columns[name] = pa.nulls(rows.num_rows, arrow_type(type_))
-        if self._stray:
+        if self._unknown_fields:
             texts = {
-                name: _to_text(name, rows.column(name).combine_chunks()) for name in self._stray
+                name: _to_text(name, rows.column(name).combine_chunks())
+                for name in self._unknown_fields
             }
             columns[RESCUED] = rescue_fields(texts, rows.num_rows)
         return pa.table(columns)
 
 
 def read_batches(raw: BinaryIO) -> Iterator[pa.Table]:
-    """All rows of a file in the canonical form, in their order; Declined when it cannot be."""
+    """Yield all rows of a file in canonical form and in order, or raise NeedsSpark."""
     import pyarrow as pa
 
     from thermocline.engine.arrow import normalize
@@ -89,7 +90,7 @@ def _read_stored(raw: BinaryIO) -> Iterator[pa.RecordBatch]:
         file = pq.ParquetFile(pa.PythonFile(raw, mode="r"))
         _refuse_spark_formats(file)
         for batch in file.iter_batches(_batch_rows(file)):
-            batch.validate(full=True)  # texts are UTF-8, and lists end where they should
+            batch.validate(full=True)  # checks UTF-8 and list offsets
             yield batch
     except (pa.ArrowException, OSError) as error:
         raise NeedsSpark(f"cannot be read to its end: {str(error)[:80]}") from error
@@ -103,23 +104,23 @@ def _batch_rows(file: pq.ParquetFile) -> int:
 
 
 def _refuse_spark_formats(file: pq.ParquetFile) -> None:
-    """Decline a file that says of itself what only Spark knows how to read."""
-    said = file.metadata.metadata or {}
-    if any(key.startswith(_LEGACY) for key in said):
-        raise NeedsSpark("dates of an old calendar")
-    if _SPARK_SCHEMA in said:
-        text = said[_SPARK_SCHEMA].decode(errors="replace")
+    """Raise NeedsSpark if the metadata shows a format that only Spark can read."""
+    metadata = file.metadata.metadata or {}
+    if any(key.startswith(_LEGACY) for key in metadata):
+        raise NeedsSpark("dates of a legacy calendar")
+    if _SPARK_SCHEMA in metadata:
+        text = metadata[_SPARK_SCHEMA].decode(errors="replace")
         if "COLLATION" in text.upper() or not set(_spark_types(text)) <= _SPARK_TYPES:
             raise NeedsSpark("a type of Spark's own")
     for number in range(len(file.schema)):
         leaf = file.schema.column(number)
         levels = sum(part in {"list", "key_value"} for part in leaf.path.split("."))
         if levels != leaf.max_repetition_level:
-            raise NeedsSpark(f"{leaf.path[:60]} is laid out as in old files")
+            raise NeedsSpark(f"{leaf.path[:60]} has the layout of old files")
 
 
 def _spark_types(text: str) -> Iterator[str]:
-    """The names of all types in a schema that Spark wrote down."""
+    """Return the names of all types in the JSON schema that Spark wrote."""
 
     def below(node: Any) -> Iterator[str]:
         if isinstance(node, str):
@@ -139,20 +140,20 @@ def _spark_types(text: str) -> Iterator[str]:
 
 
 def _refuse_type(kind: pa.DataType) -> None:
-    """Decline a type that Arrow and Spark do not both have."""
+    """Raise NeedsSpark for a type that Arrow and Spark do not share."""
     import pyarrow as pa
     import pyarrow.types as pt
 
     from thermocline.engine.arrow import canonical_type
 
-    plain = (
+    supported = (
         pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(),
         pa.string(), pa.binary(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"),
     )  # fmt: skip
     if pt.is_fixed_size_binary(kind) or isinstance(kind, pa.BaseExtensionType):
         raise NeedsSpark(f"a column of type {kind}")
     kind = canonical_type(kind)
-    if kind in plain or pt.is_decimal128(kind):
+    if kind in supported or pt.is_decimal128(kind):
         return
     if not (pt.is_struct(kind) or pt.is_list(kind) or pt.is_map(kind)):
         raise NeedsSpark(f"a column of type {kind}")
@@ -161,7 +162,7 @@ def _refuse_type(kind: pa.DataType) -> None:
 
 
 def _refuse_old_times(array: pa.Array) -> None:
-    """Decline dates and times on which calendars differ, however deep."""
+    """Raise NeedsSpark for dates and times on which calendars differ, at any depth."""
     import pyarrow.compute as pc
     import pyarrow.types as pt
 
@@ -169,9 +170,9 @@ def _refuse_old_times(array: pa.Array) -> None:
 
     kind = array.type
     if pt.is_date(kind) or pt.is_timestamp(kind):
-        bounds, unit = pc.min_max(array), 1 if pt.is_date(kind) else _MICROS
+        bounds, unit = pc.min_max(array), 1 if pt.is_date(kind) else _DAY_MICROS
         low, high = bounds["min"].value, bounds["max"].value
-        if low is not None and not _DAYS[0] * unit <= low <= high < _DAYS[1] * unit:
+        if low is not None and not _DAY_RANGE[0] * unit <= low <= high < _DAY_RANGE[1] * unit:
             raise NeedsSpark("a moment before 1900 or after 9999")
     elif pt.is_struct(kind):
         for member in array.flatten():
@@ -184,7 +185,7 @@ def _refuse_old_times(array: pa.Array) -> None:
 
 
 def _refuse_missing_members(name: str, type_: Type, array: pa.Array) -> None:
-    """Decline what lacks a part that it must have inside a column."""
+    """Raise NeedsSpark if a required member inside a column is missing."""
     from thermocline.engine.arrow import flatten_map
 
     match type_:

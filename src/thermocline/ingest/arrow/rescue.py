@@ -1,4 +1,4 @@
-"""Fields that the contract does not name, as `_rescued` keeps them."""
+"""Fields that the contract does not name, in the form of the `_rescued` column."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 def refuse_unknown_fields(names: list[str], contract: Contract) -> None:
-    """Decline a file with such fields, unless the contract wants them rescued."""
+    """Raise NeedsSpark if there are such fields, unless the contract rescues them."""
     if names and contract.drift is not DriftMode.RESCUE:
         raise NeedsSpark(f"fields that the contract does not name: {', '.join(names)[:80]}")
 
 
 def rescue_fields(texts: Mapping[str, pa.Array], rows: int) -> pa.Array:
-    """A map of every field's text, whether it is there or null, for each row."""
+    """Return, for each row, a map from every field to its text, including nulls."""
     import numpy as np
     import pyarrow as pa
 
     count = len(texts)
     keys = pa.array(list(texts), pa.string()).take(pa.array(np.tile(np.arange(count), rows)))
-    # Row by row the fields' texts, which lie field by field.
+    # Reorder the texts from field by field to row by row.
     order = np.arange(count * rows).reshape(count, rows).T.reshape(-1)
     values = pa.concat_arrays(list(texts.values())).take(pa.array(order))
     offsets = pa.array(np.arange(0, count * rows + 1, count), pa.int32())

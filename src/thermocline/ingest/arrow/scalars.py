@@ -1,8 +1,7 @@
-"""One text as one typed value, where it is certain what Spark would make of it.
+"""Parse a text as a typed value if it is certain how Spark would parse it.
 
-What a text means is said once, in Spark SQL (`values.scalar`). This is for a handful of records,
-so that they need no Spark: either the value, or that there is none, or Declined where the two
-might differ.
+Spark SQL (`value_expressions.scalar`) defines what a text means. This module parses a few records
+without Spark: it returns the value or NO_VALUE, and raises NeedsSpark if Spark might differ.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _EXACT = decimal.Context(prec=80)
 
 
 class _NoValue:
-    """That a text is there and no value of its type."""
+    """The type of NO_VALUE: there is a text, but it is no value of its type."""
 
 
 NO_VALUE = _NoValue()
 
 
 def parse_scalar(type_: Type, text: str) -> Any:
-    """The value of a text that is there, or NOTHING; Declined where Spark may see it otherwise."""
+    """Return a text's value or NO_VALUE; raise NeedsSpark if Spark may parse it differently."""
     match type_:
         case Primitive("string"):
             return text
@@ -47,13 +46,13 @@ def parse_scalar(type_: Type, text: str) -> Any:
         case Primitive("boolean" | "int" | "long") | Decimal():
             if not (text.isascii() and text.isprintable()):
                 return _decline(text, type_)
-            plain = text.strip(" ")
+            trimmed = text.strip(" ")
             if isinstance(type_, Decimal):
-                return _parse_decimal(plain, type_)
+                return _parse_decimal(trimmed, type_)
             return (
-                _parse_boolean(plain)
+                _parse_boolean(trimmed)
                 if type_.name == "boolean"
-                else _parse_integer(plain, type_.name)
+                else _parse_integer(trimmed, type_.name)
             )
     return _decline(text, type_)
 
@@ -119,7 +118,7 @@ def _parse_timestamp(text: str, *, zone: bool) -> Any:
 
 
 _READERS: dict[str, Any] = {
-    # What is rounded to a float is rounded once by Spark, and would be twice here.
+    # Spark rounds to a float once; going through a double here would round twice.
     "float": lambda text: _decline(text, Primitive("float")),
     "double": _parse_double,
     "date": _parse_date,

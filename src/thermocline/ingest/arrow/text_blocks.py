@@ -1,4 +1,4 @@
-"""Text files as blocks of whole lines, of which each knows its place in the file."""
+"""Split text files into blocks of whole lines with known positions in the file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ BLOCK_BYTES = 8 << 20
 
 
 class TextBlock:
-    """Some lines of a file, without the end of the last one. `first` is the position of the first.
+    """Consecutive lines of a file, without the last line end. `first` is the first line's position.
 
-    A position counts as in `lines`: a header is at 0, and the first record at 1 either way.
+    Positions count as in `lines`: a header is at 0, and the first record is always at 1.
     """
 
     def __init__(self, text: bytes, first: int) -> None:
@@ -25,48 +25,48 @@ class TextBlock:
 
     @cached_property
     def lines(self) -> list[bytes]:
-        """The lines, one by one."""
+        """The lines as a list."""
         return self.text.split(b"\n")
 
     def line(self, position: int) -> bytes:
-        """The line at a position of the file."""
+        """Return the line at a position of the file."""
         return self.lines[position - self.first]
 
-    def filled(self) -> Iterator[tuple[int, bytes]]:
-        """The lines that are not blank, with their positions."""
+    def iter_filled(self) -> Iterator[tuple[int, bytes]]:
+        """Yield the lines that are not blank, with their positions."""
         for position, line in enumerate(self.lines, start=self.first):
             if line.strip(b" \t\r"):
                 yield position, line
 
-    def without_first(self) -> TextBlock | None:
-        """The block without its first line."""
-        _, there, rest = self.text.partition(b"\n")
-        return TextBlock(rest, self.first + 1) if there else None
+    def drop_first_line(self) -> TextBlock | None:
+        """Return the block without its first line, or None if that was the only one."""
+        _, newline, rest = self.text.partition(b"\n")
+        return TextBlock(rest, self.first + 1) if newline else None
 
 
-def split_blocks(pieces: Iterator[bytes], first: int) -> Iterator[TextBlock]:
-    """The lines of a text that comes in pieces cut anywhere, without its byte order mark."""
-    held: list[bytes] = []
+def split_blocks(chunks: Iterator[bytes], first: int) -> Iterator[TextBlock]:
+    """Yield blocks of a text that arrives in arbitrary chunks, without its byte order mark."""
+    pending: list[bytes] = []
     size = 0
-    mark = codecs.BOM_UTF8
-    for piece in pieces:
-        held.append(piece)
-        size += len(piece)
-        if size < BLOCK_BYTES or b"\n" not in piece:
+    bom = codecs.BOM_UTF8
+    for chunk in chunks:
+        pending.append(chunk)
+        size += len(chunk)
+        if size < BLOCK_BYTES or b"\n" not in chunk:
             continue
-        text = b"".join(held).removeprefix(mark)
-        mark = b""
+        text = b"".join(pending).removeprefix(bom)
+        bom = b""
         end = text.rfind(b"\n")
         yield (block := TextBlock(text[:end], first))
         first += block.count
-        held, size = [text[end + 1 :]], len(text) - end - 1
-    rest = b"".join(held).removeprefix(mark)
+        pending, size = [text[end + 1 :]], len(text) - end - 1
+    rest = b"".join(pending).removeprefix(bom)
     if rest:
         yield TextBlock(rest.removesuffix(b"\n"), first)
 
 
 def decode_line(line: bytes) -> tuple[str, str | None]:
-    """A line as `lines.numbered_lines` gives it: its text, and what is wrong with it as a line."""
+    """Return a line's text and its flaw, as `lines.read_numbered_lines` does."""
     try:
         text, flaw = line.decode(), None
     except UnicodeDecodeError:

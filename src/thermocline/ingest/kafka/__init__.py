@@ -1,4 +1,4 @@
-"""Kafka into bronze: `source` reads the settings, `broker` asks what there is, `ranges` decides
-which offsets are read next and whether any are missing, `values` makes JSON of what they hold,
-`feed` makes batches of them.
+"""Kafka into bronze: `source` reads the settings, `broker` describes the topics, `offset_ranges`
+plans which offsets to read next and detects lost ones, `message_text` decodes values to JSON text,
+and `feed` makes batches. `arrow_reader` reads batches without Spark.
 """

@@ -1,7 +1,7 @@
-"""Spans of offsets read in this process, by librdkafka, into Arrow: the swift lane's reader.
+"""Read offset ranges into Arrow in this process with librdkafka: the Arrow lane for Kafka.
 
-It takes a batch when every record of it is json_reader and good, and declines otherwise: then nothing
-happened, and Spark reads the batch, says what is wrong with it, or waits for the broker.
+The reader accepts a batch if every record is unambiguous and valid. Otherwise it raises NeedsSpark
+without side effects, and Spark reads the batch and reports what is wrong with it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from thermocline.ingest.kafka.source import KafkaSettings
 
 CHUNK_MESSAGES = 10_000
-"""How many messages are asked for at once, and how many of a partition are parsed together."""
+"""How many messages are requested at once, and how many of a partition are parsed together."""
 MAX_BATCH_BYTES = 512 << 20
-"""Payloads of a batch that are held in memory; the bytes of larger batches stream through Spark."""
+"""The most payload bytes of a batch that are held in memory; larger batches go to Spark."""
 SILENCE_TIMEOUT_SECONDS = 10.0
-"""Seconds without a message after which the broker is left to the lane that can say why."""
+"""After this many seconds without a message, fall back to Spark, which reports the cause."""
 
 _SETTINGS: dict[str, Any] = {
-    "group.id": "thermocline",  # asked for by the client; no group is joined, nothing is committed
+    "group.id": "thermocline",  # required by the client; no group is joined, nothing is committed
     "client.id": "thermocline",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -40,16 +40,16 @@ _SETTINGS: dict[str, Any] = {
     "enable.partition.eof": True,
     "check.crcs": True,
     "fetch.wait.max.ms": 100,
-    # What is fetched beyond a part is fetched again for the next one, so not much is; and what
-    # there is room for is asked for at once, not after a second.
+    # Messages fetched beyond a range are fetched again for the next one, so the queue is small, and
+    # it is refilled at once rather than after a second.
     "queued.min.messages": 20_000,
     "fetch.queue.backoff.ms": 2,
-    "log_level": 0,  # what goes wrong is told by the other lane
+    "log_level": 0,  # Spark reports errors
 }
 
 
 class KafkaArrowReader:
-    """One source's way around Spark. One thread uses it."""
+    """Reads one source's topics without Spark. Not thread-safe."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
@@ -59,15 +59,15 @@ class KafkaArrowReader:
         self._errors: list[str] = []
 
     def is_ready(self) -> bool:
-        """Whether the next batch is worth a try."""
+        """Whether to try the Arrow lane for the next batch."""
         return self._backoff.is_ready()
 
     def read(
         self, parts: Sequence[OffsetRange], contract: Contract, max_bytes: int
     ) -> pa.Table | None:
-        """All records of the parts, by partition and offset; None when they are not all json_reader."""
+        """Return the records by partition and offset; None if any of them needs Spark."""
         try:
-            # By what was seen before, the batch has so many bytes: it may well have a few more.
+            # `max_bytes` is an estimate from earlier batches, so allow twice as much.
             table = self._read(
                 parts, self._json_reader_for(contract), min(2 * max_bytes, MAX_BATCH_BYTES)
             )
@@ -79,7 +79,7 @@ class KafkaArrowReader:
         return table
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -94,21 +94,21 @@ class KafkaArrowReader:
     ) -> pa.Table:
         import pyarrow as pa
 
-        kept: list[list[pa.Table]] = [[] for _ in parts]
+        part_tables: list[list[pa.Table]] = [[] for _ in parts]
         size = 0
         for number, messages in self._read_messages(parts):
             table = _to_table(number, messages, json_reader)
             size += table.column(PAYLOAD).nbytes
             if size > max_bytes:
                 raise NeedsSpark("more bytes than a batch may have")
-            kept[number].append(table)
-        whole = pa.concat_tables([table for tables in kept for table in tables])
+            part_tables[number].append(table)
+        whole = pa.concat_tables([table for tables in part_tables for table in tables])
         if whole.num_rows != sum(part.end - part.start for part in parts):
             raise NeedsSpark("not as many records as offsets")
         return whole
 
     def _read_messages(self, parts: Sequence[OffsetRange]) -> Iterator[tuple[int, list[Any]]]:
-        """Messages of the parts in chunks, each of one part and in the order of offsets."""
+        """Yield messages in chunks, each of one range and in the order of offsets."""
         consumer = self._connect()
         from confluent_kafka import KafkaException, TopicPartition
 
@@ -126,29 +126,29 @@ class KafkaArrowReader:
     def _consume_ranges(
         self, consumer: Any, parts: Sequence[OffsetRange]
     ) -> Iterator[tuple[int, list[Any]]]:
-        reading = {
+        progress = {
             (part.topic, part.partition): _RangeProgress(n, part) for n, part in enumerate(parts)
         }
-        left = list(reading.values())
+        left = list(progress.values())
         last_message_at = monotonic()
         while left:
-            wanted = min(CHUNK_MESSAGES, sum(each.part.end - each.next for each in left))
-            messages = consumer.consume(wanted, 0.1)
+            count = min(CHUNK_MESSAGES, sum(each.part.end - each.next for each in left))
+            messages = consumer.consume(count, 0.1)
             if messages:
                 last_message_at = monotonic()
             elif self._errors or monotonic() - last_message_at > SILENCE_TIMEOUT_SECONDS:
                 raise NeedsSpark(f"the broker does not answer {self._errors[:1]}")
             for message in messages:
                 partition = message.topic(), message.partition()
-                if partition in reading:
-                    reading[partition].take(message)
+                if partition in progress:
+                    progress[partition].add(message)
                 elif message.error() is not None:
                     raise NeedsSpark(message.error().name())
             left = [each for each in left if not each.is_done]
-            for each in reading.values():
-                if len(each.held) >= CHUNK_MESSAGES or (each.is_done and each.held):
-                    yield each.number, each.held
-                    each.held = []
+            for each in progress.values():
+                if len(each.pending) >= CHUNK_MESSAGES or (each.is_done and each.pending):
+                    yield each.number, each.pending
+                    each.pending = []
 
     def _connect(self) -> Any:
         if self._consumer is None:
@@ -172,20 +172,20 @@ class KafkaArrowReader:
 
 
 class _RangeProgress:
-    """How far one part is read."""
+    """The progress of reading one range."""
 
     def __init__(self, number: int, part: OffsetRange) -> None:
         self.number = number
         self.part = part
         self.next = part.start
         self.is_done = False
-        self.held: list[Any] = []
+        self.pending: list[Any] = []
 
-    def take(self, message: Any) -> None:
-        """One message or event of the partition. What lies behind the part is left alone.
+    def add(self, message: Any) -> None:
+        """Add a message or event of the partition. Messages after the range are ignored.
 
-        An offset without a record (of a transaction, or compacted away) cannot be told from one
-        that the client lost, so a part that has any is left to Spark.
+        An offset without a record (of a transaction, or compacted away) looks the same as one that
+        the client lost, so a range with such offsets needs Spark.
         """
         if self.is_done:
             return
@@ -193,20 +193,20 @@ class _RangeProgress:
             if error.name() != "_PARTITION_EOF":
                 raise NeedsSpark(error.name())
             if message.offset() < self.part.end:
-                return  # the broker's answer is from before the end that we were told of
+                return  # the broker's response predates the planned end
         if message.offset() != self.next or error is not None:
             raise NeedsSpark("offsets without a record, or not in their order")
-        self.held.append(message)
+        self.pending.append(message)
         self.next += 1
         self.is_done = self.next == self.part.end
 
 
 def _to_table(number: int, messages: Sequence[Any], json_reader: UnambiguousJsonReader) -> pa.Table:
-    """Messages of one partition as the columns that `swift.bronze` takes."""
+    """Return messages of one range with the columns that `fast_path.to_bronze` reads."""
     import pyarrow as pa
 
     payloads = [message.value() for message in messages]
-    columns = json_reader.table(payloads)
+    columns = json_reader.read_payloads(payloads)
     found = {
         FILE: pa.repeat(pa.scalar(number, pa.int32()), len(messages)),
         POSITION: pa.array([message.offset() for message in messages], pa.int64()),

@@ -1,6 +1,6 @@
-"""Avro and Protobuf values as JSON text, decode_values record by record in Spark's Python workers.
+"""Decode Avro and Protobuf values to JSON text, record by record in Spark's Python workers.
 
-One that cannot be decode_values is a flaw of that record, said in words, and not of the batch.
+A value that cannot be decoded is a flaw of its record and does not fail the batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Decoder = Callable[[bytes], str]
 def decode_values(
     messages: DataFrame, settings: KafkaSettings, registry: SchemaRegistry | None
 ) -> DataFrame:
-    """Messages with RAW and FLAW. With a registry, the schemas they name are fetched first."""
+    """Return the messages with RAW and FLAW. Schemas of a registry are fetched first."""
     if registry is None:
         schemas: dict[int, ValueSchema] = {-1: load_schema_file(settings)}
     else:
@@ -64,19 +64,19 @@ def _fetch_named_schemas(messages: DataFrame, registry: SchemaRegistry) -> dict[
         try:
             found[row["schema_id"]] = registry.load_schema(row["schema_id"])
         except UnknownSchema:
-            continue  # the record says so, and is set aside
+            continue  # its records are quarantined with this reason
     return found
 
 
 class ValueDecoders:
-    """Decoders by schema schema_id; -1 stands for the one schema of values without a schema_id."""
+    """Decoders by schema id; -1 stands for the single schema of values without an id."""
 
     def __init__(self, schemas: Mapping[int, ValueSchema]) -> None:
         self._schemas = schemas
         self._decoders: dict[int, Decoder] = {}
 
     def decode_batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch with two columns more: the text, and what stands against it."""
+        """Return the batch with two more columns: RAW and FLAW."""
         import pyarrow as pa
 
         found = [self.decode(value) for value in batch.column(PAYLOAD).to_pylist()]
@@ -86,13 +86,13 @@ class ValueDecoders:
         return pa.RecordBatch.from_arrays([*batch.columns, texts, flaws], names=names)
 
     def decode(self, value: bytes | None) -> tuple[str | None, str | None]:
-        """A value's text and flaw. What cannot be decode_values is kept as base64."""
+        """Return a value's text and flaw. A value that cannot be decoded is kept as base64."""
         if value is None:
             return None, None
         schema_id, body = -1, value
         if -1 not in self._schemas:
             if len(value) < HEADER_BYTES or value[0] != MAGIC_BYTE:
-                return _to_base64(value), "does not begin with a schema's schema_id"
+                return _to_base64(value), "does not begin with a schema's number"
             schema_id, body = struct.unpack(">I", value[1:HEADER_BYTES])[0], value[HEADER_BYTES:]
             if schema_id not in self._schemas:
                 return _to_base64(
@@ -100,10 +100,10 @@ class ValueDecoders:
                 ), f"names schema {schema_id}, which the registry does not have"
         try:
             return self._find_decoder(schema_id)(body), None
-        except Exception as error:  # noqa: BLE001  whatever a hostile value makes of a decoder
+        except Exception as error:  # noqa: BLE001  a hostile value may raise anything
             kind = "Avro" if self._schemas[schema_id].avro else "Protobuf"
-            said = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
-            return _to_base64(value), f"not readable as {kind}: {said}"
+            message = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+            return _to_base64(value), f"not readable as {kind}: {message}"
 
     def _find_decoder(self, schema_id: int) -> Decoder:
         if schema_id not in self._decoders:
@@ -179,10 +179,10 @@ def _make_protobuf_decoder(schema: ValueSchema) -> Decoder:
 
 
 def _read_message_path(body: bytes) -> tuple[list[int], bytes]:
-    """Which message a value is, as the registry's format writes it, and the rest of the value."""
+    """Read the path of a value's message in the registry's format; return it and the rest."""
     count, body = _read_varint(body)
     if count == 0:
-        return [0], body  # the usual case, written short
+        return [0], body  # the usual case has a short form
     path = []
     for _ in range(min(count, 16)):
         index, body = _read_varint(body)
@@ -197,4 +197,4 @@ def _read_varint(body: bytes) -> tuple[int, bytes]:
         shift += 7
         if not byte & 0x80:
             return (value >> 1) ^ -(value & 1), body[position + 1 :]
-    raise ValueError("a schema_id that does not end")
+    raise ValueError("a number that does not end")

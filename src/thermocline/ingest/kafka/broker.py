@@ -1,6 +1,6 @@
-"""What the broker says of its topics, request with Kafka's own client in Spark's JVM.
+"""Describe a broker's topics with Kafka's own client in Spark's JVM.
 
-It is the client that Spark reads with, so one set of options serves both.
+Spark reads with the same client, so one set of options serves both.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MissingTopic(Permanent):
 
 
 class Broker:
-    """The topics of one cluster. Nothing is written there."""
+    """Read-only access to the topics of one cluster."""
 
     def __init__(self, lake: Lake, options: Mapping[str, str]) -> None:
         lake.spark.add_jars(jars.KAFKA)
@@ -46,42 +46,42 @@ class Broker:
             self._admin = jvm.org.apache.kafka.clients.admin.Admin.create(properties)
 
     def describe_topics(self, names: Sequence[str]) -> dict[str, Topic]:
-        """The topics with their ids, partitions and committed extents, at this moment."""
+        """Return the topics with their ids and the current committed offsets of each partition."""
         with self._translate_errors():
-            listed = self._jvm.java.util.ArrayList()
+            topic_names = self._jvm.java.util.ArrayList()
             for name in names:
-                listed.add(name)
-            described = self._admin.describeTopics(listed).allTopicNames().get()
-            ids, numbered = {}, []
+                topic_names.add(name)
+            described = self._admin.describeTopics(topic_names).allTopicNames().get()
+            ids, pairs = {}, []
             for name in names:
                 topic = described.get(name)
                 ids[name] = str(topic.topicId().toString())
                 for partition in topic.partitions():
-                    numbered.append((name, int(partition.partition())))
+                    pairs.append((name, int(partition.partition())))
             begins, ends = (
-                self._list_offsets(numbered, "earliest"),
-                self._list_offsets(numbered, "latest"),
+                self._list_offsets(pairs, "earliest"),
+                self._list_offsets(pairs, "latest"),
             )
         return {
             name: Topic(
                 ids[name],
-                {p: PartitionOffsets(begins[t, p], ends[t, p]) for t, p in numbered if t == name},
+                {p: PartitionOffsets(begins[t, p], ends[t, p]) for t, p in pairs if t == name},
             )
             for name in names
         }
 
     def _list_offsets(
-        self, numbered: Sequence[tuple[str, int]], which: str
+        self, pairs: Sequence[tuple[str, int]], position: str
     ) -> dict[tuple[str, int], int]:
         jvm = self._jvm
         spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
-        wanted = spec.earliest() if which == "earliest" else spec.latest()
+        requested = spec.earliest() if position == "earliest" else spec.latest()
         request = jvm.java.util.HashMap()
         partitions = {}
-        for topic, number in numbered:
+        for topic, number in pairs:
             partitions[topic, number] = jvm.org.apache.kafka.common.TopicPartition(topic, number)
-            request.put(partitions[topic, number], wanted)
-        # What a transaction has not committed yet is not there yet.
+            request.put(partitions[topic, number], requested)
+        # Records of uncommitted transactions do not count.
         level = jvm.org.apache.kafka.common.IsolationLevel.READ_COMMITTED
         options = jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(level)
         response = self._admin.listOffsets(request, options)
@@ -91,13 +91,13 @@ class Broker:
         }
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         from py4j.protocol import Py4JError
 
         try:
             self._admin.close(self._jvm.java.time.Duration.ofMillis(1000))
         except Py4JError:
-            return  # the JVM is gone, and the connections with it
+            return  # the JVM has ended, and the connections with it
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -110,33 +110,34 @@ class Broker:
 
 
 def explain_client_error(failure: Any, servers: str) -> ThermoclineError:
-    """One of our errors for one of the client's. Its class decides, not its words."""
-    names, said = _unwrap(failure)
+    """Translate an error of the client by its class, not by its message."""
+    names, message = _unwrap(failure)
     if "UnknownTopicOrPartitionException" in names:
         return MissingTopic(
-            f"The broker at {servers} does not have the topic: {said}",
-            "If it was deleted, data may be missing. Make it again, or mend the source.",
+            f"The broker at {servers} does not have the topic: {message}",
+            "If it was deleted, data may be missing. Create it again, or fix the source.",
         )
     if names & {"SaslAuthenticationException", "SslAuthenticationException"}:
         return ConfigError(
-            f"The broker at {servers} refused the credentials: {said}", "Mend the source's options."
+            f"The broker at {servers} refused the credentials: {message}",
+            "Fix the source's options.",
         )
     if names & {"TopicAuthorizationException", "ClusterAuthorizationException"}:
-        return ConfigError(f"Not allowed at {servers}: {said}", "Ask for the right to read it.")
+        return ConfigError(f"Not allowed at {servers}: {message}", "Ask for permission to read it.")
     if "ConfigException" in names:
         return ConfigError(
-            f"Kafka's client does not take the options: {said}", "Mend the source's options."
+            f"Kafka's client rejects the options: {message}", "Fix the source's options."
         )
     if names & _DELETED_RECORD_ERRORS:
         return Transient(
-            f"Records that {servers} had were deleted while they were read: {said}",
-            "Nothing of the batch landed. The next look says which ones are missing.",
+            f"Records that {servers} had were deleted while they were read: {message}",
+            "Nothing of the batch landed. The next poll reports which ones are missing.",
         )
-    return Transient(f"The broker at {servers} does not response: {said}", "Look whether it runs.")
+    return Transient(f"The broker at {servers} does not answer: {message}", "Check that it runs.")
 
 
 def explain_read_error(failure: BaseException, servers: str) -> ThermoclineError | None:
-    """What a failed job of Spark's says about the broker; None when the broker is not its cause."""
+    """Translate the failure of a Spark job; None if the broker is not its cause."""
     java = getattr(failure, "java_exception", None) or getattr(failure, "_origin", None)
     if java is None or not _unwrap(java)[0] & _BROKER_ERRORS:
         return None
@@ -153,15 +154,15 @@ _BROKER_ERRORS = _DELETED_RECORD_ERRORS | {
 
 
 def _unwrap(failure: Any) -> tuple[set[str], str]:
-    """The classes of a Java exception and of its causes, and what the innermost says."""
-    names, said = set(), ""
+    """Return the classes of a Java exception and its causes, and the innermost message."""
+    names, message = set(), ""
     while failure is not None:
         names.add(str(failure.getClass().getSimpleName()))
-        said = str(failure.getMessage() or "") or said
+        message = str(failure.getMessage() or "") or message
         failure = failure.getCause()
-    return names, _redact_password(said)
+    return names, _redact_password(message)
 
 
-def _redact_password(said: str) -> str:
-    """The client quotes its options in some messages, a JAAS line with its password among them."""
-    return one_line(re.sub(r"(?i)password\s*=\s*\S+", "password=***", redact(said)))[:300]
+def _redact_password(message: str) -> str:
+    """Redact passwords: the client quotes its options in some messages, also the JAAS line."""
+    return one_line(re.sub(r"(?i)password\s*=\s*\S+", "password=***", redact(message)))[:300]

@@ -1,4 +1,4 @@
-"""Topics as a feed: bounded ranges of offsets, read by Spark's Kafka connector."""
+"""A feed of topics: bounded offset ranges, read by the Arrow lane or Spark's Kafka connector."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 MIN_PARALLEL_ROWS = 50_000
-"""From how many records on it pays to write with more than one task, and so to more files."""
-# Spark's reader asks the broker for a partition's bounds, and waits, whenever it wants more.
+"""From this many records on, a batch is written by several tasks, and so to several files."""
+# Spark's reader waits for a request of the partition's bounds on every fetch: make fetches large.
 _LARGE_FETCHES = {
     "kafka.max.poll.records": "20000",
     "kafka.max.partition.fetch.bytes": str(8 << 20),
 }
 POLL_TIMEOUT_MS = 60_000
-"""How long a task waits for the broker's next record before the batch is given up."""
+"""How long a task waits for the broker's next record before the batch fails."""
 
 
 class KafkaFeed:
@@ -59,8 +59,8 @@ class KafkaFeed:
         """See Feed.begin: a position is the topics' ids and the next offset of each partition."""
         topics = self._describe_topics(position, accept_loss=accept_loss)
         if position is None:
-            # A start at the end lands a mark at once, or what comes before the first batch and
-            # the next start would be passed over without a word.
+            # A start at the end lands a mark at once. Otherwise a restart would skip records that
+            # arrived before the first batch.
             self._must_land_start = self._settings.start == "latest"
             return offset_ranges.start_position(topics, at_end=self._must_land_start)
         losses = offset_ranges.find_losses(position, topics)
@@ -74,9 +74,7 @@ class KafkaFeed:
         topics = self._describe_topics(position)
         if losses := offset_ranges.find_losses(position, topics):
             raise LostData(self._source.name, "; ".join(losses))
-        position = offset_ranges.reconcile_position(
-            position, topics
-        )  # takes in partitions that were added
+        position = offset_ranges.reconcile_position(position, topics)  # includes added partitions
         parts = offset_ranges.plan_ranges(position, topics, limits.rows)
         if not parts and not self._must_land_start:
             return None
@@ -106,10 +104,10 @@ class KafkaFeed:
         return read
 
     def acknowledge(self, position: Position) -> None:
-        """Nothing to tell: the broker keeps records by its own rules, not by who read them."""
+        """Do nothing: the broker keeps records regardless of who read them."""
 
     def close(self) -> None:
-        """Let go of the broker."""
+        """Close the broker connections."""
         if self._arrow_reader is not None:
             self._arrow_reader.close()
         if self._broker is not None:
@@ -150,7 +148,7 @@ class KafkaFeed:
         return add_text(messages, self._settings, self._registry, self._contract)
 
     def _read_messages(self, parts: Sequence[OffsetRange]) -> DataFrame:
-        """Every record of the parts, as Spark's connector gives it."""
+        """Read every record of the ranges with Spark's connector."""
         spark = self._lake.spark.session
         rows = sum(part.end - part.start for part in parts)
         tasks = spark.sparkContext.defaultParallelism if rows >= MIN_PARALLEL_ROWS else 1
@@ -170,7 +168,7 @@ class KafkaFeed:
 
 
 def _partition_number_expression(parts: Mapping[int, OffsetRange]) -> str:
-    """An expression for the number of a row's partition."""
+    """Return an expression for the number of a row's range."""
     cases = []
     for topic in dict.fromkeys(part.topic for part in parts.values()):
         numbers = {part.partition: n for n, part in parts.items() if part.topic == topic}
@@ -180,7 +178,7 @@ def _partition_number_expression(parts: Mapping[int, OffsetRange]) -> str:
 
 
 def _to_connector_json(values: Mapping[OffsetRange, int], *, listed: bool = False) -> str:
-    """Values of partitions as the connector's JSON."""
+    """Format values of partitions as the connector's JSON."""
     found: dict[str, dict[str, int]] = {}
     for part, value in values.items():
         found.setdefault(part.topic, {})[str(part.partition)] = value

@@ -1,7 +1,7 @@
-"""The source's options, which are those of Kafka's Java client, in the words of librdkafka.
+"""Translate a source's options from Kafka's Java client to librdkafka.
 
-Only what surely means the same is to_librdkafka_options. With any other option there is no translation, and
-the source is read by the client that its options were written for.
+Only options that certainly mean the same are translated. With any other option there is no
+translation, and Spark reads the source with the Java client.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-# One line as every guide has it. A backslash would be an escape, so there may be none.
+# The usual one-line form. A backslash would start an escape, so none is allowed.
 _LOGIN = re.compile(
     r"\s*org\.apache\.kafka\.common\.security\.(?P<kind>plain\.Plain|scram\.Scram)LoginModule\s+"
     r'required\s+username="(?P<user>[^"\\]*)"\s+password="(?P<password>[^"\\]*)"\s*;\s*'
@@ -25,7 +25,7 @@ _KNOWN_OPTIONS = {
 
 
 def to_librdkafka_options(options: Mapping[str, str]) -> dict[str, str] | None:
-    """The options for librdkafka, or None when one of them has no sure translation."""
+    """Return the options for librdkafka, or None if one has no certain translation."""
     protocol = options.get("security.protocol", "PLAINTEXT")
     if not set(options) <= _KNOWN_OPTIONS or protocol not in _PROTOCOLS:
         return None
@@ -52,7 +52,7 @@ def _translate_login(options: Mapping[str, str]) -> dict[str, str] | None:
 
 
 def _translate_trust(options: Mapping[str, str]) -> dict[str, str] | None:
-    """Java and librdkafka trust different authorities by default; a file of them is the same."""
+    """Translate a truststore file. By default Java and librdkafka trust different authorities."""
     if options.get("ssl.truststore.type") != "PEM" or "ssl.truststore.location" not in options:
         return None
     return {"ssl.ca.location": options["ssl.truststore.location"]}

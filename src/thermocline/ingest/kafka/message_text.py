@@ -1,4 +1,4 @@
-"""From a message's bytes to the text of a JSON object, or to the reason why there is none."""
+"""Decode a message's bytes to the text of a JSON object, or to the reason why that fails."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def add_text(
     registry: SchemaRegistry | None,
     contract: Contract,
 ) -> DataFrame:
-    """Messages with RAW and FLAW, by the format of their values."""
+    """Return the messages with RAW and FLAW, decoded by the format of their values."""
     if settings.format in {"avro", "protobuf"}:
         from thermocline.ingest.kafka.binary_values import decode_values
 
         return decode_values(messages, settings, registry)
     lines = messages.selectExpr(
         "*",
-        # What is not UTF-8 is kept byte by byte, as Latin-1 shows it.
+        # A value that is not UTF-8 is kept byte by byte as Latin-1.
         f"if({_NOT_UTF8}, decode({PAYLOAD}, 'ISO-8859-1'), {_TEXT}) as {RAW}",
         f"case when {_NOT_UTF8} then '{NOT_TEXT}' end as {FLAW}",
     )

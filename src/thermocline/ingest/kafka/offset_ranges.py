@@ -1,6 +1,7 @@
-"""Which offsets come next, and whether the topic is still the one that was read before.
+"""Plan which offsets to read next, and detect lost records and recreated topics.
 
-Nothing here talks to a broker: positions and what the broker said go in, spans come out.
+This module does not talk to a broker: it computes offset ranges from positions and the broker's
+description of the topics.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from thermocline.ingest.marks import Position
 
 @dataclass(frozen=True)
 class PartitionOffsets:
-    """The offsets that a partition holds: the start_position, and the one behind the last."""
+    """The offsets that a partition holds: the first one, and the one after the last."""
 
     begin: int
     end: int
@@ -22,7 +23,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic as the broker describes it. Its id is new when it is deleted and made again."""
+    """A topic as the broker describes it. A topic that is created again has a new id."""
 
     id: str
     partitions: Mapping[int, PartitionOffsets]
@@ -39,12 +40,12 @@ class OffsetRange:
 
     @property
     def name(self) -> str:
-        """What a person calls the partition."""
+        """The partition as topic/number."""
         return f"{self.topic}/{self.partition}"
 
 
 def make_position(ids: Mapping[str, str], following: Mapping[str, Mapping[int, int]]) -> Position:
-    """A position: of each topic its id and the next offset of every partition."""
+    """Return a position: the id of each topic, and the next offset of each partition."""
     return {
         "topics": {
             topic: {"id": ids[topic], "next": {str(p): o for p, o in sorted(next_offsets.items())}}
@@ -54,7 +55,7 @@ def make_position(ids: Mapping[str, str], following: Mapping[str, Mapping[int, i
 
 
 def start_position(topics: Mapping[str, Topic], *, at_end: bool) -> Position:
-    """Where a start_position start begins."""
+    """Return the position of a first start."""
     return make_position(
         {name: topic.id for name, topic in topics.items()},
         {
@@ -65,7 +66,7 @@ def start_position(topics: Mapping[str, Topic], *, at_end: bool) -> Position:
 
 
 def find_losses(position: Position, topics: Mapping[str, Topic]) -> list[str]:
-    """What a reader at a position has missed, or may have: a sentence each; empty if nothing."""
+    """Describe each loss, certain or possible, of a reader at a position; empty if none."""
     found = []
     for name, topic in topics.items():
         known = position["topics"].get(name)
@@ -74,8 +75,8 @@ def find_losses(position: Position, topics: Mapping[str, Topic]) -> list[str]:
         if known["id"] != topic.id:
             read = sum(known["next"].values())
             found.append(
-                f"the topic {name} was deleted and made again after {read:,} of its records were "
-                "read; what the old one had beyond them is gone"
+                f"the topic {name} was deleted and created again after {read:,} of its records "
+                "were read; its unread records are gone"
             )
             continue
         found += _explain_lost_offsets(name, _next_offsets(known), topic)
@@ -100,7 +101,7 @@ def _explain_lost_offsets(name: str, following: Mapping[int, int], topic: Topic)
 
 
 def reconcile_position(position: Position, topics: Mapping[str, Topic]) -> Position:
-    """The position, with what is gone left out and what is new from its beginning."""
+    """Return the position without removed partitions, and with new ones at their beginning."""
     following: dict[str, dict[int, int]] = {}
     for name, topic in topics.items():
         known = position["topics"].get(name)
@@ -114,7 +115,7 @@ def reconcile_position(position: Position, topics: Mapping[str, Topic]) -> Posit
 
 
 def plan_ranges(position: Position, topics: Mapping[str, Topic], rows: int) -> list[OffsetRange]:
-    """What to read next: all that is there, or `rows` of it, shared fairly by the partitions."""
+    """Return the ranges to read next: everything, or `rows` shared fairly by the partitions."""
     waiting = []
     for name, topic in topics.items():
         following = _next_offsets(position["topics"][name])
@@ -123,7 +124,7 @@ def plan_ranges(position: Position, topics: Mapping[str, Topic], rows: int) -> l
                 waiting.append(OffsetRange(name, number, following[number], offsets.end))
     chosen = []
     left = rows
-    # Those with the least start_position: what they leave of their share goes to the others.
+    # The smallest first: the unused part of their share goes to the others.
     waiting.sort(key=lambda part: part.end - part.start)
     for index, part in enumerate(waiting):
         share = -(-left // (len(waiting) - index))
@@ -135,7 +136,7 @@ def plan_ranges(position: Position, topics: Mapping[str, Topic], rows: int) -> l
 
 
 def advance_position(position: Position, read: list[OffsetRange]) -> Position:
-    """The position behind what was read."""
+    """Return the position after the ranges that were read."""
     following = {name: _next_offsets(known) for name, known in position["topics"].items()}
     for part in read:
         following[part.topic][part.partition] = part.end
@@ -143,7 +144,7 @@ def advance_position(position: Position, read: list[OffsetRange]) -> Position:
 
 
 def count_lag(position: Position, topics: Mapping[str, Topic]) -> int:
-    """How many offsets lie between a position and the end."""
+    """Count the offsets between a position and the end."""
     return sum(part.end - part.start for part in plan_ranges(position, topics, 1 << 62))
 
 

@@ -1,7 +1,7 @@
 """Schemas of binary values: one from a file of the project, or many from a schema registry.
 
-A registry speaks Confluent's REST protocol; a value then begins with a zero byte and the schema_id
-of its schema. It is asked by the driver alone, so its credentials leave this process nowhere.
+A registry speaks Confluent's REST protocol; a value then begins with a zero byte and the id of its
+schema. Only the driver queries the registry, so the credentials never leave this process.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TIMEOUT_SECONDS = 10.0
 class ValueSchema:
     """A schema: Avro's JSON text, or Protobuf's descriptor bytes and the message's full name.
 
-    Without a name, a value says by indexes which message of the descriptor it is.
+    Without a name, each value starts with the indexes of its message in the descriptor.
     """
 
     avro: str = ""
@@ -39,40 +39,41 @@ class ValueSchema:
 
 
 class UnknownSchema(Permanent):
-    """A registry does not have a schema that a message names."""
+    """The registry does not have a schema that a message names."""
 
 
 class SchemaRegistry:
-    """The schemas of one registry, each asked for once."""
+    """The schemas of one registry, cached."""
 
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
-        self._known: dict[int, ValueSchema] = {}
+        self._cache: dict[int, ValueSchema] = {}
 
     def load_schema(self, schema_id: int) -> ValueSchema:
-        """The schema of that schema_id. Raises UnknownSchema, or Transient when nobody answers."""
-        if schema_id not in self._known:
-            self._known[schema_id] = self._fetch(schema_id)
-        return self._known[schema_id]
+        """Return the schema with that id. Raise UnknownSchema, or Transient on no answer."""
+        if schema_id not in self._cache:
+            self._cache[schema_id] = self._fetch(schema_id)
+        return self._cache[schema_id]
 
     def _fetch(self, schema_id: int) -> ValueSchema:
         query = "?format=serialized" if self._settings.format == "protobuf" else ""
-        found = self._get(f"/schemas/ids/{schema_id}{query}", schema_id)
-        kind = str(found.get("schemaType", "AVRO")).lower()
-        text = found.get("schema")
-        if kind != self._settings.format or not isinstance(text, str):
+        document = self._get(f"/schemas/ids/{schema_id}{query}", schema_id)
+        schema_type = str(document.get("schemaType", "AVRO")).lower()
+        text = document.get("schema")
+        if schema_type != self._settings.format or not isinstance(text, str):
             raise ConfigError(
-                f"Schema {schema_id} of {self._settings.registry} is of type {one_line(kind)[:40]}, "
+                f"Schema {schema_id} of {self._settings.registry} is of type "
+                f"{one_line(schema_type)[:40]}, "
                 f"not {self._settings.format}.",
-                "Mend the source's format.",
+                "Fix the source's format.",
             )
-        if found.get("references"):
+        if document.get("references"):
             raise ConfigError(
-                f"Schema {schema_id} of {self._settings.registry} refers to other schemas, which is not "
-                "in this version.",
+                f"Schema {schema_id} of {self._settings.registry} refers to other schemas, which "
+                "is not in this version.",
                 "Give the whole schema as a file instead.",
             )
-        return _parse_schema(text, kind, f"Schema {schema_id} of {self._settings.registry}")
+        return _parse_schema(text, schema_type, f"Schema {schema_id} of {self._settings.registry}")
 
     def _get(self, path: str, schema_id: int) -> dict[str, Any]:
         address = self._settings.registry.rstrip("/") + path
@@ -86,25 +87,26 @@ class SchemaRegistry:
             if error.code in {401, 403}:
                 raise ConfigError(
                     f"The registry at {self._settings.registry} refused the credentials.",
-                    "Mend registryOptions of the source.",
+                    "Fix registryOptions of the source.",
                 ) from None
             raise Transient(
                 f"The registry at {self._settings.registry} answered {error.code}.", "Try again."
             ) from None
         except OSError as error:
             raise Transient(
-                f"The registry at {self._settings.registry} does not found: {one_line(str(error))}",
-                "Look whether it runs.",
+                f"The registry at {self._settings.registry} does not answer: "
+                f"{one_line(str(error))}",
+                "Check that it runs.",
             ) from None
         try:
-            found = json.loads(body) if len(body) <= MAX_RESPONSE_BYTES else None
+            document = json.loads(body) if len(body) <= MAX_RESPONSE_BYTES else None
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
+            document = None
+        if not isinstance(document, dict):
             raise Transient(
-                f"The registry at {self._settings.registry} did not found in JSON.", "Look at it."
+                f"The registry at {self._settings.registry} did not answer in JSON.", "Check it."
             )
-        return found
+        return document
 
     def _headers(self) -> dict[str, str]:
         options = secret.reveal(self._settings.registry_options)
@@ -118,16 +120,16 @@ class SchemaRegistry:
 
 
 def load_schema_file(settings: KafkaSettings) -> ValueSchema:
-    """The schema in the source's file: an .avsc, or a descriptor set as protoc writes it."""
+    """Load the schema in the source's file: an .avsc, or a descriptor set written by protoc."""
     assert settings.schema is not None
     if settings.format == "avro":
         return _parse_schema(settings.schema.read_text("utf-8"), "avro", settings.schema.name)
     return ValueSchema(descriptor=settings.schema.read_bytes(), message=settings.message)
 
 
-def _parse_schema(text: str, kind: str, name: str) -> ValueSchema:
+def _parse_schema(text: str, schema_type: str, name: str) -> ValueSchema:
     try:
-        if kind == "avro":
+        if schema_type == "avro":
             import fastavro
 
             fastavro.parse_schema(json.loads(text))
@@ -140,17 +142,17 @@ def _parse_schema(text: str, kind: str, name: str) -> ValueSchema:
         return ValueSchema(descriptor=whole.SerializeToString())
     except ImportError as error:
         raise ConfigError(
-            f"{kind} needs a library that is not installed: {error.name}.",
+            f"{schema_type} needs a library that is not installed: {error.name}.",
             "Install it: pip install 'thermocline[kafka]'.",
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"{name} is no {kind} schema: {one_line(str(error))[:200]}", "Mend the schema."
+            f"{name} is no {schema_type} schema: {one_line(str(error))[:200]}", "Fix the schema."
         ) from error
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect would carry the credentials to somebody who was not named."""
+    """Refuses redirects, which would send the credentials to another host."""
 
     def redirect_request(
         self, req: Any, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str

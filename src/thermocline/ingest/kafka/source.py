@@ -26,7 +26,7 @@ FORMATS = ("json", "avro", "protobuf", "debezium")
 STARTS = ("earliest", "latest")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
-# What we decide ourselves, or what would have a client run code of somebody else's choice.
+# Options that Thermocline sets, or that would make a client run arbitrary code.
 _RESERVED_OPTIONS = {
     "bootstrap.servers", "group.id", "enable.auto.commit", "auto.offset.reset", "key.deserializer",
     "value.deserializer", "interceptor.classes", "metric.reporters", "isolation.level",
@@ -36,11 +36,10 @@ _SECRET_NAME = re.compile(r"(?i)jaas|password|secret|token|credential|[.]key$")
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """How a topic is reached and how its values are written.
+    """The connection to topics, and the format of their values.
 
-    `options` are settings of Kafka's own Java client (security.protocol, sasl.…, ssl.…); values
-    that are secret only name an environment variable. `lane` is "spark" where no batch is to be
-    read without it.
+    `options` are settings of Kafka's own Java client (security.protocol, sasl.…, ssl.…); secret
+    values only name an environment variable. `lane` is "spark" to read every batch with Spark.
     """
 
     servers: str
@@ -55,13 +54,13 @@ class KafkaSettings:
     lane: str = "auto"
 
     def client_options(self) -> dict[str, str]:
-        """The client's settings with the secrets in them, hidden from all that is printed."""
+        """Return the client's settings with revealed secrets, which are redacted in all output."""
         revealed = {key: secret.reveal(value) for key, value in self.options.items()}
         return {"bootstrap.servers": self.servers, **{k: str(v) for k, v in revealed.items()}}
 
 
 def read(fields: SettingsReader) -> KafkaSettings:
-    """The settings, with every flaw reported."""
+    """Read the settings and report every flaw."""
     topics = fields.texts("topics") or fields.texts("topic")
     if not topics:
         fields.report.add_missing((), "topic", "is missing", "name the topic")
@@ -95,7 +94,7 @@ def read(fields: SettingsReader) -> KafkaSettings:
 
 
 def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
-    """The topic as a feed."""
+    """Return a feed of the topics."""
     from thermocline.ingest.kafka.feed import KafkaFeed
 
     return KafkaFeed(lake, source, contract)
@@ -106,8 +105,8 @@ def _explain_topic(topic: str) -> str:
 
 
 def _read_options(fields: SettingsReader) -> dict[str, Any]:
-    given = fields.mapping("options")
-    for key, value in given.items():
+    values = fields.mapping("options")
+    for key, value in values.items():
         where = ("options", key)
         if key in _RESERVED_OPTIONS:
             fields.report.add(where, f"options.{key}", "cannot be set here", "leave it out")
@@ -115,15 +114,15 @@ def _read_options(fields: SettingsReader) -> dict[str, Any]:
             continue
         elif not isinstance(value, str | int | float | bool):
             fields.report.add(where, f"options.{key}", f"{quote(value)} is not a text")
-    _refuse_literal_secrets(fields, "options", given)
+    _refuse_literal_secrets(fields, "options", values)
     return {
         key: str(value).lower() if isinstance(value, bool) else value
-        for key, value in given.items()
+        for key, value in values.items()
     }
 
 
-def _refuse_literal_secrets(fields: SettingsReader, key: str, given: Mapping[str, Any]) -> None:
-    for name, value in given.items():
+def _refuse_literal_secrets(fields: SettingsReader, key: str, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
         if _SECRET_NAME.search(name) and not secret.is_reference(value):
             what = "holds a secret, and this file is shared"
             hint = "write {secret: NAME} and set the environment variable NAME"

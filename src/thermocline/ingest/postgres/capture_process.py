@@ -1,6 +1,6 @@
-"""The reader of Postgres's log as a child process: started, listened to, and ended.
+"""Start, read from and stop the child process that captures Postgres's log.
 
-`reader` is what runs there, and says how the two speak.
+`capture_worker` runs in the child and documents the protocol between the two.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from thermocline.ingest.postgres.database import Database
 from thermocline.telemetry import one_line, redact
 
 if TYPE_CHECKING:
-    from thermocline.ingest.postgres.source import Postgres
+    from thermocline.ingest.postgres.source import PostgresSource
 
-CHUNK = 1 << 20
+CHUNK_BYTES = 1 << 20
 
 Cells = list[bytes]
 
 
-class Reader:
-    """A running reader."""
+class CaptureProcess:
+    """A running capture worker."""
 
-    def __init__(self, wanted: dict[str, Any], log: Path) -> None:
-        self._waiting: deque[bytes] = deque()
-        self._rest = b""
+    def __init__(self, request: dict[str, Any], log: Path) -> None:
+        self._lines: deque[bytes] = deque()
+        self._partial_line = b""
         self._log = log
         with log.open("ab") as errors:
-            self._logged = errors.tell()
+            self._log_offset = errors.tell()
             self._process = interrupt.start_child(
                 [sys.executable, "-m", "thermocline.ingest.postgres.capture_worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 bufsize=0,
-                start_new_session=True,  # a ^C ends the batch in hand first, and then this
+                start_new_session=True,  # Ctrl-C finishes the current batch before this process
             )
-        self._send(json.dumps(wanted))
+        self._send(json.dumps(request))
 
-    def next(self, wait: float) -> Cells | None:
-        """The cells of the next line; None when none comes for so many seconds."""
-        if not self._waiting and not self._read(wait):
+    def next_record(self, wait: float) -> Cells | None:
+        """Return the cells of the next line; None if none arrives within `wait` seconds."""
+        if not self._lines and not self._read(wait):
             return None
-        cells = self._waiting.popleft().split(b"\t")
+        cells = self._lines.popleft().split(b"\t")
         if cells[0] == b"X":
-            said = cells[1].decode(errors="replace")
+            message = cells[1].decode(errors="replace")
             self.close()
             raise Transient(
-                f"Reading the source's log ended: {redact(one_line(said))[:500]}",
+                f"Reading the source's log ended: {redact(one_line(message))[:500]}",
                 "Is the source up? Then try again.",
             )
         return cells
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing waits that has been read already."""
-        return not self._waiting
+    def is_idle(self) -> bool:
+        """Whether no line that was read is still pending."""
+        return not self._lines
 
-    def landed(self, lsn: int) -> None:
-        """Let the source forget transactions whose commit ends by `lsn`."""
+    def acknowledge(self, lsn: int) -> None:
+        """Acknowledge transactions whose commit ends at or before `lsn`."""
         self._send(str(lsn))
 
     def close(self) -> None:
-        """End it. What it had told the source stays told."""
+        """Stop the process. Earlier acknowledgements remain in effect."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         try:
@@ -82,19 +82,19 @@ class Reader:
         self._process.stdout.close()
 
     def _read(self, wait: float) -> bool:
-        """Read what is there, or wait for it; says whether a whole line is there now."""
+        """Read available output, waiting if needed; return whether a whole line is available."""
         assert self._process.stdout is not None
         handle = self._process.stdout.fileno()
         deadline = time.monotonic() + wait
-        while not self._waiting:
+        while not self._lines:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([handle], [], [], left)[0]:
                 return False
-            chunk = os.read(handle, CHUNK)
+            chunk = os.read(handle, CHUNK_BYTES)
             if not chunk:
-                raise self._gone()
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            self._waiting.extend(lines)
+                raise self._exit_error()
+            *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
+            self._lines.extend(lines)
         return True
 
     def _send(self, line: str) -> None:
@@ -102,26 +102,28 @@ class Reader:
         try:
             self._process.stdin.write(line.encode() + b"\n")
         except BrokenPipeError:
-            raise self._gone() from None
+            raise self._exit_error() from None
 
-    def _gone(self) -> Transient:
+    def _exit_error(self) -> Transient:
         code = self._process.wait()
         with self._log.open("rb") as log:
-            log.seek(self._logged)  # what others said before is of no use here
-            said = log.read().decode(errors="replace").strip().splitlines()[-1:]
-        words = "".join(f": {redact(one_line(line))[:300]}" for line in said)
-        return Transient(f"The reader's process ended with {code}{words}", f"See {self._log}.")
+            log.seek(self._log_offset)  # skip what earlier processes logged
+            message = log.read().decode(errors="replace").strip().splitlines()[-1:]
+        detail = "".join(f": {redact(one_line(line))[:300]}" for line in message)
+        return Transient(f"The capture process ended with {code}{detail}", f"See {self._log}.")
 
 
-def wanted(reach: Postgres, slot: str, publication: str, *, first: bool) -> dict[str, Any]:
-    """Return what a reader is asked for. It holds the password."""
-    outbox = reach.outbox
+def build_request(
+    source: PostgresSource, slot: str, publication: str, *, first: bool
+) -> dict[str, Any]:
+    """Return the request that the worker reads first. It contains the password."""
+    outbox = source.outbox
     columns = None if outbox is None else {
         "id": outbox.id, "key": outbox.key, "type": outbox.type, "payload": outbox.payload,
     }  # fmt: skip
     return {
-        "connection": Database(reach).options(),
-        "tables": list(reach.tables),
+        "connection": Database(source).connection_options(),
+        "tables": list(source.tables),
         "slot": slot,
         "publication": publication,
         "first": first,

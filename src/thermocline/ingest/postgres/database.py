@@ -1,4 +1,4 @@
-"""What the source database itself says: its log, its slot, its publication, its tables."""
+"""Queries of the source database: its log, slots, publication and tables."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent, Transient
 from thermocline.ingest.postgres.debezium_types import SourceColumn
+from thermocline.ingest.postgres.source_catalog import quote_name
 from thermocline.ingest.secret import reveal
 from thermocline.telemetry import one_line, redact
 
 if TYPE_CHECKING:
-    from thermocline.ingest.postgres.source import Postgres
+    from thermocline.ingest.postgres.source import PostgresSource
 
 MESSAGES = "thermocline"
-"""The prefix of the messages that we write to the source's log, to see them come by."""
+"""The prefix of the marker messages that are written to the source's log."""
 
 
 @dataclass(frozen=True)
-class Log:
-    """The source's log: which server's it is, and how far it goes."""
+class LogStatus:
+    """The source's log: its server's id, its end and its level."""
 
     system: str
     end: int
@@ -31,18 +32,21 @@ class Log:
 
 @dataclass(frozen=True)
 class Slot:
-    """A replication slot. `confirmed` is where the source would send from, `lost` whether the
-    source has thrown away what comes after that."""
+    """A replication slot.
+
+    `confirmed` is the position from which the source sends. `is_lost`: the source has removed the
+    log after it.
+    """
 
     confirmed: int
     restart: int
-    active: bool
-    lost: bool
+    is_active: bool
+    is_lost: bool
 
 
 @dataclass(frozen=True)
-class Captured:
-    """A table that is captured: its key, and whether a deleted row is sent whole."""
+class CapturedTable:
+    """A captured table: its key, and whether deletes include the whole row."""
 
     name: str
     key: tuple[str, ...]
@@ -50,22 +54,22 @@ class Captured:
 
 
 class Database:
-    """The source database. Every call is a connection of its own, and short."""
+    """The source database. Every call opens its own short connection."""
 
-    def __init__(self, reach: Postgres) -> None:
-        self._reach = reach
+    def __init__(self, source: PostgresSource) -> None:
+        self._source = source
 
-    def log(self) -> Log:
-        """Which log the source writes, and where it ends now."""
+    def read_log_status(self) -> LogStatus:
+        """Return the identity, the current end and the level of the log."""
         with self._cursor() as cursor:
             cursor.execute(
                 "select (select system_identifier from pg_control_system())::text, "
                 "(pg_current_wal_lsn() - '0/0')::bigint, current_setting('wal_level')"
             )
-            return Log(*cursor.fetchone())
+            return LogStatus(*cursor.fetchone())
 
-    def slot(self, name: str) -> Slot | None:
-        """The slot of that name, if there is one."""
+    def find_slot(self, name: str) -> Slot | None:
+        """Return the slot of that name, or None."""
         with self._cursor() as cursor:
             cursor.execute(
                 "select (confirmed_flush_lsn - '0/0')::bigint, (restart_lsn - '0/0')::bigint, "
@@ -76,24 +80,26 @@ class Database:
             row = cursor.fetchone()
         if row is None:
             return None
-        confirmed, restart, active, lost = row
-        return Slot(confirmed or 0, restart or 0, active, lost or restart is None)
+        confirmed, restart, is_active, is_lost = row
+        return Slot(confirmed or 0, restart or 0, is_active, is_lost or restart is None)
 
     def drop_slot(self, name: str) -> None:
-        """Let the source forget the slot."""
+        """Drop the slot."""
         with self._cursor() as cursor:
             cursor.execute("select pg_drop_replication_slot(%s)", (name,))
 
     def advance_slot(self, name: str, lsn: int) -> None:
-        """Have the source send only transactions whose commit ends after `lsn`."""
+        """Advance the slot, so that only transactions that end after `lsn` are sent."""
         with self._cursor() as cursor:
             cursor.execute(
                 "select pg_replication_slot_advance(%s, '0/0'::pg_lsn + %s)", (name, lsn)
             )
 
     def mark_log(self) -> int:
-        """Write a message to the source's log, and say where: what was before it has come when it
-        has come."""
+        """Write a marker to the source's log and return its position.
+
+        When the marker arrives, everything before it has arrived.
+        """
         with self._cursor() as cursor:
             cursor.execute(
                 "select (pg_logical_emit_message(true, %s, '') - '0/0')::bigint", (MESSAGES,)
@@ -101,7 +107,7 @@ class Database:
             return int(cursor.fetchone()[0])
 
     def publish(self, publication: str, tables: tuple[str, ...]) -> None:
-        """Have a publication of exactly these tables."""
+        """Create or alter the publication so that it has exactly these tables."""
         with self._cursor() as cursor:
             cursor.execute(
                 "select schemaname || '.' || tablename from pg_publication_tables "
@@ -112,8 +118,8 @@ class Database:
             if published == set(tables):
                 return
             cursor.execute("select 1 from pg_publication where pubname = %s", (publication,))
-            listed = ", ".join(_quoted(*table.split(".", 1)) for table in tables)
-            name = _quoted(publication)
+            listed = ", ".join(quote_name(*table.split(".", 1)) for table in tables)
+            name = quote_name(publication)
             if cursor.fetchone() is None:
                 cursor.execute(
                     f"create publication {name} for table {listed} "
@@ -122,23 +128,23 @@ class Database:
             else:
                 cursor.execute(f"alter publication {name} set table {listed}")
 
-    def captured(self, tables: tuple[str, ...]) -> list[Captured]:
-        """The tables as the source has them now."""
+    def describe_tables(self, tables: tuple[str, ...]) -> list[CapturedTable]:
+        """Return the tables as they are now. Raise Permanent if one does not exist."""
         found = []
         with self._cursor() as cursor:
             for table in tables:
-                cursor.execute(_TABLE, table.split(".", 1))
+                cursor.execute(_TABLE_IDENTITY, table.split(".", 1))
                 row = cursor.fetchone()
                 if row is None:
                     raise Permanent(
                         f"The source has no table {one_line(table)}.",
-                        "Name it as schema.table, and let the user see it.",
+                        "Name it as schema.table, and grant the user access to it.",
                     )
-                found.append(Captured(table, tuple(row[1] or ()), row[0] == "f"))
+                found.append(CapturedTable(table, tuple(row[1] or ()), row[0] == "f"))
         return found
 
-    def columns(self, tables: tuple[str, ...]) -> list[SourceColumn]:
-        """The columns of tables, and whether the replica identity has each of them."""
+    def list_columns(self, tables: tuple[str, ...]) -> list[SourceColumn]:
+        """Return the columns of tables, and whether the replica identity has each of them."""
         found = []
         with self._cursor() as cursor:
             for table in tables:
@@ -146,10 +152,10 @@ class Database:
                 found += [SourceColumn(table, *row) for row in cursor.fetchall()]
         return found
 
-    def defaults(self, tables: tuple[str, ...]) -> dict[str, dict[int, str]]:
-        """The columns of each table by their number, which a column keeps when it is renamed.
+    def list_default_columns(self, tables: tuple[str, ...]) -> dict[str, dict[int, str]]:
+        """Return the columns of each table by number, which does not change with a rename.
 
-        With its name where rows may have a value in it that no change gave them; else "".
+        The value is the column's name if rows may have a value that no change wrote, else "".
         """
         found: dict[str, dict[int, str]] = {}
         with self._cursor() as cursor:
@@ -158,8 +164,10 @@ class Database:
                 found[table] = dict(cursor.fetchall())
         return found
 
-    def unpublished(self, publication: str, tables: tuple[str, ...]) -> list[tuple[str, str]]:
-        """The columns of tables that the publication leaves out, as generated ones are."""
+    def list_unpublished_columns(
+        self, publication: str, tables: tuple[str, ...]
+    ) -> list[tuple[str, str]]:
+        """Return the columns that the publication leaves out, such as generated ones."""
         found = []
         with self._cursor() as cursor:
             for table in tables:
@@ -169,16 +177,16 @@ class Database:
                 found += [(table, row[0]) for row in cursor.fetchall()]
         return found
 
-    def lock(self, name: str) -> Any:
-        """A connection that holds the lock of that name until it is closed; None if another does.
+    def acquire_lock(self, name: str) -> Any:
+        """Return a connection that holds the named lock until it is closed; None if it is taken.
 
-        The source lets go of the lock by itself when the process that holds it dies.
+        The source releases the lock when the process that holds it dies.
         """
         import psycopg2
 
         number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big", signed=True)
-        with self._explained():
-            connection = psycopg2.connect(**self.options())
+        with self._translate_errors():
+            connection = psycopg2.connect(**self.connection_options())
             connection.autocommit = True
             with connection.cursor() as cursor:
                 cursor.execute("select pg_try_advisory_lock(%s)", (number,))
@@ -191,43 +199,47 @@ class Database:
     def _cursor(self) -> Iterator[Any]:
         import psycopg2
 
-        with self._explained(), closing(psycopg2.connect(**self.options())) as connection:
+        with (
+            self._translate_errors(),
+            closing(psycopg2.connect(**self.connection_options())) as connection,
+        ):
             connection.autocommit = True
             with connection.cursor() as cursor:
                 yield cursor
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         import psycopg2
 
         try:
             yield
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             raise Transient(
-                f"{self._reach.host}:{self._reach.port} cannot be asked: {_said(error)}",
+                f"{self._source.host}:{self._source.port} cannot be reached: {_first_line(error)}",
                 "Check that it runs, and host, port, user and password of the source.",
             ) from error
         except psycopg2.Error as error:
             raise Permanent(
-                f"{self._reach.host}:{self._reach.port} refuses: {_said(error)}",
-                "Let the user replicate and read the tables, or have a DBA make slot and "
+                f"{self._source.host}:{self._source.port} refuses: {_first_line(error)}",
+                "Let the user replicate and read the tables, or have a DBA create slot and "
                 "publication.",
             ) from error
 
-    def options(self) -> dict[str, Any]:
-        """How to connect, in the words of the client library. It holds the password."""
-        reach, tls = self._reach, self._reach.tls
-        options = {
-            "host": reach.host, "port": reach.port, "dbname": reach.database, "user": reach.user,
-            "sslmode": tls.mode, "sslrootcert": tls.root_cert, "sslcert": tls.cert,
-            "sslkey": tls.key, "connect_timeout": 10, "application_name": "thermocline",
+    def connection_options(self) -> dict[str, Any]:
+        """Return the connection parameters of the client library. They contain the password."""
+        source, tls = self._source, self._source.tls
+        parameters = {
+            "host": source.host, "port": source.port, "dbname": source.database,
+            "user": source.user, "sslmode": tls.mode, "sslrootcert": tls.root_cert,
+            "sslcert": tls.cert, "sslkey": tls.key,
+            "connect_timeout": 10, "application_name": "thermocline",
         }  # fmt: skip
-        if reach.password is not None:
-            options["password"] = reveal(reach.password)
-        return {key: value for key, value in options.items() if value != ""}
+        if source.password is not None:
+            parameters["password"] = reveal(source.password)
+        return {key: value for key, value in parameters.items() if value != ""}
 
 
-_TABLE = """
+_TABLE_IDENTITY = """
 select c.relreplident, (
     select array_agg(a.attname::text order by a.attnum) from pg_index i
     join pg_attribute a on a.attrelid = c.oid and a.attnum = any(i.indkey)
@@ -237,23 +249,23 @@ where n.nspname = %s and c.relname = %s and c.relkind in ('r', 'p')
 """
 
 
-_OF_TABLE = """
+_FROM_TABLE = """
 from pg_attribute a join pg_class c on c.oid = a.attrelid
 join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = %s and c.relname = %s and a.attnum > 0 and not a.attisdropped
 """
 _DEFAULTS = (
     "select a.attnum, case when a.atthasdef or a.atthasmissing or a.attidentity <> '' "
-    "then a.attname::text else '' end" + _OF_TABLE
+    "then a.attname::text else '' end" + _FROM_TABLE
 )
-# A partition's changes come under its own name, unless the publication says the root's: then the
-# root is not in it, and none of its columns is.
+# A partition's changes carry its own name, unless the publication uses the root's name: then the
+# root is not in the publication, and neither are its columns.
 _UNPUBLISHED = f"""
-select a.attname::text {_OF_TABLE} and not exists (
+select a.attname::text {_FROM_TABLE} and not exists (
     select 1 from pg_publication_tables p where p.pubname = %s
     and p.schemaname = n.nspname and p.tablename = c.relname and {{one}})
 """
-# A domain is described by the type under it, and an array by its elements' type.
+# A domain resolves to its base type, and an array to the type of its elements.
 _COLUMNS = """
 with recursive base as (
     select a.attname::text as name, a.attnum, a.atttypid as type, a.atttypmod as length, c.oid
@@ -277,10 +289,6 @@ where t.typtype <> 'd' order by b.attnum
 """
 
 
-def _quoted(*parts: str) -> str:
-    return ".".join('"' + part.replace('"', '""') + '"' for part in parts)
-
-
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return redact(one_line(text.strip()))[:300]

@@ -1,8 +1,8 @@
-"""The changes of a Postgres database as a feed, read by this machine and without Kafka.
+"""A feed of the changes of a Postgres database, read by this machine without Kafka.
 
-The slot is the source's own memory of what it must keep for us. It never runs ahead of the
-bookmark: it is moved on only by what has been published, so whatever dies, the source still has
-everything that has not landed.
+The slot records what the source must still keep. It never runs ahead of the bookmark, because only
+published changes advance it. So after any crash the source still has everything that has not
+landed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from thermocline.ingest.debezium import Truncation
 from thermocline.ingest.feed import LostData, Pull
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.postgres import spool
-from thermocline.ingest.postgres.capture_process import Reader, wanted
+from thermocline.ingest.postgres.capture_process import CaptureProcess, build_request
 from thermocline.ingest.postgres.database import Database
-from thermocline.ingest.postgres.events import ROUTED
-from thermocline.ingest.postgres.log_position import Place, Walk
+from thermocline.ingest.postgres.events import OUTBOX_TOPIC_PREFIX
+from thermocline.ingest.postgres.log_position import LogPosition, PositionTracker
 from thermocline.ingest.postgres.replication_slot import (
-    Keeper,
-    NewHistory,
-    fit_tables,
+    LogReplaced,
+    SlotManager,
+    check_tables,
     refuse_bits_as_bytes,
     refuse_unpublished,
 )
@@ -45,100 +45,104 @@ if TYPE_CHECKING:
     from thermocline.ingest.source import BatchLimits, Source
     from thermocline.lake import Lake
 
-PATIENCE = 600.0
-"""How long, in seconds, the reader may say nothing while something is certain to come. A slot waits
-for older transactions to end, and a large transaction is read whole before it is sent."""
+SILENCE_TIMEOUT_SECONDS = 600.0
+"""How many seconds to wait for a record that is certain to arrive. A new slot waits for older
+transactions to end, and Postgres reads a large transaction whole before sending it."""
 
-RELEASE = 64 << 20
-"""So many bytes of the source's log that concern others are let go of by a commit of their own."""
+RELEASE_BYTES = 64 << 20
+"""After this many bytes of log without a captured change, an empty commit acknowledges them."""
 
 
 @dataclass(frozen=True)
-class _Batch:
-    """What was read between two places. It is kept until it has landed."""
+class _PendingPull:
+    """A pull and the positions it spans, kept until it has landed."""
 
-    start: Place
-    end: Place
+    start: LogPosition
+    end: LogPosition
     pull: Pull
 
 
 class PostgresFeed:
-    """One source's changes. The reader runs from the first pull on."""
+    """The changes of one source. The capture process starts with the first pull."""
 
     def __init__(self, lake: Lake, source: Source, contract: Contract) -> None:
         self._lake = lake
         self._source = source
         self._contract = contract
-        self._reach = source.connection
+        self._settings = source.connection
         self._database = Database(source.connection)
         self._prefix = f"thermocline_{source.name}".replace("-", "_").lower()
-        self._slot = Keeper(lake, source, self._prefix)
-        self._origins = tuple(self._reach.tables)
-        self._numbers = {table: number for number, table in enumerate(self._origins)}
-        self._reader: Reader | None = None
-        self._walk = Walk(Place())
-        self._held: _Batch | None = None
-        self._given = Place()
-        self._quiet = 0
-        self._columns: dict[str, list[int]] = {}
-        self._landed: Place | None = None
+        self._slot_manager = SlotManager(lake, source, self._prefix)
+        self._tables = tuple(self._settings.tables)
+        self._table_numbers = {table: number for number, table in enumerate(self._tables)}
+        self._process: CaptureProcess | None = None
+        self._tracker = PositionTracker(LogPosition())
+        self._pending: _PendingPull | None = None
+        self._last_position = LogPosition()
+        self._idle_lsn = 0
+        self._table_columns: dict[str, list[int]] = {}
+        self._acknowledged: LogPosition | None = None
         self._lock: Any = None
         self._folder: Path | None = None
 
     def begin(self, position: Position | None, *, accept_loss: bool = False) -> Position | None:
-        """Check that the source still has what follows; with `accept_loss`, read it all anew."""
-        self._stop()
+        """Check that the source still has what follows; with `accept_loss`, read it all again."""
+        self._stop_capture()
         if self._lock is None or self._lock.closed:
-            self._lock = self._slot.lock()
+            self._lock = self._slot_manager.lock()
         target = self._source.target
         state = self._lake.state(target)
         mark = marks.read(self._lake, state, self._source.name, accept_loss=accept_loss)
         if (mark.position if mark else None) != position:
             raise MainMoved([target], "main")  # by the process that had the lock before
-        place = Place.of(position)
-        if place.commit is None:
+        log_position = LogPosition.from_bookmark(position)
+        if log_position.commit is None:
             return position
         try:
-            self._slot.verify(place)
-            self._slot.added(place, self._contract)
+            self._slot_manager.verify(log_position)
+            self._slot_manager.check_columns(log_position, self._contract)
         except LostData as error:
-            if not accept_loss or isinstance(error, NewHistory):
+            if not accept_loss or isinstance(error, LogReplaced):
                 raise
-            return Place(records=place.records, again=True).position()
+            return LogPosition(records=log_position.records, again=True).to_bookmark()
         return position
 
     def pull(self, position: Position | None, limits: BatchLimits) -> Pull | None:
-        """The first state of the tables as one batch, then changes up to now, within limits."""
-        place = Place.of(position)
-        if self._held is not None and self._held.start == place:
-            return self._held.pull
-        self._held = None
-        if self._reader is None or place != self._given:
-            self._start(place)
-        with self._clean_end():
-            batch = self._first_state() if place.commit is None else self._changes(place, limits)
-        if batch is None:
+        """Return the initial snapshot as one batch, then changes up to now, within limits."""
+        log_position = LogPosition.from_bookmark(position)
+        if self._pending is not None and self._pending.start == log_position:
+            return self._pending.pull
+        self._pending = None
+        if self._process is None or log_position != self._last_position:
+            self._start_capture(log_position)
+        with self._stop_on_failure():
+            pending = (
+                self._read_snapshot()
+                if log_position.commit is None
+                else self._read_changes(log_position, limits)
+            )
+        if pending is None:
             return None
-        self._held, self._given = batch, batch.end
-        return batch.pull
+        self._pending, self._last_position = pending, pending.end
+        return pending.pull
 
     def acknowledge(self, position: Position) -> None:
-        """Let the source forget what is published."""
-        place = Place.of(position)
-        self._landed = place
-        if self._reader is not None and place.commit is not None:
+        """Acknowledge published changes, so that the source need not keep them."""
+        log_position = LogPosition.from_bookmark(position)
+        self._acknowledged = log_position
+        if self._process is not None and log_position.commit is not None:
             try:
-                self._reader.landed(place.commit)
+                self._process.acknowledge(log_position.commit)
             except Transient:
-                self._stop()  # it has landed all the same, and the next pull begins from there
+                self._stop_capture()  # the batch landed; the next pull starts from its bookmark
 
     def close(self) -> None:
-        """End the reader, and drop what was read but has not landed."""
-        self._stop()
-        if self._landed is not None:
-            # The reader may have ended before it told the source.
+        """Stop the capture process and drop what was read but has not landed."""
+        self._stop_capture()
+        if self._acknowledged is not None:
+            # The process may have ended before it acknowledged the position.
             with suppress(ThermoclineError):
-                self._slot.catch_up(self._landed)
+                self._slot_manager.catch_up(self._acknowledged)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -146,173 +150,201 @@ class PostgresFeed:
             self._lock.close()
             self._lock = None
 
-    def _stop(self) -> None:
-        self._held = None
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+    def _stop_capture(self) -> None:
+        self._pending = None
+        if self._process is not None:
+            self._process.close()
+            self._process = None
 
     @contextmanager
-    def _clean_end(self) -> Iterator[None]:
-        """After a failure, whatever it was, the next pull begins from the bookmark."""
+    def _stop_on_failure(self) -> Iterator[None]:
+        """On any failure, stop the capture, so that the next pull starts from the bookmark."""
         try:
             yield
         except BaseException:
-            self._stop()
+            self._stop_capture()
             raise
 
-    def _start(self, place: Place) -> None:
-        self._stop()
-        publication = self._reach.publication or self._prefix
-        fit_tables(self._database, self._source, self._contract)
+    def _start_capture(self, log_position: LogPosition) -> None:
+        self._stop_capture()
+        publication = self._settings.publication or self._prefix
+        check_tables(self._database, self._source, self._contract)
         refuse_bits_as_bytes(self._database, self._source, self._contract)
-        if self._reach.publication is None:
-            self._database.publish(publication, self._reach.tables)
+        if self._settings.publication is None:
+            self._database.publish(publication, self._settings.tables)
         refuse_unpublished(self._database, self._source, self._contract, publication)
-        if place.commit is None:
-            # Before the tables are read: a column that is added meanwhile counts as new.
-            self._columns = self._slot.added(Place(), self._contract)
-            self._slot.clear(again=place.again)
+        if log_position.commit is None:
+            # Before the tables are read: a column added in the meantime counts as new.
+            self._table_columns = self._slot_manager.check_columns(LogPosition(), self._contract)
+            self._slot_manager.drop_existing(again=log_position.again)
         else:
-            self._slot.catch_up(place)
-        slot, first = place.slot or self._slot.name, place.commit is None
+            self._slot_manager.catch_up(log_position)
+        slot, first = log_position.slot or self._slot_manager.name, log_position.commit is None
         log = private_files.ensure_log(
             self._lake.settings.project, f"{self._source.name}.reader.log"
         )
-        self._reader = Reader(wanted(self._reach, slot, publication, first=first), log)
-        self._walk, self._given, self._quiet = Walk(place), place, 0
-
-    def _first_state(self) -> _Batch:
-        """The tables as they are, whole: they become visible at once or not at all.
-
-        They are kept in a file until then, so that memory does not grow with them. A snapshot
-        that was interrupted begins anew, with a new slot.
-        """
-        assert self._reader is not None
-        start = self._walk.place
-        records = start.records
-        with self._spooled() as (path, out):
-            while (cells := self._next()) and cells[0] != b"S":
-                if cells[0] == b"R" and (file := self._origin(cells)) is not None:
-                    records += 1
-                    out.write(spool.line(file, records, cells))
-        slot = self._database.slot(self._slot.name)
-        if slot is None:
-            raise self._slot.lost("the replication slot vanished while the tables were read")
-        system = self._database.log().system
-        end = Place(system, self._slot.name, slot.confirmed, records=records, columns=self._columns)
-        self._walk = Walk(end)
-        cuts = self._anew(start, slot.restart) if start.again else []
-        return _Batch(
-            start, end, self._pulled(path, start, end, cuts, caught_up=False, reads_at=slot.restart)
+        self._process = CaptureProcess(
+            build_request(self._settings, slot, publication, first=first), log
+        )
+        self._tracker, self._last_position, self._idle_lsn = (
+            PositionTracker(log_position),
+            log_position,
+            0,
         )
 
-    def _anew(self, start: Place, lsn: int) -> list[Truncation]:
+    def _read_snapshot(self) -> _PendingPull:
+        """Read the initial snapshot as one batch, which becomes visible whole or not at all.
+
+        The rows are kept in a file, so memory does not grow with them. An interrupted snapshot
+        starts again with a new slot.
+        """
+        assert self._process is not None
+        start = self._tracker.position
+        records = start.records
+        with self._open_spool() as (path, out):
+            while (cells := self._next_record()) and cells[0] != b"S":
+                if cells[0] == b"R" and (file := self._find_table_number(cells)) is not None:
+                    records += 1
+                    out.write(spool.format_record(file, records, cells))
+        slot = self._database.find_slot(self._slot_manager.name)
+        if slot is None:
+            raise self._slot_manager.make_loss_error(
+                "the replication slot vanished while the tables were read"
+            )
+        system = self._database.read_log_status().system
+        end = LogPosition(
+            system,
+            self._slot_manager.name,
+            slot.confirmed,
+            records=records,
+            columns=self._table_columns,
+        )
+        self._tracker = PositionTracker(end)
+        truncations = self._make_reread_truncations(start, slot.restart) if start.again else []
+        return _PendingPull(
+            start,
+            end,
+            self._make_pull(
+                path, start, end, truncations, caught_up=False, snapshot_lsn=slot.restart
+            ),
+        )
+
+    def _make_reread_truncations(self, start: LogPosition, lsn: int) -> list[Truncation]:
         now = int(time.time() * 1000)
-        files = range(len(self._origins))
+        files = range(len(self._tables))
         return [Truncation(file, start.records, lsn - 1, now, None, None) for file in files]
 
-    def _changes(self, start: Place, limits: BatchLimits) -> _Batch | None:
-        """Changes up to what the source's log holds now, or as many as a batch may have."""
-        assert self._reader is not None
-        if self._reader.idle and self._database.log().end == self._quiet:
+    def _read_changes(self, start: LogPosition, limits: BatchLimits) -> _PendingPull | None:
+        """Read changes up to the current end of the log, or up to the limits of a batch."""
+        assert self._process is not None
+        if self._process.is_idle and self._database.read_log_status().end == self._idle_lsn:
             return None
-        columns = self._slot.added(start, self._contract)
+        columns = self._slot_manager.check_columns(start, self._contract)
         until = self._database.mark_log()
         rows = size = 0
         caught_up = False
-        cuts: list[Truncation] = []
-        lacking = False
-        with self._spooled() as (path, out):
+        truncations: list[Truncation] = []
+        has_unsent = False
+        with self._open_spool() as (path, out):
             while not caught_up and rows < limits.rows and size < limits.bytes:
-                cells = self._next()
+                cells = self._next_record()
                 if cells[0] == b"E":
-                    self._walk.commit(int(cells[2]))
+                    self._tracker.end_transaction(int(cells[2]))
                     if int(cells[2]) > until:
-                        caught_up, self._quiet = True, int(cells[2])
+                        caught_up, self._idle_lsn = True, int(cells[2])
                 elif cells[0] == b"R":
                     txn, lsn = int(cells[1]), int(cells[2])
-                    file = self._origin(cells)
-                    if not self._walk.record(txn, lsn, counts=file is not None) or file is None:
+                    file = self._find_table_number(cells)
+                    if not self._tracker.advance(txn, lsn, counts=file is not None) or file is None:
                         continue
-                    position = self._walk.place.records
-                    if spool.truncates(cells):
-                        cuts.append(spool.cut(file, position, cells))
-                    lacking = lacking or spool.lacks(cells)
-                    out.write(spool.line(file, position, cells))
+                    position = self._tracker.position.records
+                    if spool.is_truncate(cells):
+                        truncations.append(spool.parse_truncate(file, position, cells))
+                    has_unsent = has_unsent or spool.has_unsent_values(cells)
+                    out.write(spool.format_record(file, position, cells))
                     rows += 1
                     size += len(cells[5])
-        end = replace(self._walk.place, columns=columns)
-        if not rows and (end.commit or 0) - (start.commit or 0) < RELEASE:
+        end = replace(self._tracker.position, columns=columns)
+        if not rows and (end.commit or 0) - (start.commit or 0) < RELEASE_BYTES:
             return None
-        pull = self._pulled(path, start, end, cuts, caught_up=caught_up, lacking=lacking)
-        return _Batch(start, end, pull)
+        pull = self._make_pull(
+            path, start, end, truncations, caught_up=caught_up, has_unsent=has_unsent
+        )
+        return _PendingPull(start, end, pull)
 
-    def _next(self) -> Cells:
-        assert self._reader is not None
-        cells = self._reader.next(PATIENCE)
+    def _next_record(self) -> Cells:
+        assert self._process is not None
+        cells = self._process.next_record(SILENCE_TIMEOUT_SECONDS)
         if cells is None:
-            raise self._silent()
+            raise self._silence_error()
         return cells
 
-    def _silent(self) -> Transient:
+    def _silence_error(self) -> Transient:
         return Transient(
-            f"{self._source.name}: the source sent nothing for {PATIENCE:.0f} s.",
-            "Is a transaction open since long? See pg_stat_activity in the source.",
+            f"{self._source.name}: the source sent nothing for {SILENCE_TIMEOUT_SECONDS:.0f} s.",
+            "Has a transaction been open for long? See pg_stat_activity in the source.",
         )
 
-    def _origin(self, cells: Cells) -> int | None:
-        """Return the number of the table, or None for an event that another source wants."""
+    def _find_table_number(self, cells: Cells) -> int | None:
+        """Return the number of the table, or None for an event that the source does not land."""
         topic = cells[3].decode()
-        if self._reach.outbox is None:
-            return self._numbers[topic]
-        events = self._reach.outbox.events
-        return 0 if not events or topic.removeprefix(ROUTED) in events else None
+        if self._settings.outbox is None:
+            return self._table_numbers[topic]
+        events = self._settings.outbox.events
+        return 0 if not events or topic.removeprefix(OUTBOX_TOPIC_PREFIX) in events else None
 
-    def _pulled(
+    def _make_pull(
         self,
         path: Path,
-        start: Place,
-        end: Place,
-        cuts: list[Truncation],
+        start: LogPosition,
+        end: LogPosition,
+        truncations: list[Truncation],
         *,
         caught_up: bool,
-        reads_at: int | None = None,
-        lacking: bool = False,
+        snapshot_lsn: int | None = None,
+        has_unsent: bool = False,
     ) -> Pull:
-        batch = spool.Spool(
-            self._lake, self._source, self._contract, path, tuple(cuts), reads_at, lacking
+        pending = spool.Spool(
+            self._lake,
+            self._source,
+            self._contract,
+            path,
+            tuple(truncations),
+            snapshot_lsn,
+            has_unsent,
         )
         count = end.records - start.records
         return Pull(
-            tuple(self._provenance(name, end) for name in self._origins),
-            batch.lines,
-            end.position(),
-            records=None if cuts else count,
+            tuple(self._make_provenance(name, end) for name in self._tables),
+            pending.lines,
+            end.to_bookmark(),
+            records=None if truncations else count,
             behind=0 if caught_up else None,
         )
 
-    def _provenance(self, table: str, place: Place) -> Provenance:
-        identity = hashlib.sha256(f"{place.system}/{place.slot}/{table}".encode()).hexdigest()
+    def _make_provenance(self, table: str, log_position: LogPosition) -> Provenance:
+        identity = hashlib.sha256(
+            f"{log_position.system}/{log_position.slot}/{table}".encode()
+        ).hexdigest()
         return Provenance(table, identity, Layout("jsonl"))
 
     @contextmanager
-    def _spooled(self) -> Iterator[tuple[Path, BinaryIO]]:
-        """A file for a batch. It replaces the one before, which has landed."""
+    def _open_spool(self) -> Iterator[tuple[Path, BinaryIO]]:
+        """Open a file for a batch. It replaces the previous one, which has landed."""
         staging = private_files.ensure_folder(self._lake.settings.project) / "staging"
-        ours = staging / "postgres" / self._source.name
-        # A folder for each process: another may still land what it read, after it lost the lock.
-        for left in ours.glob("[0-9]*"):
-            if int(left.name) == os.getpid() or not _runs(int(left.name)):
-                shutil.rmtree(left, ignore_errors=True)
-        self._folder = ours / str(os.getpid())
+        folder = staging / "postgres" / self._source.name
+        # A folder per process: a process that lost the lock may still land what it read.
+        for leftover in folder.glob("[0-9]*"):
+            if int(leftover.name) == os.getpid() or not _is_running(int(leftover.name)):
+                shutil.rmtree(leftover, ignore_errors=True)
+        self._folder = folder / str(os.getpid())
         self._folder.mkdir(parents=True)
         path = self._folder / f"{time.monotonic_ns()}.lines"
         with path.open("wb") as out:
             yield path, out
 
 
-def _runs(process: int) -> bool:
+def _is_running(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:

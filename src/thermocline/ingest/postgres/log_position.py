@@ -1,7 +1,7 @@
 """How far a database's changes have been read, as the bookmark keeps it.
 
-Postgres sends transactions whole, in the order of their commits, and always from a commit on. So
-a place is the end of the last commit that has landed, and how much of the next transaction has.
+Postgres sends whole transactions in commit order, and always starts at a commit. So a position is
+the end of the last commit that landed, plus how much of the next transaction landed.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Place:
-    """A place between two records.
+class LogPosition:
+    """A position between two records of the log.
 
-    `system` and `slot` say whose log it is. Everything of transactions whose commit ends by
-    `commit` has landed, and of the transaction `txn` what is not after the `nth` record at `lsn`.
-    `records` counts what has landed since the beginning. Without `commit` nothing has, or what
-    has must be read anew (`again`). `columns` are the numbers of those of each
-    table whose values have all come.
+    `system` and `slot` identify the log. Transactions whose commit ends at or before `commit` have
+    landed; of the transaction `txn`, records up to the `nth` at `lsn` have. `records` counts the
+    records that landed so far. Without `commit`, nothing has landed, or the tables must be read
+    again (`again`). `columns` lists, per table, the numbers of the columns with complete values.
     """
 
     system: str = ""
@@ -33,41 +32,41 @@ class Place:
     columns: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, position: Mapping[str, Any] | None) -> Place:
-        """The place that a bookmark says; the beginning when there is none."""
+    def from_bookmark(cls, position: Mapping[str, Any] | None) -> LogPosition:
+        """Return the position in a bookmark, or the beginning if there is none."""
         return cls(**position) if position else cls()
 
-    def position(self) -> dict[str, Any]:
-        """The place for a bookmark."""
+    def to_bookmark(self) -> dict[str, Any]:
+        """Return the position as a bookmark stores it."""
         return asdict(self)
 
 
-class Walk:
-    """Follows records from a place on, and tells those that have landed from those that have not.
+class PositionTracker:
+    """Advances a position record by record and detects records that have already landed.
 
-    After a restart the source sends the unfinished transaction again, from its beginning.
+    After a restart the source sends an unfinished transaction again from its beginning.
     """
 
-    def __init__(self, start: Place) -> None:
-        self.place = start
+    def __init__(self, start: LogPosition) -> None:
+        self.position = start
         self._landed = start
         self._txn: int | None = None
         self._lsn = self._nth = 0
 
-    def record(self, txn: int, lsn: int, *, counts: bool = True) -> bool:
-        """Take one record into account; says whether it is new. Not every one of them lands."""
+    def advance(self, txn: int, lsn: int, *, counts: bool = True) -> bool:
+        """Advance past one record; return whether it is new. `counts`: whether the record lands."""
         if txn != self._txn or lsn != self._lsn:
             self._txn, self._lsn, self._nth = txn, lsn, 0
         self._nth += 1
         before = self._landed
         if txn == before.txn and (lsn, self._nth) <= (before.lsn, before.nth):
             return False
-        self.place = replace(
-            self.place, txn=txn, lsn=lsn, nth=self._nth, records=self.place.records + counts
+        self.position = replace(
+            self.position, txn=txn, lsn=lsn, nth=self._nth, records=self.position.records + counts
         )
         return True
 
-    def commit(self, lsn: int) -> None:
-        """The transaction has ended."""
-        self.place = replace(self.place, commit=lsn, txn=None, lsn=0, nth=0)
+    def end_transaction(self, lsn: int) -> None:
+        """Advance past the commit that ends the transaction."""
+        self.position = replace(self.position, commit=lsn, txn=None, lsn=0, nth=0)
         self._txn, self._lsn, self._nth = None, 0, 0

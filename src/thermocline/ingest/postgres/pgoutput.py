@@ -1,7 +1,7 @@
-"""The messages of Postgres's own logical decoding plugin, pgoutput, as values.
+"""Decode the messages of pgoutput, the logical decoding plugin that ships with Postgres.
 
-Protocol version 1: transactions come whole, in the order of their commits. Values come as the text
-that the type's output function writes, so no type loses anything on the way.
+Protocol version 1: whole transactions arrive in commit order. Values arrive as the text that the
+type's output function writes, so no type loses information.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Unsent(Enum):
-    """Stands for a large value that did not change: Postgres does not send it again."""
+    """Marks an unchanged large value, which Postgres does not send again."""
 
     UNSENT = "unsent"
 
@@ -24,7 +24,7 @@ Row = tuple[Value, ...]
 
 @dataclass(frozen=True)
 class Begin:
-    """A transaction begins. `commit_us` is when it commits, in microseconds since 1970."""
+    """The start of a transaction. `commit_us` is its commit time in microseconds since 1970."""
 
     txn: int
     commit_us: int
@@ -32,14 +32,14 @@ class Begin:
 
 @dataclass(frozen=True)
 class Commit:
-    """A transaction has ended; `end` is the place behind its commit in the log."""
+    """The end of a transaction. `end` is the log position just after its commit."""
 
     end: int
 
 
 @dataclass(frozen=True)
 class RelationColumn:
-    """A column as it was when the changes that follow were made."""
+    """A column as of the changes that follow."""
 
     name: str
     type: int
@@ -49,7 +49,7 @@ class RelationColumn:
 
 @dataclass(frozen=True)
 class Relation:
-    """A table, sent before its first change and again when it has changed."""
+    """A table. Sent before its first change, and again after its definition changes."""
 
     id: int
     schema: str
@@ -62,8 +62,8 @@ class Relation:
 class Change:
     """A row that was inserted (c), updated (u) or deleted (d).
 
-    `old` is the row before it, where the replica identity has it: with `whole_old` all of it, else
-    its identity columns alone.
+    `old` is the row before the change, if the replica identity includes it: the whole row if
+    `whole_old`, else only its identity columns.
     """
 
     op: str
@@ -75,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Truncate:
-    """Tables that were emptied."""
+    """Tables that were truncated."""
 
     relations: tuple[int, ...]
 
@@ -83,12 +83,12 @@ class Truncate:
 Message = Begin | Commit | Relation | Change | Truncate
 
 _EPOCH_US = 946_684_800_000_000
-"""Postgres counts from 2000."""
+"""Postgres counts time from 2000-01-01."""
 
 
 def decode(data: bytes) -> Message | None:
-    """Decode one message; None for a kind that says nothing about rows."""
-    reader = _Reader(data)
+    """Decode one message; return None for a type that does not concern rows."""
+    reader = _MessageReader(data)
     match reader.take(1):
         case b"B":
             reader.skip(8)
@@ -98,13 +98,13 @@ def decode(data: bytes) -> Message | None:
             reader.skip(9)
             return Commit(reader.int64())
         case b"R":
-            return _relation(reader)
+            return _read_relation(reader)
         case b"I":
             relation = reader.int32()
             reader.skip(1)
             return Change("c", relation, new=reader.row())
         case b"U":
-            return _update(reader)
+            return _read_update(reader)
         case b"D":
             relation, kind = reader.int32(), reader.take(1)
             return Change("d", relation, old=reader.row(), whole_old=kind == b"O")
@@ -115,7 +115,7 @@ def decode(data: bytes) -> Message | None:
     return None
 
 
-def _relation(reader: _Reader) -> Relation:
+def _read_relation(reader: _MessageReader) -> Relation:
     relation, schema, name = reader.int32(), reader.text(), reader.text()
     identity = reader.take(1).decode()
     columns = []
@@ -126,7 +126,7 @@ def _relation(reader: _Reader) -> Relation:
     return Relation(relation, schema or "pg_catalog", name, identity, tuple(columns))
 
 
-def _update(reader: _Reader) -> Change:
+def _read_update(reader: _MessageReader) -> Change:
     relation, kind, old = reader.int32(), reader.take(1), None
     whole_old = kind == b"O"
     if kind in {b"K", b"O"}:
@@ -135,8 +135,8 @@ def _update(reader: _Reader) -> Change:
     return Change("u", relation, reader.row(), old, whole_old)
 
 
-class _Reader:
-    """Reads a message from its beginning to its end."""
+class _MessageReader:
+    """Reads the fields of one message in order."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

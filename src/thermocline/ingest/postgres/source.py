@@ -1,7 +1,7 @@
-"""What a source of kind `postgres` says: which database, which tables, and how they are read.
+"""The settings of a source of kind `postgres`: the database, its tables, and the capture method.
 
-`via: embedded` reads the database's log from this machine and without Kafka; `via: connect` reads
-what Debezium in a Kafka Connect cluster writes to topics.
+`via: embedded` reads the database's log from this machine without Kafka. `via: connect` reads the
+topics that Debezium in a Kafka Connect cluster writes.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ KEYS = (
     "host", "port", "database", "user", "password", "tls", "tables", "slot", "publication", "via",
     "connect", "servers", "topicPrefix", "outbox", "options",
 )  # fmt: skip
-WAYS = ("embedded", "connect")
+CAPTURE_METHODS = ("embedded", "connect")
 TLS_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 TLS_KEYS = ("mode", "rootCert", "cert", "key")
 OUTBOX_KEYS = ("events", "id", "key", "type", "payload", "timestamp")
-# Debezium's settings that decide what comes and in which form, or that we fill ourselves.
-OURS = (
+# Debezium settings that Thermocline sets: they decide which events arrive and in which form.
+RESERVED_OPTIONS = (
     "connector.class", "name", "offset.", "database.", "topic.prefix", "plugin.name", "slot.",
     "publication.", "snapshot.mode", "tombstones.", "skipped.operations", "provide.transaction",
     "decimal.handling", "time.precision", "binary.handling", "converter.", "key.converter",
     "value.converter", "table.", "schema.include", "schema.exclude", "transforms", "notification.",
     "message.",
 )  # fmt: skip
-_NAME = re.compile(r"[a-z0-9_]{1,63}")
+_IDENTIFIER = re.compile(r"[a-z0-9_]{1,63}")
 _TABLE = re.compile(r"[^.\s,]+\.[^.\s,]+")
 
 
 @dataclass(frozen=True)
 class Tls:
-    """How the connection is protected, in libpq's words."""
+    """TLS settings of the connection, in libpq's terms."""
 
     mode: str = "prefer"
     root_cert: str = ""
@@ -52,7 +52,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Outbox:
-    """A table of events, and which of its columns say what. No `events` means all of them."""
+    """An outbox table: its columns by role, and the `events` to land (none means all)."""
 
     events: tuple[str, ...] = ()
     id: str = "id"
@@ -63,8 +63,8 @@ class Outbox:
 
 
 @dataclass(frozen=True)
-class Postgres:
-    """A database and the tables in it whose changes land. `password` is a reference only."""
+class PostgresSource:
+    """A database and its captured tables. `password` is only a reference to a secret."""
 
     host: str
     database: str
@@ -83,28 +83,28 @@ class Postgres:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read(fields: SettingsReader) -> Postgres | None:
-    """The database that a source's settings describe; None when something is wrong with them."""
+def read(fields: SettingsReader) -> PostgresSource | None:
+    """Read a source's settings and report what is wrong with them; return None if anything is."""
     before = len(fields.report.problems)
-    via = fields.one_of("via", "embedded", WAYS)
-    found = Postgres(
+    via = fields.one_of("via", "embedded", CAPTURE_METHODS)
+    found = PostgresSource(
         host=fields.required_text("host", "name the server, as db.example.com"),
         database=fields.required_text("database", "name the database"),
         user=fields.required_text("user", "name a user that may replicate"),
-        tables=_tables(fields),
+        tables=_read_tables(fields),
         port=int(fields.number("port", 5432, 1, 65_535)),
-        password=_password(fields),
-        tls=_tls(fields),
-        slot=_slot(fields, "slot"),
-        publication=_slot(fields, "publication"),
+        password=_read_password(fields),
+        tls=_read_tls(fields),
+        slot=_read_identifier(fields, "slot"),
+        publication=_read_identifier(fields, "publication"),
         via=via,
-        connect=_connect(fields) if via == "connect" else "",
+        connect=_read_connect(fields) if via == "connect" else "",
         servers=fields.required_text("servers", "the brokers, as host:9092")
         if via == "connect"
         else "",
         topic_prefix=fields.text("topicPrefix", ""),
-        outbox=_outbox(fields),
-        options=_debezium(fields),
+        outbox=_read_outbox(fields),
+        options=_read_options(fields),
     )
     if via == "embedded" and found.options:
         fields.report_flaw("options", "are for via: connect", "leave them out: they are Debezium's")
@@ -114,17 +114,17 @@ def read(fields: SettingsReader) -> Postgres | None:
 
 
 def open_feed(lake: Lake, source: Source, contract: Contract) -> Feed:
-    """The feed of a database. Nothing is connected yet."""
+    """Return the feed of a database. It does not connect yet."""
     if source.connection.via == "connect":
-        from thermocline.ingest.postgres.connect_feed import open_topic
+        from thermocline.ingest.postgres.connect_feed import open_connect_feed
 
-        return open_topic(lake, source, contract)
+        return open_connect_feed(lake, source, contract)
     from thermocline.ingest.postgres.feed import PostgresFeed
 
     return PostgresFeed(lake, source, contract)
 
 
-def _tables(fields: SettingsReader) -> tuple[str, ...]:
+def _read_tables(fields: SettingsReader) -> tuple[str, ...]:
     if "tables" not in fields.data:
         fields.report.add_missing((), "tables", "is missing", "name them, as [public.orders]")
         return ()
@@ -135,63 +135,63 @@ def _tables(fields: SettingsReader) -> tuple[str, ...]:
     return tables
 
 
-def _connect(fields: SettingsReader) -> str:
+def _read_connect(fields: SettingsReader) -> str:
     address = fields.required_text("connect", "the address of Kafka Connect")
     if address and not address.startswith(("http://", "https://")):
         fields.report_flaw("connect", f"{quote(address)} is no http(s) address")
     return address
 
 
-def _password(fields: SettingsReader) -> Mapping[str, str] | None:
-    given = fields.data.get("password")
-    if given is not None and not is_reference(given):
+def _read_password(fields: SettingsReader) -> Mapping[str, str] | None:
+    password = fields.data.get("password")
+    if password is not None and not is_reference(password):
         fields.report_flaw(
             "password", "is written in the clear", "write {secret: NAME_OF_A_VARIABLE}"
         )
         return None
-    return given
+    return password
 
 
-def _tls(fields: SettingsReader) -> Tls:
-    given = fields.mapping("tls")
-    for key in given:
+def _read_tls(fields: SettingsReader) -> Tls:
+    settings = fields.mapping("tls")
+    for key in settings:
         if key not in TLS_KEYS:
             fields.report_flaw("tls", f"unknown {quote(key)}", did_you_mean(key, TLS_KEYS))
-    values = {key: str(given[key]) for key in TLS_KEYS if key in given}
+    values = {key: str(settings[key]) for key in TLS_KEYS if key in settings}
     mode = values.get("mode", "prefer")
     if mode not in TLS_MODES:
         fields.report_flaw("tls", f"{quote(mode)} is no mode", f"use {', '.join(TLS_MODES)}")
     return Tls(mode, values.get("rootCert", ""), values.get("cert", ""), values.get("key", ""))
 
 
-def _slot(fields: SettingsReader, key: str) -> str | None:
+def _read_identifier(fields: SettingsReader, key: str) -> str | None:
     if key not in fields.data:
         return None
     name = fields.text(key, "")
-    if not _NAME.fullmatch(name):
+    if not _IDENTIFIER.fullmatch(name):
         fields.report_flaw(key, f"{quote(name)} cannot be used", "use a-z, 0-9 and _, at most 63")
     return name
 
 
-def _outbox(fields: SettingsReader) -> Outbox | None:
+def _read_outbox(fields: SettingsReader) -> Outbox | None:
     if "outbox" not in fields.data:
         return None
-    given = {} if fields.data["outbox"] is True else fields.mapping("outbox")
-    for key in given:
+    values = {} if fields.data["outbox"] is True else fields.mapping("outbox")
+    for key in values:
         if key not in OUTBOX_KEYS:
             fields.report_flaw("outbox", f"unknown {quote(key)}", did_you_mean(key, OUTBOX_KEYS))
-    events = given.get("events", [])
+    events = values.get("events", [])
     if not isinstance(events, list) or not all(isinstance(each, str) for each in events):
         fields.report_flaw("outbox", "events must be a list of texts")
         events = []
-    columns = {key: str(given[key]) for key in OUTBOX_KEYS[1:] if key in given}
+    columns = {key: str(values[key]) for key in OUTBOX_KEYS[1:] if key in values}
     return Outbox(tuple(events), **columns)
 
 
-def _debezium(fields: SettingsReader) -> dict[str, Any]:
+def _read_options(fields: SettingsReader) -> dict[str, Any]:
     options = fields.mapping("options")
     for key in options:
-        if key.startswith(OURS):
+        if key.startswith(RESERVED_OPTIONS):
             fields.report_flaw("options", f"{quote(key)} is not yours to set", "leave it out")
     path = find_literal_secret(options)
     if path is not None:

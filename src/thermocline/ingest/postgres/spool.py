@@ -1,4 +1,4 @@
-"""A batch of the reader's records in a file, as Spark reads it."""
+"""A batch of captured records in a file that Spark reads."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 
-def line(file: int, position: int, cells: Cells) -> bytes:
-    """A record of the reader as a line of the file: its place, key, value and headers."""
+def format_record(file: int, position: int, cells: Cells) -> bytes:
+    """Format a captured record as a line of the file: its position, key, value and headers."""
     return b"%d\t%d\t%s\n" % (file, position, b"\t".join(cells[4:7]))
 
 
-def truncates(cells: Cells) -> bool:
+def is_truncate(cells: Cells) -> bool:
     """Whether a record is a truncate."""
     return cells[7] == b"t"
 
 
-def lacks(cells: Cells) -> bool:
+def has_unsent_values(cells: Cells) -> bool:
     """Whether a record's row lacks values that Postgres did not send."""
     return cells[8] == b"1"
 
 
-def cut(file: int, position: int, cells: Cells) -> Truncation:
-    """The moment that a truncate stands for."""
+def parse_truncate(file: int, position: int, cells: Cells) -> Truncation:
+    """Return the truncation that a truncate record describes."""
     event = json.loads(cells[5])
     source = event["source"]
     return Truncation(
@@ -50,36 +50,36 @@ def cut(file: int, position: int, cells: Cells) -> Truncation:
 
 @dataclass(frozen=True)
 class Spool:
-    """The records of a batch, to be read as often as needed."""
+    """The records of a batch; they can be read more than once."""
 
     lake: Lake
     source: Source
     contract: Contract
     path: Path
-    cuts: tuple[Truncation, ...] = ()
-    reads_at: int | None = None
-    lacking: bool = False
-    """Whether values are missing that Postgres did not send."""
+    truncations: tuple[Truncation, ...] = ()
+    snapshot_lsn: int | None = None
+    has_unsent: bool = False
+    """Whether rows lack values that Postgres did not send."""
 
     def lines(self, only: frozenset[int] | None) -> DataFrame:
-        """The records in the columns of a feed's lines."""
-        frame = self._records()
+        """Return the records with the columns of `feed.LINES_SCHEMA`."""
+        frame = self._read_records()
         if only is not None:
             frame = frame.where(f"{FILE} in ({', '.join(str(each) for each in sorted(only))})")
         if self.source.connection.outbox is not None:
             return frame
-        parts = debezium.parse_events(frame, self.reads_at)
+        parts = debezium.parse_events(frame, self.snapshot_lsn)
         if not debezium.has_order_columns(self.contract):
             return debezium.to_lines(parts, self.contract)
         history = LandedChanges(self.lake, self.source, self.contract)
         tables = self.source.connection.tables
-        if self.lacking:
+        if self.has_unsent:
             parts = unchanged_toast.fill_unsent_values(parts, tables, history)
-        if self.cuts:
-            parts = debezium.expand_truncates(parts, self.cuts, history.rows(tables))
+        if self.truncations:
+            parts = debezium.expand_truncates(parts, self.truncations, history.read_rows(tables))
         return debezium.to_lines(parts, self.contract)
 
-    def _records(self) -> DataFrame:
+    def _read_records(self) -> DataFrame:
         session = self.lake.spark.session
         read = session.read.option("lineSep", "\n").text(escape_glob(str(self.path)))
         cells = read.selectExpr("split(value, '\\t') as c")

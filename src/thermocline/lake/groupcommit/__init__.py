@@ -1,10 +1,10 @@
-"""Group commit: many writers on one table, and one snapshot for all that wait.
+"""Group commit: many writers append to one table, and waiting entries share a snapshot.
 
-A writer hands over finished data files with a key (`entry`). On a SQL catalog the entry goes into
-a queue in the catalog's own database (`queue`), and whoever holds the table's lease commits for all
-that wait (`committer`): what they ask for is joined (`commit_round`) and written as one snapshot
-(`round_snapshot`). A REST catalog has no database for us, so there each writer commits for itself and
-tries again (`optimistic_commit`). Either way a key lands once.
+A writer submits finished data files with a key (`entry`). On a SQL catalog the entry goes into a
+queue in the catalog's database (`queue`). The writer that holds the table's lease commits for all
+waiting writers (`committer`): it plans a round of compatible entries (`commit_round`) and writes it
+as one snapshot (`round_snapshot`). A REST catalog gives us no database, so each writer commits its
+own entry and retries on conflict (`optimistic_commit`). Either way a key lands once.
 """
 
 from thermocline.lake.groupcommit.entry import CommitEntry, ReplaceFiles, ReplacePartitions

@@ -1,9 +1,9 @@
-"""Which of the waiting entries go into one snapshot, and what that snapshot removes.
+"""Choose the waiting entries that go into one snapshot, and the files that it removes.
 
-The table ends as if the entries had been committed one by one, in the order of the queue. A round
-takes them from the front for as long as none touches what an earlier one of the same round did;
-the first that does begins the next round. So every entry's rows are in the snapshot that its writer
-is told of, and whether an entry is possible is judged by what is committed, never by what may be.
+The table ends as if the entries had been committed one by one, in queue order. A round takes
+entries from the front of the queue until one conflicts with an earlier entry of the round; that
+entry begins the next round. So the snapshot that is reported to a writer contains its rows, and an
+entry is validated against committed data only.
 """
 
 from __future__ import annotations
@@ -22,81 +22,81 @@ from thermocline.lake.groupcommit.entry import (
 
 
 class BranchContents(Protocol):
-    """What a branch holds now."""
+    """The current contents of a branch, as far as planning a round needs them."""
 
-    def refusal(self, entry: CommitEntry) -> ThermoclineError | None:
-        """Why files that were written for another shape of the table cannot be added."""
+    def check_entry(self, entry: CommitEntry) -> ThermoclineError | None:
+        """Return the error for an entry that does not fit the table's current layout, or None."""
 
-    def paths(self, places: frozenset[PartitionId]) -> frozenset[str]:
-        """The data files in some partitions."""
+    def paths(self, partitions: frozenset[PartitionId]) -> frozenset[str]:
+        """Return the paths of the data files in these partitions."""
 
-    def deletes_since(self, snapshot: int, places: frozenset[PartitionId]) -> bool:
-        """Whether rows of these partitions may have been deleted since a snapshot was read."""
+    def has_deletes_since(self, snapshot: int, partitions: frozenset[PartitionId]) -> bool:
+        """Whether rows of these partitions may have been deleted after a snapshot."""
 
 
 @dataclass
 class CommitRound:
-    """What the entries of one round do together."""
+    """The combined effect of the entries of one round."""
 
-    landing: list[CommitEntry] = field(default_factory=list)
-    failing: list[tuple[CommitEntry, ThermoclineError]] = field(default_factory=list)
+    accepted: list[CommitEntry] = field(default_factory=list)
+    rejected: list[tuple[CommitEntry, ThermoclineError]] = field(default_factory=list)
     properties: dict[str, str] = field(default_factory=dict)
-    removed: set[str] = field(default_factory=set)
-    removed_from: set[PartitionId] = field(default_factory=set)
-    added: set[str] = field(default_factory=set)
-    added_to: set[PartitionId] = field(default_factory=set)
+    removed_paths: set[str] = field(default_factory=set)
+    removed_partitions: set[PartitionId] = field(default_factory=set)
+    added_paths: set[str] = field(default_factory=set)
+    added_partitions: set[PartitionId] = field(default_factory=set)
 
-    def clashes(self, entry: CommitEntry) -> bool:
-        """Whether an entry touches what is in the round, so that it has to wait for the next."""
-        if self.landing and self.properties != entry.properties:
+    def conflicts_with(self, entry: CommitEntry) -> bool:
+        """Whether an entry conflicts with an earlier one, so that it belongs to the next round."""
+        if self.accepted and self.properties != entry.properties:
             return True
         match entry.replaces:
-            case ReplacePartitions(places):
-                return not places.isdisjoint(self.added_to | self.removed_from)
+            case ReplacePartitions(partitions):
+                return not partitions.isdisjoint(self.added_partitions | self.removed_partitions)
             case ReplaceFiles() as files:
                 return not (
-                    files.places.isdisjoint(self.removed_from)
-                    and files.paths.isdisjoint(self.added)
+                    files.partitions.isdisjoint(self.removed_partitions)
+                    and files.paths.isdisjoint(self.added_paths)
                 )
         return False
 
-    def take(self, entry: CommitEntry, removed: frozenset[str]) -> None:
-        """Have an entry in the round, with the files that it removes."""
-        self.landing.append(entry)
+    def add(self, entry: CommitEntry, removed: frozenset[str]) -> None:
+        """Accept an entry, with the paths of the files that it removes."""
+        self.accepted.append(entry)
         self.properties = dict(entry.properties)
-        self.added |= entry.paths
-        self.added_to |= entry.places
-        self.removed |= removed
+        self.added_paths |= entry.paths
+        self.added_partitions |= entry.partitions
+        self.removed_paths |= removed
         if entry.replaces is not None:
-            self.removed_from |= entry.replaces.places
+            self.removed_partitions |= entry.replaces.partitions
 
 
-def combine(live: BranchContents, entries: Sequence[CommitEntry]) -> CommitRound:
-    """The next round: entries of one branch, from the front of the queue."""
-    found = CommitRound()
+def plan_round(live: BranchContents, entries: Sequence[CommitEntry]) -> CommitRound:
+    """Plan the next round from the entries of one branch, in queue order."""
+    planned = CommitRound()
     for entry in entries:
-        if error := live.refusal(entry):
-            found.failing.append((entry, error))
+        if error := live.check_entry(entry):
+            planned.rejected.append((entry, error))
             continue
-        if found.clashes(entry):
+        if planned.conflicts_with(entry):
             break
         try:
-            found.take(entry, _files_to_remove(live, entry))
+            planned.add(entry, _files_to_remove(live, entry))
         except CommitConflict as conflict:
-            found.failing.append((entry, conflict))
-    return found
+            planned.rejected.append((entry, conflict))
+    return planned
 
 
 def _files_to_remove(live: BranchContents, entry: CommitEntry) -> frozenset[str]:
     match entry.replaces:
-        case ReplacePartitions(places):
-            return live.paths(places)
+        case ReplacePartitions(partitions):
+            return live.paths(partitions)
         case ReplaceFiles() as files:
-            if gone := files.paths - live.paths(files.places):
+            if gone := files.paths - live.paths(files.partitions):
                 raise _conflict(
                     entry, f"{len(gone)} of the files that it replaces are gone, {min(gone)} first"
                 )
-            if live.deletes_since(files.seen, files.places):
+            if live.has_deletes_since(files.snapshot, files.partitions):
                 raise _conflict(entry, "rows of the files that it replaces were deleted meanwhile")
             return files.paths
     return frozenset()

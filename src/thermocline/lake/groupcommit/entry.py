@@ -1,4 +1,4 @@
-"""What a writer hands over: finished data files, and what they replace."""
+"""The entry that a writer submits: finished data files, and what they replace."""
 
 from __future__ import annotations
 
@@ -22,59 +22,59 @@ if TYPE_CHECKING:
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}")
 
 PartitionId = tuple[int, tuple[Any, ...]]
-"""A partition: the number of its partition spec, and its values."""
+"""A partition: the id of its partition spec, and its values."""
 
 
 @dataclass(frozen=True)
 class ReplacePartitions:
-    """All files of these partitions go, whoever wrote them: partitions are overwritten whole."""
+    """Replace all files of these partitions, including files of other writers."""
 
-    places: frozenset[PartitionId]
+    partitions: frozenset[PartitionId]
 
     @classmethod
     def named(cls, spec: int, records: Iterable[Record]) -> ReplacePartitions:
-        """The partitions of a partition spec with these values, whether they hold a file or not."""
+        """Return the partitions of a spec with these values, whether or not they contain files."""
         return cls(frozenset((spec, _partition_values(record)) for record in records))
 
     @classmethod
     def of(cls, files: Iterable[DataFile]) -> ReplacePartitions:
-        """The partitions that these files are in."""
+        """Return the partitions of these files."""
         return cls(frozenset(partition_id(file) for file in files))
 
 
 @dataclass(frozen=True)
 class ReplaceFiles:
-    """These very files go, each with its partition; if one is gone already, that is a conflict.
+    """Replace exactly these files, each with its partition; a file already removed is a conflict.
 
-    `seen` is the snapshot that they were read at. Rows of theirs that were deleted since would come
-    back to life, so that is a conflict as well.
+    `snapshot` is the one that the files were read at. Rows of these files that were deleted later
+    would reappear, so that is a conflict as well.
     """
 
     files: frozenset[tuple[PartitionId, str]]
-    seen: int
+    snapshot: int
 
     @classmethod
-    def of(cls, files: Iterable[DataFile], seen: int) -> ReplaceFiles:
-        """Files as they were found in a snapshot."""
-        return cls(frozenset((partition_id(file), file.file_path) for file in files), seen)
+    def of(cls, files: Iterable[DataFile], snapshot: int) -> ReplaceFiles:
+        """Return the replacement of files as they were read at a snapshot."""
+        return cls(frozenset((partition_id(file), file.file_path) for file in files), snapshot)
 
     @property
-    def places(self) -> frozenset[PartitionId]:
-        """The partitions that the files are in."""
+    def partitions(self) -> frozenset[PartitionId]:
+        """The partitions of the files."""
         return frozenset(where for where, _ in self.files)
 
     @property
     def paths(self) -> frozenset[str]:
-        """Where the files lie."""
+        """The paths of the files."""
         return frozenset(path for _, path in self.files)
 
 
 @dataclass(frozen=True)
 class CommitEntry:
-    """Files for one branch of one table under a key that lands at most once.
+    """Files for one branch of one table, under a key that lands at most once.
 
-    `uuid` and `schema` say which table, and at which schema, the files were written for. Entries
-    whose `properties` differ get snapshots of their own; those without any share one.
+    `uuid` and `schema` identify the table and the schema that the files were written for. Entries
+    share a snapshot only if their `properties` are equal.
     """
 
     key: str
@@ -104,7 +104,10 @@ class CommitEntry:
                 f"The entry {self.key} sets {', '.join(sorted(taken))} itself.",
                 "Leave them out: they are filled from the keys.",
             )
-        if isinstance(self.replaces, ReplacePartitions) and self.places - self.replaces.places:
+        if (
+            isinstance(self.replaces, ReplacePartitions)
+            and self.partitions - self.replaces.partitions
+        ):
             raise BadInput(
                 f"The entry {self.key} has files outside the partitions that it replaces.",
                 "Name every partition that it writes to.",
@@ -121,7 +124,7 @@ class CommitEntry:
         branch: str = MAIN,
         properties: Mapping[str, str] | None = None,
     ) -> CommitEntry:
-        """An entry of files that were written for the table as it was loaded."""
+        """Return an entry of files that were written for the table as loaded."""
         return cls(
             key=key,
             table=".".join(table.name()),
@@ -135,17 +138,17 @@ class CommitEntry:
 
     @property
     def paths(self) -> frozenset[str]:
-        """Where the files lie."""
+        """The paths of the files."""
         return frozenset(file.file_path for file in self.files)
 
     @property
-    def places(self) -> frozenset[PartitionId]:
-        """The partitions that the files are in."""
+    def partitions(self) -> frozenset[PartitionId]:
+        """The partitions of the files."""
         return frozenset(partition_id(file) for file in self.files)
 
 
 def partition_id(file: DataFile) -> PartitionId:
-    """The partition of a data file, in one spelling whoever read or wrote it."""
+    """Return the partition of a data file, independent of the library that read or wrote it."""
     return file.spec_id, _partition_values(file.partition)
 
 

@@ -1,7 +1,7 @@
-"""An entry as bytes and back, to the last bit.
+"""Encode an entry as bytes and decode it without loss.
 
-JSON in which every value says its own kind, so that reading it back needs no table: a decimal keeps
-its scale, a bound its bytes, and a type that was promoted meanwhile changes nothing.
+The format is JSON in which every value carries its own type, so decoding needs no table: a decimal
+keeps its scale, a bound its bytes, and a type promotion in between changes nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from thermocline.lake.groupcommit.entry import (
     ReplaceFiles,
     ReplacePartitions,
 )
+from thermocline.lake.pyiceberg_internals import data_file_values, record_values
 
 _FORMAT = 1
 
 
 def encode_entry(entry: CommitEntry) -> bytes:
-    """The entry, but for key, table and branch, which the queue keeps beside it."""
-    said = {
+    """Encode an entry without its key, table and branch, which the queue stores in columns."""
+    content = {
         "format": _FORMAT,
         "uuid": entry.uuid,
         "schema": entry.schema,
@@ -39,34 +40,34 @@ def encode_entry(entry: CommitEntry) -> bytes:
         "replaces": _encode_replaces(entry.replaces),
         "properties": dict(entry.properties),
     }
-    return zlib.compress(json.dumps(said, separators=(",", ":")).encode(), 1)
+    return zlib.compress(json.dumps(content, separators=(",", ":")).encode(), 1)
 
 
 def decode_entry(key: str, table: str, branch: str, data: bytes) -> CommitEntry:
-    """The entry that `to_bytes` was given."""
-    said = json.loads(zlib.decompress(data))
-    if said["format"] != _FORMAT:
-        raise ValueError("it was handed over by another version of Thermocline")
+    """Decode an entry that `encode_entry` encoded."""
+    content = json.loads(zlib.decompress(data))
+    if content["format"] != _FORMAT:
+        raise ValueError("it was submitted by another version of Thermocline")
     return CommitEntry(
         key=key,
         table=table,
-        uuid=said["uuid"],
-        schema=said["schema"],
-        files=tuple(_decode_file(*file) for file in said["files"]),
-        replaces=_decode_replaces(said["replaces"]),
+        uuid=content["uuid"],
+        schema=content["schema"],
+        files=tuple(_decode_file(*file) for file in content["files"]),
+        replaces=_decode_replaces(content["replaces"]),
         branch=branch,
-        properties=said["properties"],
+        properties=content["properties"],
     )
 
 
 def _encode_file(file: DataFile) -> list[Any]:
-    values = list(file._data)
+    values = data_file_values(file)
     values[0], values[2] = file.content.value, file.file_format.value
     return [file.spec_id, [_encode_value(value) for value in values]]
 
 
-def _decode_file(spec: int, said: list[Any]) -> DataFile:
-    values = [_decode_value(each) for each in said]
+def _decode_file(spec: int, encoded: list[Any]) -> DataFile:
+    values = [_decode_value(each) for each in encoded]
     values[0], values[2] = DataFileContent(values[0]), FileFormat(values[2])
     file = DataFile(*values)
     file.spec_id = spec
@@ -75,23 +76,25 @@ def _decode_file(spec: int, said: list[Any]) -> DataFile:
 
 def _encode_replaces(replaces: ReplacePartitions | ReplaceFiles | None) -> Any:
     match replaces:
-        case ReplacePartitions(places):
-            return {"partitions": [_encode_partition(each) for each in places]}
-        case ReplaceFiles(files, seen):
+        case ReplacePartitions(partitions):
+            return {"partitions": [_encode_partition(each) for each in partitions]}
+        case ReplaceFiles(files, snapshot):
             return {
                 "files": [[_encode_partition(where), path] for where, path in files],
-                "seen": seen,
+                "seen": snapshot,
             }
     return None
 
 
-def _decode_replaces(said: Any) -> ReplacePartitions | ReplaceFiles | None:
-    if said is None:
+def _decode_replaces(encoded: Any) -> ReplacePartitions | ReplaceFiles | None:
+    if encoded is None:
         return None
-    if "partitions" in said:
-        return ReplacePartitions(frozenset(_decode_partition(each) for each in said["partitions"]))
-    files = frozenset((_decode_partition(where), path) for where, path in said["files"])
-    return ReplaceFiles(files, said["seen"])
+    if "partitions" in encoded:
+        return ReplacePartitions(
+            frozenset(_decode_partition(each) for each in encoded["partitions"])
+        )
+    files = frozenset((_decode_partition(where), path) for where, path in encoded["files"])
+    return ReplaceFiles(files, encoded["seen"])
 
 
 def _encode_partition(where: PartitionId) -> list[Any]:
@@ -99,8 +102,8 @@ def _encode_partition(where: PartitionId) -> list[Any]:
     return [spec, [_encode_value(value) for value in values]]
 
 
-def _decode_partition(said: list[Any]) -> PartitionId:
-    spec, values = said
+def _decode_partition(encoded: list[Any]) -> PartitionId:
+    spec, values = encoded
     return spec, tuple(_decode_value(value) for value in values)
 
 
@@ -109,7 +112,7 @@ def _encode_value(value: Any) -> Any:
         case None | bool() | int() | str():
             return value
         case float():
-            return {"bits": struct.pack("<d", value).hex()}  # of NaN as well, its sign too
+            return {"bits": struct.pack("<d", value).hex()}  # exact for NaN and its sign, too
         case bytes():
             return {"bytes": b64encode(value).decode()}
         case Decimal():
@@ -121,19 +124,19 @@ def _encode_value(value: Any) -> Any:
         case Mapping():  # a dict, or what PyIceberg reads from a manifest when asked
             return {"map": [[key, _encode_value(each)] for key, each in value.items()]}
         case Record():
-            return {"record": [_encode_value(each) for each in value._data]}
+            return {"record": [_encode_value(each) for each in record_values(value)]}
     raise BadInput(
-        f"A {type(value).__name__} is no value that Iceberg keeps of a data file.",
+        f"A {type(value).__name__} is not a value that Iceberg stores for a data file.",
         "Give dates and times as the numbers that Iceberg stores.",
     )
 
 
-def _decode_value(said: Any) -> Any:
-    if isinstance(said, list):
-        return [_decode_value(each) for each in said]
-    if not isinstance(said, dict):
-        return said
-    [(kind, inner)] = said.items()
+def _decode_value(encoded: Any) -> Any:
+    if isinstance(encoded, list):
+        return [_decode_value(each) for each in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    [(kind, inner)] = encoded.items()
     match kind:
         case "bits":
             return struct.unpack("<d", bytes.fromhex(inner))[0]

@@ -1,4 +1,4 @@
-"""What a branch of a table holds now, read no further than the question needs."""
+"""The current contents of a table's branch. Manifests are opened only if needed."""
 
 from __future__ import annotations
 
@@ -13,63 +13,66 @@ from thermocline.lake.groupcommit.entry import (
     ReplacePartitions,
     partition_id,
 )
-from thermocline.lake.manifest_pruning import Manifests, is_live
+from thermocline.lake.manifest_pruning import ManifestPruner, is_live
 from thermocline.lake.metadata import MAIN
 
 
 class LiveBranch:
-    """A branch as it was when the table was loaded."""
+    """A branch at the moment when the table was loaded."""
 
     def __init__(self, table: Table, branch: str) -> None:
         self._table = table
         self._branch = branch
         self.head = table.metadata.snapshot_by_name(branch)
         manifests = self.head.manifests(table.io) if self.head else []
-        # One that only tells what an earlier snapshot deleted has done its work.
+        # A manifest that only lists files deleted by an earlier snapshot is not needed any more.
         self.manifests = [m for m in manifests if is_live(m)]
-        self._judged = Manifests(table)
+        self._pruner = ManifestPruner(table)
         self._read: dict[str, list[ManifestEntry]] = {}
 
     def entries(self, manifest: ManifestFile) -> list[ManifestEntry]:
-        """The live files of a manifest; it is read once."""
+        """Return the live entries of a manifest, which is read once."""
         found = self._read.get(manifest.manifest_path)
         if found is None:
             found = manifest.fetch_manifest_entry(self._table.io, discard_deleted=True)
             self._read[manifest.manifest_path] = found
         return found
 
-    def may_hold(self, manifest: ManifestFile, places: frozenset[PartitionId]) -> bool:
-        """Whether a manifest can have files in some partitions, by its summary alone."""
-        wanted = [values for number, values in places if number == manifest.partition_spec_id]
-        return bool(wanted) and self._judged.may_hold(manifest, wanted)
+    def may_hold(self, manifest: ManifestFile, partitions: frozenset[PartitionId]) -> bool:
+        """Whether a manifest may list files of these partitions, by its summary alone."""
+        wanted = [values for number, values in partitions if number == manifest.partition_spec_id]
+        return bool(wanted) and self._pruner.may_hold(manifest, wanted)
 
-    def paths(self, places: frozenset[PartitionId]) -> frozenset[str]:
+    def paths(self, partitions: frozenset[PartitionId]) -> frozenset[str]:
+        """Return the paths of the data files in these partitions."""
         return frozenset(
             entry.data_file.file_path
             for manifest in self.manifests
-            if manifest.content == ManifestContent.DATA and self.may_hold(manifest, places)
+            if manifest.content == ManifestContent.DATA and self.may_hold(manifest, partitions)
             for entry in self.entries(manifest)
-            if partition_id(entry.data_file) in places
+            if partition_id(entry.data_file) in partitions
         )
 
-    def deletes_since(self, snapshot: int, places: frozenset[PartitionId]) -> bool:
-        seen = self._table.metadata.snapshot_by_id(snapshot)
-        if seen is None:
-            return True  # it has expired: nobody can tell
-        since = seen.sequence_number or 0
+    def has_deletes_since(self, snapshot: int, partitions: frozenset[PartitionId]) -> bool:
+        """Whether rows of these partitions may have been deleted after a snapshot."""
+        read_at = self._table.metadata.snapshot_by_id(snapshot)
+        if read_at is None:
+            return True  # it has expired, so it is not known
+        since = read_at.sequence_number or 0
         return any(
             (entry.sequence_number or 0) > since
-            # One without a partition holds for all of them.
-            and (partition_id(entry.data_file) in places or not len(entry.data_file.partition))
+            # A delete file without a partition applies to all partitions.
+            and (partition_id(entry.data_file) in partitions or not len(entry.data_file.partition))
             for manifest in self.manifests
             if manifest.content == ManifestContent.DELETES and manifest.sequence_number > since
             for entry in self.entries(manifest)
         )
 
-    def refusal(self, entry: CommitEntry) -> ThermoclineError | None:
+    def check_entry(self, entry: CommitEntry) -> ThermoclineError | None:
+        """Return the error for an entry that does not fit the table's current layout, or None."""
         metadata = self._table.metadata
         if entry.uuid != str(metadata.table_uuid):
-            return _stale_entry(entry, "the table was dropped and made anew")
+            return _stale_entry(entry, "the table was dropped and created again")
         ref = metadata.refs.get(self._branch)
         if ref is None and self._branch != MAIN:
             return NotFound(
@@ -79,25 +82,25 @@ class LiveBranch:
             )
         if ref is not None and ref.snapshot_ref_type != SnapshotRefType.BRANCH:
             return Permanent(
-                f"{self._branch} of {entry.table} is a tag, which nobody can write to.",
+                f"{self._branch} of {entry.table} is a tag, which cannot be written to.",
                 "Name a branch.",
                 key=entry.key,
             )
-        specs = {number for number, _ in entry.places}
+        specs = {number for number, _ in entry.partitions}
         if specs - metadata.specs().keys():
-            return _stale_entry(entry, "its files are of a partitioning that the table never had")
+            return _stale_entry(entry, "its files have a partitioning that the table never had")
         if isinstance(entry.replaces, ReplacePartitions) and (
-            {number for number, _ in entry.replaces.places} - {metadata.default_spec_id}
+            {number for number, _ in entry.replaces.partitions} - {metadata.default_spec_id}
         ):
             return _stale_entry(entry, "the table is partitioned in another way now")
-        return self._schema_refusal(entry)
+        return self._check_schema(entry)
 
-    def _schema_refusal(self, entry: CommitEntry) -> ThermoclineError | None:
+    def _check_schema(self, entry: CommitEntry) -> ThermoclineError | None:
         written = next(
             (s for s in self._table.metadata.schemas if s.schema_id == entry.schema), None
         )
         if written is None:
-            return _stale_entry(entry, "its files are of a schema that the table never had")
+            return _stale_entry(entry, "its files have a schema that the table never had")
         filled = {field.field_id for field in written.fields if field.required}
         needed = [field for field in self._table.schema().fields if field.required]
         if empty := [field.name for field in needed if field.field_id not in filled]:

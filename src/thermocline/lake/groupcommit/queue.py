@@ -1,8 +1,8 @@
-"""The queue and the leases, in the catalog's own database: SQLite or PostgreSQL.
+"""The queue of entries and the leases, in the catalog's database: SQLite or PostgreSQL.
 
-Times are the database's, so that clocks of several machines need not agree. Every transaction that
-writes begins with a write: SQLite then waits for its turn instead of failing. And each takes a
-lease before it takes entries, so that no two wait for each other.
+Times are the database's, so the clocks of several machines need not agree. Every writing
+transaction begins with a write: SQLite then waits for the lock instead of failing. Each locks its
+lease before it locks entries, so transactions cannot deadlock.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ from thermocline.errors import CommitConflict, NotFound, Permanent, ThermoclineE
 from thermocline.lake.catalog import catalog_errors
 from thermocline.lake.groupcommit import entry_codec
 from thermocline.lake.groupcommit.entry import CommitEntry
-from thermocline.lake.retries import retry_creation
+from thermocline.lake.retries import retry_table_creation
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from sqlalchemy.orm import Session
 
 LEASE_SECONDS = 2.0
-"""Seconds without a sign of life after which a leaseholder is replaced."""
+"""Seconds without a renewal after which a lease expires."""
 KEY_SECONDS = 7 * 86_400.0
-"""Seconds for which a key is remembered after it landed or failed."""
+"""Seconds for which a key is kept after it landed or failed."""
 BATCH_ENTRIES = 500
-"""Entries in one round at most."""
+"""Maximum number of entries in one round."""
 BATCH_BYTES = 16 << 20
-"""Bytes of entries in one round at most; one entry may be larger."""
+"""Maximum bytes of entries in one round; a single entry may be larger."""
 
 WAITING, DONE, FAILED = "waiting", "done", "failed"
 _PART, _VERSION = "commit-queue", 1
@@ -81,8 +81,8 @@ _ENTRIES = Table(
     Column("snapshot", BigInteger),
     Column("error", Text),
     Column("settled", Double),
-    # Part of the table, not an index of its own: SQLite makes those one after the other, and
-    # whoever finds the table there goes on at once.
+    # Part of the table, not a separate index: SQLite creates indexes one after the other, and a
+    # process that finds the table starts to use it at once.
     UniqueConstraint("catalog", "table_name", "key", name="thermocline_commit_keys"),
     Index("thermocline_commit_waiting", "catalog", "table_name", "state", "number"),
     Index("thermocline_commit_settled", "catalog", "table_name", "settled"),
@@ -100,12 +100,12 @@ _LEASES = Table(
 
 
 class LeaseLost(CommitConflict):
-    """Somebody else commits for the table now; nothing of ours landed."""
+    """Another process holds the table's lease; nothing of this round landed."""
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to commit for a table. Whoever has it next has a greater fence."""
+    """The right to commit for a table. Each later holder has a greater fence."""
 
     table: str
     fence: int
@@ -113,7 +113,7 @@ class Lease:
 
 @dataclass(frozen=True)
 class EntryStatus:
-    """How an entry stands, and whether its table's lease can be had."""
+    """An entry's status, and whether its table's lease is free."""
 
     state: str
     snapshot: int | None
@@ -121,17 +121,17 @@ class EntryStatus:
     lease_free: bool
 
     def failure(self) -> ThermoclineError:
-        """The error that the entry failed with."""
-        said = json.loads(self.error or "{}")
+        """Return the error that the entry failed with."""
+        content = json.loads(self.error or "{}")
         kinds = {kind.code: kind for kind in (CommitConflict, NotFound)}
-        return kinds.get(said["code"], Permanent)(
-            said["cause"], said["next_step"], **said["details"]
+        return kinds.get(content["code"], Permanent)(
+            content["cause"], content["next_step"], **content["details"]
         )
 
 
 @dataclass(frozen=True)
 class WaitingEntry:
-    """An entry in the queue, not read yet: one that cannot be read is no other's trouble."""
+    """An entry in the queue, not decoded yet: one that cannot be decoded fails alone."""
 
     number: int
     key: str
@@ -140,7 +140,7 @@ class WaitingEntry:
     content: bytes
 
     def entry(self) -> CommitEntry:
-        """What was handed over."""
+        """Decode the entry."""
         return entry_codec.decode_entry(self.key, self.table, self.branch, self.content)
 
 
@@ -151,7 +151,7 @@ class Queue:
         self.lease_seconds = lease_seconds
         self._name = catalog.name
         self._engine = catalog.engine
-        # Who waits looks often: a look is one statement, without a transaction around it.
+        # A waiting writer polls often: a poll is one statement without a transaction.
         self._reader = catalog.engine.execution_options(isolation_level="AUTOCOMMIT")
         sqlite_here = self._engine.dialect.name == "sqlite"
         self.kind = "sqlite" if sqlite_here else "postgres"
@@ -162,17 +162,17 @@ class Queue:
             else "(extract(epoch from clock_timestamp())::double precision)"
         )
         self._expiry = self._now + lease_seconds
-        self._standing = self._statuses()
-        self._made = False
-        self._leases: set[str] = set()
+        self._status_query = self._build_status_query()
+        self._is_created = False
+        self._tables_with_lease: set[str] = set()
 
     def put(self, entry: CommitEntry) -> None:
-        """Keep an entry. A key that waits or landed stays as it is; one that failed waits again."""
+        """Enqueue an entry. A waiting or landed key stays as it is; a failed one waits again."""
         content = entry_codec.encode_entry(entry)
         values = {"state": WAITING, "branch": entry.branch, "size": len(content)}
         values |= {"content": content, "error": None, "settled": None}
         which = {"catalog": self._name, "table_name": entry.table, "key": entry.key}
-        self._make_lease(entry.table)
+        self._create_lease(entry.table)
         with self._writing() as connection:
             connection.execute(
                 self._insert(_ENTRIES)
@@ -183,40 +183,42 @@ class Queue:
             )
 
     def status(self, table: str, key: str) -> EntryStatus | None:
-        """How an entry stands; None for a key that is not known, or not any more."""
+        """Return an entry's status; None for a key that is unknown or forgotten."""
         with self._reading() as connection:
-            row = connection.execute(self._standing, {"of_table": table, "of_key": key}).first()
+            row = connection.execute(self._status_query, {"of_table": table, "of_key": key}).first()
         return None if row is None else EntryStatus(row[0], row[1], row[2], bool(row[3]))
 
-    def lease(self, table: str, owner: str) -> Lease | None:
-        """Become the one that commits for a table, unless somebody is."""
+    def acquire_lease(self, table: str, owner: str) -> Lease | None:
+        """Acquire a table's lease, unless another process holds it."""
         with self._writing() as connection:
             fence = connection.execute(
                 update(_LEASES)
-                .where(*self._of(_LEASES, table), _LEASES.c.expires < self._now)
+                .where(*self._table_filter(_LEASES, table), _LEASES.c.expires < self._now)
                 .values(owner=owner, fence=_LEASES.c.fence + 1, expires=self._expiry)
                 .returning(_LEASES.c.fence)
             ).scalar()
         return None if fence is None else Lease(table, fence)
 
-    def renew(self, lease: Lease) -> bool:
-        """Give a sign of life; False when the lease is somebody else's by now."""
+    def renew_lease(self, lease: Lease) -> bool:
+        """Renew a lease; return False when another process holds it now."""
         with self._writing() as connection:
-            return self._hold(connection, lease, self._expiry)
+            return self._set_expiry(connection, lease, self._expiry)
 
-    def release(self, lease: Lease) -> None:
-        """Let the next one commit, and forget the keys that are old enough."""
+    def release_lease(self, lease: Lease) -> None:
+        """Release a lease, and forget the keys that are old enough."""
         with self._writing() as connection:
-            self._hold(connection, lease, 0.0)
+            self._set_expiry(connection, lease, 0.0)
             old = _ENTRIES.c.settled < self._now - KEY_SECONDS
-            connection.execute(delete(_ENTRIES).where(*self._of(_ENTRIES, lease.table), old))
+            connection.execute(
+                delete(_ENTRIES).where(*self._table_filter(_ENTRIES, lease.table), old)
+            )
 
-    def waiting(self, table: str) -> list[WaitingEntry]:
-        """The entries of the next round at most: those of one branch, in order, within bounds."""
+    def next_batch(self, table: str) -> list[WaitingEntry]:
+        """Return the entries for the next round: of one branch, in order, within the limits."""
         columns = _ENTRIES.c
-        of_table = (*self._of(_ENTRIES, table), columns.state == WAITING)
+        of_table = (*self._table_filter(_ENTRIES, table), columns.state == WAITING)
         with self._reading() as connection:
-            heads = connection.execute(
+            sizes = connection.execute(
                 select(columns.number, columns.branch, columns.size)
                 .where(*of_table)
                 .order_by(columns.number)
@@ -224,7 +226,7 @@ class Queue:
             ).all()
             rows = connection.execute(
                 select(columns.number, columns.key, columns.branch, columns.content)
-                .where(columns.number.in_(_limit_batch(heads)), columns.state == WAITING)
+                .where(columns.number.in_(_limit_batch(sizes)), columns.state == WAITING)
                 .order_by(columns.number)
             ).all()
         return [
@@ -232,8 +234,8 @@ class Queue:
             for number, key, branch, content in rows
         ]
 
-    def all_waiting(self) -> list[WaitingEntry]:
-        """The entries of all tables that have not landed; a catalog without a queue has none."""
+    def list_waiting(self) -> list[WaitingEntry]:
+        """Return the waiting entries of all tables; a catalog without a queue has none."""
         if not inspect(self._engine).has_table(_ENTRIES.name):
             return []
         c = _ENTRIES.c
@@ -242,10 +244,12 @@ class Queue:
         with self._reading() as connection:
             return [WaitingEntry(*row) for row in connection.execute(wanted.where(*here))]
 
-    def readdress(self, session: Session, contents: Mapping[int, tuple[bytes, bytes]]) -> None:
-        """Give waiting entries, by number, another content in the place of the one they have.
+    def replace_contents(
+        self, session: Session, contents: Mapping[int, tuple[bytes, bytes]]
+    ) -> None:
+        """Replace the content of waiting entries: by number, the old content and the new one.
 
-        Raises CommitConflict when one has landed meanwhile.
+        Raise CommitConflict when an entry has landed meanwhile.
         """
         c = _ENTRIES.c
         for number, (old, new) in contents.items():
@@ -255,7 +259,7 @@ class Queue:
             if found.rowcount != 1:
                 raise CommitConflict("A waiting commit landed meanwhile.", "Run again.")
 
-    def settle(
+    def record_outcomes(
         self,
         session: Session,
         lease: Lease,
@@ -263,13 +267,14 @@ class Queue:
         snapshot: int | None,
         failed: Sequence[tuple[int, ThermoclineError]],
     ) -> None:
-        """Mark entries in a transaction of the caller's, provided that the lease is ours.
+        """Mark entries as landed or failed, in the caller's transaction.
 
-        Raises LeaseLost when it is not, or when somebody has settled one of the entries.
+        Raise LeaseLost when the lease is not ours any more, or when another process has recorded
+        the outcome of one of the entries.
         """
-        if not self._hold(session, lease, self._expiry):
+        if not self._set_expiry(session, lease, self._expiry):
             raise LeaseLost(
-                f"Somebody else commits for {lease.table} now.", "Nothing is lost; wait for it."
+                f"Another process commits for {lease.table} now.", "Nothing is lost; wait for it."
             )
         done = {"state": DONE, "snapshot": snapshot}
         marks = [(list(landed), done)] if landed else []
@@ -281,27 +286,30 @@ class Queue:
                 .values(**values, content=None, settled=self._now)
             )
             if found.rowcount != len(numbers):
-                raise LeaseLost("An entry was settled by somebody else.", "Nothing is lost.")
+                raise LeaseLost(
+                    "Another process recorded the outcome of an entry.", "Nothing is lost."
+                )
 
-    def settle_alone(self, lease: Lease, failed: Sequence[tuple[int, ThermoclineError]]) -> None:
-        """The same where nothing is to be committed."""
+    def record_failures(self, lease: Lease, failed: Sequence[tuple[int, ThermoclineError]]) -> None:
+        """Mark entries as failed, where nothing is committed."""
         from sqlalchemy.orm import Session
 
-        self._make()
+        self._create_tables()
         with catalog_errors(self.kind), Session(self._engine) as session:
-            self.settle(session, lease, (), None, failed)
+            self.record_outcomes(session, lease, (), None, failed)
             session.commit()
 
-    def _hold(self, connection: Any, lease: Lease, expires: Any) -> bool:
-        held = connection.execute(
+    def _set_expiry(self, connection: Any, lease: Lease, expires: Any) -> bool:
+        """Set when our lease expires; return False when the lease is not ours any more."""
+        updated = connection.execute(
             update(_LEASES)
-            .where(*self._of(_LEASES, lease.table), _LEASES.c.fence == lease.fence)
+            .where(*self._table_filter(_LEASES, lease.table), _LEASES.c.fence == lease.fence)
             .values(expires=expires)
         )
-        return bool(held.rowcount == 1)
+        return bool(updated.rowcount == 1)
 
-    def _statuses(self) -> Select[Any]:
-        """How the entry `of_key` stands: made once, since it is what is asked most often."""
+    def _build_status_query(self) -> Select[Any]:
+        """Build the query for the status of entry `of_key`: once, since it runs most often."""
         lease = and_(
             _LEASES.c.catalog == _ENTRIES.c.catalog,
             _LEASES.c.table_name == _ENTRIES.c.table_name,
@@ -311,50 +319,51 @@ class Queue:
             select(_ENTRIES.c.state, _ENTRIES.c.snapshot, _ENTRIES.c.error, free)
             .select_from(_ENTRIES.outerjoin(_LEASES, lease))
             .where(
-                *self._of(_ENTRIES, bindparam("of_table")), _ENTRIES.c.key == bindparam("of_key")
+                *self._table_filter(_ENTRIES, bindparam("of_table")),
+                _ENTRIES.c.key == bindparam("of_key"),
             )
         )
 
-    def _of(self, rows: Table, table: str | BindParameter[str]) -> tuple[Any, ...]:
+    def _table_filter(self, rows: Table, table: str | BindParameter[str]) -> tuple[Any, ...]:
         return rows.c.catalog == self._name, rows.c.table_name == table
 
     @contextmanager
     def _reading(self) -> Iterator[Any]:
-        self._make()
+        self._create_tables()
         with catalog_errors(self.kind), self._reader.connect() as connection:
             yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
-        self._make()
+        self._create_tables()
         with catalog_errors(self.kind), self._engine.begin() as connection:
             yield connection
 
-    def _make_lease(self, table: str) -> None:
-        """Have a lease to be had. By itself: a transaction takes a lease before any entry."""
-        if table in self._leases:
+    def _create_lease(self, table: str) -> None:
+        """Create a table's lease, in a transaction of its own: leases are locked before entries."""
+        if table in self._tables_with_lease:
             return
         lease = {"catalog": self._name, "table_name": table, "owner": "", "fence": 0}
         with self._writing() as connection:
             connection.execute(
                 self._insert(_LEASES).values(**lease, expires=0.0).on_conflict_do_nothing()
             )
-        self._leases.add(table)
+        self._tables_with_lease.add(table)
 
-    def _make(self) -> None:
-        """Make the tables that are not there yet. Several processes may do it at once."""
-        if self._made:
+    def _create_tables(self) -> None:
+        """Create the tables that are missing. Several processes may do so at once."""
+        if self._is_created:
             return
         with catalog_errors(self.kind):
-            version = retry_creation()(self._version)
+            version = retry_table_creation()(self._read_version)
         if version != _VERSION:
             raise Permanent(
                 f"The catalog's queue of commits is of version {version}, not {_VERSION}.",
                 "Use the same version of Thermocline wherever this catalog is written to.",
             )
-        self._made = True
+        self._is_created = True
 
-    def _version(self) -> int:
+    def _read_version(self) -> int:
         _TABLES.create_all(self._engine)
         with self._engine.begin() as connection:
             connection.execute(
@@ -366,12 +375,12 @@ class Queue:
             return int(connection.execute(found).scalar_one())
 
 
-def _limit_batch(heads: Sequence[Any]) -> list[int]:
-    """Entries of the first one's branch, as many as a round may hold."""
+def _limit_batch(sizes: Sequence[Any]) -> list[int]:
+    """Choose the entries of the first entry's branch, up to the limit of a round."""
     chosen: list[int] = []
     room = BATCH_BYTES
-    for number, branch, size in heads:
-        if branch != heads[0].branch:
+    for number, branch, size in sizes:
+        if branch != sizes[0].branch:
             continue
         room -= size
         if chosen and room < 0:

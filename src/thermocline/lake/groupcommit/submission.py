@@ -1,4 +1,4 @@
-"""Hand over entries and wait for them: the same on every catalog."""
+"""Submit entries and wait for their commits, with one interface for every catalog."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ if TYPE_CHECKING:
     from thermocline.lake.lake import Lake
 
 WAIT_SECONDS = 120.0
-"""Seconds that a writer waits for its commit unless it says otherwise."""
+"""Seconds that a writer waits for its commit by default."""
 
 _MIN_PAUSE, _MAX_PAUSE, _PAUSE_SHARE = 0.005, 0.5, 0.25
 
 
 class Ticket(Protocol):
-    """An entry that was handed over."""
+    """A submitted entry."""
 
     def wait(self, timeout: float = WAIT_SECONDS) -> int:
-        """The snapshot that holds the entry, as soon as it is committed.
+        """Wait until the entry is committed, and return the snapshot that contains it.
 
-        Raises what the entry failed with: CommitConflict when the table has moved away under it,
-        Permanent when it can never be committed. Transient when the time is up; the entry may
-        land all the same, and submitting the same key again tells.
+        Raise the entry's error: CommitConflict when another commit changed what it replaces,
+        Permanent when it can never be committed. Raise Transient after the timeout; the entry may
+        still land, and submitting the same key again reports the outcome.
         """
 
 
 class GroupCommit:
-    """Commits to the tables of one catalog that any number of processes share."""
+    """Commits to the tables of a catalog that any number of processes share."""
 
     def __init__(self, catalog: Catalog, lake: Lake) -> None:
         self._catalog = catalog
         self._lake = lake
-        self._lately: dict[str, float] = {}
-        """Seconds that the last entry of a table waited for."""
+        self._recent_waits: dict[str, float] = {}
+        """By table, the seconds that its last entry waited."""
 
     def submit(self, entry: CommitEntry) -> Ticket:
-        """Hand over an entry.
+        """Submit an entry.
 
-        On SQLite and PostgreSQL it is kept from here on, and lands even if this process dies: the
-        next writer of the table commits it. On a REST catalog it is committed while it is waited
-        for. A key that was handed over before is the same commit, whatever the files are now.
+        On SQLite and PostgreSQL the entry is stored durably and lands even if this process dies:
+        the table's next writer commits it. On a REST catalog it is committed by `Ticket.wait`. A
+        key that was submitted before is the same commit, whatever the files are now.
         """
         from pyiceberg.catalog.rest import RestCatalog
         from pyiceberg.catalog.sql import SqlCatalog
@@ -69,10 +69,12 @@ class GroupCommit:
             )
         self._queue.put(entry)
         crash_point("groupcommit.queued")
-        return _QueueTicket(self._queue, self._committer, self._lately, entry.table, entry.key)
+        return _QueueTicket(
+            self._queue, self._committer, self._recent_waits, entry.table, entry.key
+        )
 
     def commit(self, entry: CommitEntry, timeout: float = WAIT_SECONDS) -> int:
-        """Hand over an entry and wait for it; says in which snapshot it is."""
+        """Submit an entry, wait for it and return the snapshot that contains it."""
         return self.submit(entry).wait(timeout)
 
     @cached_property
@@ -95,7 +97,7 @@ class GroupCommit:
 
 
 class _RestTicket:
-    """An entry for a REST catalog."""
+    """A ticket for a REST catalog: the entry is committed while the writer waits."""
 
     def __init__(self, catalog: RestCatalog, entry: CommitEntry) -> None:
         self._catalog = catalog
@@ -108,78 +110,83 @@ class _RestTicket:
 
 
 class _QueueTicket:
-    """A place in the queue."""
+    """A ticket for an entry in the queue."""
 
     def __init__(
-        self, queue: Queue, committer: Committer, lately: dict[str, float], table: str, key: str
+        self,
+        queue: Queue,
+        committer: Committer,
+        recent_waits: dict[str, float],
+        table: str,
+        key: str,
     ) -> None:
         self._queue = queue
         self._committer = committer
-        self._lately = lately
+        self._recent_waits = recent_waits
         self._table = table
         self._key = key
 
     def wait(self, timeout: float = WAIT_SECONDS) -> int:
-        began = time.monotonic()
-        deadline = began + timeout
-        trouble: Transient | None = None
-        for pause in _poll_pauses(began, self._lately.get(self._table, 0.0)):
+        start = time.monotonic()
+        deadline = start + timeout
+        last_failure: Transient | None = None
+        for pause in _poll_pauses(start, self._recent_waits.get(self._table, 0.0)):
             try:
-                snapshot = self._look(deadline)
+                snapshot = self._poll(deadline)
                 if snapshot is not None:
-                    self._lately[self._table] = time.monotonic() - began
+                    self._recent_waits[self._table] = time.monotonic() - start
                     return snapshot
             except (CatalogUnavailable, CommitUnknown) as error:
-                trouble = error
+                last_failure = error
             if time.monotonic() + pause > deadline:
                 break
             time.sleep(pause)
         raise Transient(
             f"The entry {self._key} for {self._table} still waits after {timeout:g} s"
-            + (f": {trouble.cause}" if trouble else "."),
+            + (f": {last_failure.cause}" if last_failure else "."),
             "It stays in the queue. Submit it again under the same key to wait for it.",
             table=self._table,
             key=self._key,
-        ) from trouble
+        ) from last_failure
 
-    def _look(self, deadline: float) -> int | None:
-        """The entry's snapshot, if it has one; commits for everybody when nobody else does."""
+    def _poll(self, deadline: float) -> int | None:
+        """Return the entry's snapshot, if it landed; else commit if the lease is free."""
         from thermocline.lake.groupcommit.queue import DONE, FAILED
 
-        standing = self._queue.status(self._table, self._key)
-        if standing is None:
+        status = self._queue.status(self._table, self._key)
+        if status is None:
             raise Transient(
                 f"The entry {self._key} for {self._table} is not in the queue any more.",
-                "Its key has been forgotten; look for its rows before submitting it again.",
+                "Its key has been forgotten; check for its rows before submitting it again.",
             )
-        if standing.state == FAILED:
-            raise standing.failure()
-        if standing.state == DONE:
-            return standing.snapshot
-        if standing.lease_free and (lease := self._queue.lease(self._table, _lease_owner())):
-            self._committer.serve(lease, lambda: self._settled() or time.monotonic() > deadline)
-            return self._look(deadline)
+        if status.state == FAILED:
+            raise status.failure()
+        if status.state == DONE:
+            return status.snapshot
+        if status.lease_free and (lease := self._queue.acquire_lease(self._table, _lease_owner())):
+            self._committer.serve(lease, lambda: self._is_finished() or time.monotonic() > deadline)
+            return self._poll(deadline)
         return None
 
-    def _settled(self) -> bool:
+    def _is_finished(self) -> bool:
         from thermocline.lake.groupcommit.queue import WAITING
 
-        standing = self._queue.status(self._table, self._key)
-        return standing is None or standing.state != WAITING
+        status = self._queue.status(self._table, self._key)
+        return status is None or status.state != WAITING
 
 
-def _poll_pauses(began: float, lately: float) -> Iterator[float]:
-    """Pauses that grow with the time waited: many who wait for long hardly disturb who works.
+def _poll_pauses(start: float, recent_wait: float) -> Iterator[float]:
+    """Yield pauses that grow with the time waited, so that many waiting writers cost little.
 
-    The first is half of what it took lately; looks before that would nearly all be in vain.
+    The first pause is half of the table's recent wait; earlier polls would rarely succeed.
     """
-    longest = lately / 2
+    longest = recent_wait / 2
     while True:
         longest = min(max(longest, _MIN_PAUSE), _MAX_PAUSE)
         yield random.uniform(longest / 2, longest)  # noqa: S311  not a secret
-        longest = (time.monotonic() - began) * _PAUSE_SHARE
+        longest = (time.monotonic() - start) * _PAUSE_SHARE
 
 
 def _lease_owner() -> str:
-    """Who holds a lease, for a person who looks."""
+    """Return a readable name for the holder of a lease."""
     return f"{socket.gethostname()[:32]}:{os.getpid()}:{threading.get_ident()}"[:64]

@@ -1,1 +1,1 @@
-"""What a query asks for: which span of time, which pieces, and whether it reads a table at all."""
+"""Analyses of queries: time ranges, splits, use of the clock, and bare function names."""

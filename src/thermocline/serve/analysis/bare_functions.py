@@ -1,7 +1,7 @@
-"""Functions without brackets: names that mean a column where there is one, and else a function.
+"""Functions without parentheses: names that mean a column if there is one, otherwise a function.
 
-`user` is the name of the one whom the engine runs as. So such a name is only let through as the
-column of something that its own SELECT, or one around it, reads.
+`user`, for example, returns the user that the engine runs as. So such a name is only allowed as a
+column of a source of its SELECT, or of an enclosing one.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ NAMES = frozenset(
         "grouping__id", "localtime", "localtimestamp", "session_user", "system_user", "user",
     }
 )  # fmt: skip
-"""All that DuckDB, Spark and Trino call without brackets. A test asks them."""
+"""All functions that DuckDB, Spark and Trino call without parentheses. A test checks them."""
 
 Columns = Mapping[str, Mapping[str, str]]
 
 
 def has_bare_names(tree: exp.Query) -> bool:
-    """Return whether a query has such a name at all."""
+    """Return whether a query has such a name."""
     from sqlglot import exp
 
     return any(_is_bare(each) for each in tree.find_all(exp.Column))
 
 
-def refuse_bare_functions(question: GuardedQuery, columns: Columns) -> None:
-    """Refuse a query with such a name that is no column. `columns` are the stored tables'."""
+def refuse_bare_functions(query: GuardedQuery, columns: Columns) -> None:
+    """Refuse a query with such a name that is no column. `columns` are those of stored tables."""
     from sqlglot import exp
     from sqlglot.optimizer.scope import traverse_scope
 
     stored = {
         id(mention): frozenset(map(str.lower, columns.get(table, ())))
-        for table, mentions in question.tables.items()
+        for table, mentions in query.tables.items()
         for mention in mentions
     }
-    scopes = {id(scope.expression): scope for scope in traverse_scope(question.tree)}
-    for column in question.tree.find_all(exp.Column):
+    scopes = {id(scope.expression): scope for scope in traverse_scope(query.tree)}
+    for column in query.tree.find_all(exp.Column):
         if not _is_bare(column):
             continue
         name, around = column.name.lower(), column.find_ancestor(exp.Query)
         scope = scopes.get(id(around))
-        # What orders a UNION is one of its results.
+        # The ORDER BY of a UNION names one of its result columns.
         ordered = isinstance(around, exp.SetOperation) and name in map(
             str.lower, around.named_selects
         )
         if not ordered and not _is_read(name, scope, stored):
             raise QueryRefused(
-                f"{column.name} is no column here, but a function of the engine's.",
-                "Leave it out; a column of that name is read as table.column.",
+                f"{column.name} is no column here, but a function of the engine.",
+                "Remove it; write table.column for a column of that name.",
             )
 
 
@@ -68,7 +68,7 @@ def _is_bare(column: exp.Column) -> bool:
 
 
 def _is_read(name: str, scope: Scope | None, stored: Mapping[int, frozenset[str]]) -> bool:
-    """Return whether a SELECT reads something that has the column, or one around it does."""
+    """Return whether a SELECT, or an enclosing one, has a source with the column."""
     while scope is not None:
         for _, source in scope.selected_sources.values():
             if _has_column(source, name, stored):

@@ -1,8 +1,8 @@
-"""One clock for a question: what it calls "now" is the same moment on every engine.
+"""Pin the clock of a query: "now" is the same time on every engine.
 
-The clock's words are replaced by the moment at which the question came. So the time range that
-decides the route is the one that is answered, a second engine gives the same answer a minute
-later, and an answer that only depends on the day may be kept for the day.
+Clock functions are replaced by the time at which the query arrived. So the time range that decides
+the route is the one that is executed, a second engine gives the same answer a minute later, and a
+result that only depends on the day can be cached for the day.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ALIASES = {"now": "CurrentTimestamp", "today": "CurrentDate"}
 
 
 class Clock(IntEnum):
-    """How finely a question looks at the clock."""
+    """The precision with which a query uses the clock."""
 
     NEVER = 0
     DAY = 1
@@ -32,7 +32,7 @@ class Clock(IntEnum):
 
 
 def pin_clock(tree: exp.Query, now: datetime) -> Clock:
-    """Replace the clock's words in a query by `now`; says how finely it looked."""
+    """Replace clock functions in a query by `now`; return the finest precision used."""
     from sqlglot import exp
 
     finest = Clock.NEVER
@@ -41,12 +41,14 @@ def pin_clock(tree: exp.Query, now: datetime) -> Clock:
         if isinstance(node, exp.Anonymous):
             kind = _ALIASES.get(node.name.lower(), kind)
             if node.name.lower() == "age" and len(node.expressions) == 1:
-                raise QueryRefused("age() of one moment counts from now.", "Give it both moments.")
+                raise QueryRefused(
+                    "age() with one argument depends on the clock.", "Pass both times."
+                )
         if kind not in (*_DATES, *_ZONED, *_UNZONED, *_TIMES):
             continue
         given = node.args.get("this")
         if isinstance(given, exp.Expr) and not (isinstance(given, exp.Literal) and given.is_int):
-            raise QueryRefused("The clock is read in UTC only.", "Shift it with AT TIME ZONE.")
+            raise QueryRefused("The clock is in UTC only.", "Use AT TIME ZONE.")
         node.replace(_literal(kind, now.astimezone(UTC)))
         finest = max(finest, Clock.DAY if kind in _DATES else Clock.INSTANT)
     return finest
@@ -55,12 +57,12 @@ def pin_clock(tree: exp.Query, now: datetime) -> Clock:
 def _literal(kind: str, now: datetime) -> exp.Expr:
     from sqlglot import exp
 
-    plain = now.replace(tzinfo=None)
+    utc = now.replace(tzinfo=None)
     if kind in _DATES:
-        return exp.cast(exp.Literal.string(plain.date().isoformat()), "date")
+        return exp.cast(exp.Literal.string(utc.date().isoformat()), "date")
     if kind in _TIMES:
-        return exp.cast(exp.Literal.string(plain.time().isoformat("microseconds")), "time")
-    text = plain.isoformat(" ", "microseconds")
+        return exp.cast(exp.Literal.string(utc.time().isoformat("microseconds")), "time")
+    text = utc.isoformat(" ", "microseconds")
     if kind in _ZONED:
         return exp.cast(exp.Literal.string(f"{text}+00:00"), "timestamptz")
     return exp.cast(exp.Literal.string(text), "timestamp")

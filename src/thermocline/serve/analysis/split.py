@@ -1,9 +1,9 @@
-"""A question in two parts: rows before a moment, and rows from it on.
+"""Split a query into two parts: rows before a time, and rows from it on.
 
-Counts, sums and extremes of exact values can be taken of each part and put together, and the answer
-is the same to the last digit. The older part of a table seldom changes: what was counted of it
-before still holds, and only the newer part, which is hot, is counted anew after a commit. Whatever
-is not listed here is not split.
+Counts, sums and extremes of exact values can be computed per part and merged, and the result is the
+same to the last digit. The older part of a table seldom changes: its cached result stays valid, and
+only the newer part, which is hot, is recomputed after a commit. This is an allow-list: whatever is
+not listed here is not split.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 _EXACT = frozenset({"integer", "decimal"})
 _COMPARABLE = _EXACT | {"text", "boolean", "date", "timestamp", "timestamptz"}
-"""Families of which every value equals itself alone, and is written as a constant without loss."""
+"""Type families whose values are equal only to themselves, and have lossless literals."""
 _AGGREGATES: dict[type[exp.Expr], frozenset[str] | None] = {
     exp.Count: None,
     exp.Sum: _EXACT,
     exp.Min: _COMPARABLE,
     exp.Max: _COMPARABLE,
 }
-"""Aggregates that can be put together from parts, and of which families."""
+"""Aggregates that can be merged from parts, and the type families of their arguments."""
 _ALLOWED_AROUND = frozenset(
     {
         "Select", "Alias", "Identifier", "Literal", "Null", "Boolean", "Paren", "Add", "Sub", "Mul",
@@ -43,7 +43,7 @@ _ALLOWED_AROUND = frozenset(
         "Lower", "Upper", "Group", "Having", "Order", "Ordered", "Limit", "Offset",
     }
 )  # fmt: skip
-"""What may stand around aggregates and keys, once these have been taken of parts."""
+"""Nodes that may be applied to merged aggregates and keys."""
 _CLAUSES = ("expressions", "from_", "where", "group", "having", "order", "limit", "offset")
 _TYPES = {
     "bool": "BOOLEAN", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INTEGER",
@@ -56,16 +56,16 @@ _PARTS = "parts"
 
 @dataclass(frozen=True)
 class QuerySplit:
-    """The older part as a question of its own, and what is asked of both parts together."""
+    """The older part as a query of its own, and the query that merges both parts."""
 
     table: str
     older: GuardedQuery
     _newer: exp.Select
     _whole: exp.Select
-    """The question over a table `parts`, where rows of both will be."""
+    """The query over a table `parts`, with the rows of both parts."""
 
     def combine(self, older: EncodedRows) -> GuardedQuery | None:
-        """The question, over the newer rows and what the older part gave; None if it cannot be."""
+        """Return the query over the newer rows and the older result; None if it cannot be built."""
         kinds = [_duckdb_type(column) for column in older.columns]
         if None in kinds:
             return None
@@ -85,20 +85,20 @@ class QuerySplit:
 
 
 def split_query(
-    question: GuardedQuery, time: str, boundary: datetime, columns: Mapping[str, str]
+    query: GuardedQuery, time: str, boundary: datetime, columns: Mapping[str, str]
 ) -> QuerySplit | None:
-    """The question in two parts of its only table, before and from a moment (UTC) on, or None.
+    """Split a query on a single table at a time (UTC), or return None.
 
-    `time` is the column by which rows are told apart; rows without a time must not matter to the
-    question. `columns` are the table's, with their types.
+    `time` is the column that is compared; rows without a time must not affect the query. `columns`
+    are the table's, with their types.
     """
-    if question.dialect != "duckdb" or len(question.tables) != 1:
+    if query.dialect != "duckdb" or len(query.tables) != 1:
         return None
-    ((table, mentions),) = question.tables.items()
+    ((table, mentions),) = query.tables.items()
     if len(mentions) != 1:
         return None
     try:
-        tree = normalize_query(question, {table: columns})
+        tree = normalize_query(query, {table: columns})
     except Untranslatable:
         return None
     if not isinstance(tree, exp.Select) or not _is_splittable(tree):
@@ -118,13 +118,11 @@ def split_query(
         for condition in (exp.LT(this=column, expression=at), exp.GTE(this=column, expression=at))
     )
     (mention,) = older.find_all(exp.Table)
-    return QuerySplit(
-        table, GuardedQuery(older, question.dialect, {table: [mention]}), newer, whole
-    )
+    return QuerySplit(table, GuardedQuery(older, query.dialect, {table: [mention]}), newer, whole)
 
 
 def _is_splittable(tree: exp.Select) -> bool:
-    """One table, its rows chosen, grouped and counted, and nothing else."""
+    """Return whether a query only filters, groups and aggregates the rows of one table."""
     if _has_other_arguments(tree, *_CLAUSES):
         return False
     if len(list(tree.find_all(exp.Select, exp.SetOperation, exp.Subquery, exp.Window))) != 1:
@@ -139,14 +137,14 @@ def _is_splittable(tree: exp.Select) -> bool:
 
 
 def _has_other_arguments(node: exp.Expr, *keys: str) -> bool:
-    """Whether a node has more to it than is named here."""
+    """Return whether a node has arguments other than these."""
     return any(value for key, value in node.args.items() if key not in keys)
 
 
 def _rewrite_over_parts(
     tree: exp.Select, keys: Sequence[exp.Expr]
 ) -> tuple[exp.Select | None, list[exp.Expr]]:
-    """The query over what its parts gave, and the aggregates that are to be taken of each part."""
+    """Return the query over the parts' results, and the aggregates that each part computes."""
     aggregates: list[exp.Expr] = []
 
     def replaced(node: exp.Expr) -> exp.Expr:
@@ -162,7 +160,7 @@ def _rewrite_over_parts(
     whole = tree.copy()
     for clause in ("from_", "where", "group"):
         whole.set(clause, None)
-    # Its own aggregates are put in place of those of the question: they are not looked at again.
+    # The merging aggregates that are inserted are not visited again.
     whole.transform(replaced, copy=False)
     if keys:
         by = [_parts_column(f"k{n}") for n in range(len(keys))]
@@ -175,10 +173,10 @@ def _rewrite_over_parts(
 
 
 def _is_allowed(node: exp.Expr, whole: exp.Select) -> bool:
-    """Whether a node may stand in a query over parts."""
+    """Return whether a node is allowed in the query over parts."""
     if isinstance(node, exp.Column):
         return node.table == _PARTS or _is_result(node, whole)
-    if isinstance(node, exp.AggFunc):  # one of ours: of a column that the parts have
+    if isinstance(node, exp.AggFunc):  # an inserted one, on a column of the parts
         return isinstance(node.this, exp.Column)
     return type(node).__name__ in _ALLOWED_AROUND
 
@@ -206,7 +204,7 @@ def _parts_column(name: str) -> exp.Column:
 
 
 def _is_result(node: exp.Column, whole: exp.Select) -> bool:
-    """Whether it is the name of a result, by which rows are ordered."""
+    """Return whether it is the name of a result column in ORDER BY."""
     ordered = node.find_ancestor(exp.Order) is not None
     return ordered and not node.table and node.name in {each.alias for each in whole.selects}
 
@@ -214,7 +212,7 @@ def _is_result(node: exp.Column, whole: exp.Select) -> bool:
 def _build_part(
     tree: exp.Select, keys: Sequence[exp.Expr], aggregates: Sequence[exp.Expr], condition: exp.Expr
 ) -> exp.Select:
-    """The keys and aggregates of those rows for which a condition holds."""
+    """Return the query of the keys and aggregates over the rows that match a condition."""
     named = [
         *(exp.alias_(key.copy(), f"k{n}") for n, key in enumerate(keys)),
         *(exp.alias_(each.copy(), f"a{n}") for n, each in enumerate(aggregates)),
@@ -227,7 +225,7 @@ def _build_part(
 
 
 def _time_constant(at: datetime, kind: str) -> exp.Expr | None:
-    """A moment as a constant of the column's type."""
+    """Return a time as a literal of the column's type."""
     text = at.isoformat(" ", "microseconds")
     match kind:
         case "timestamptz":
@@ -249,9 +247,9 @@ def _constant_row(row: Sequence[Any], kinds: Sequence[str | None]) -> exp.Tuple:
 
 
 def _constant(value: Any, kind: str | None) -> exp.Expr:
-    held: exp.Expr = exp.Null()
+    constant: exp.Expr = exp.Null()
     if isinstance(value, bool):
-        held = exp.Boolean(this=value)
+        constant = exp.Boolean(this=value)
     elif value is not None:
-        held = exp.Literal.string(str(value))
-    return exp.cast(held, kind or "text", dialect="duckdb")
+        constant = exp.Literal.string(str(value))
+    return exp.cast(constant, kind or "text", dialect="duckdb")

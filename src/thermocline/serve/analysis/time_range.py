@@ -1,8 +1,8 @@
-"""Which time of a table can a query see? Decided from its SQL alone, for each mention of a table.
+"""Find the time range that a query can see of each table reference, from its SQL alone.
 
-Rows outside the span cannot change the answer, so a copy that holds all rows inside it can give
-it. A span may be too wide, and the query then goes to a slower engine; it is never too narrow.
-Every doubt is everything.
+Rows outside the range cannot change the answer, so a copy with all rows inside it can answer. A
+range may be too wide, and the query then goes to a slower engine; it is never too narrow. In case
+of doubt it is unbounded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _TICK = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class TimeRange:
-    """From a moment up to another, both included; None is without end."""
+    """A time range, both ends included; None is unbounded."""
 
     start: datetime | None = None
     end: datetime | None = None
@@ -41,15 +41,15 @@ class TimeRange:
 UNBOUNDED = TimeRange()
 
 ColumnRef = tuple[str, str]
-"""A column of a source in sight: the source's name there, and the column's."""
+"""A column of a source: the name of the source in its SELECT, and that of the column."""
 
 ColumnRanges = dict[ColumnRef, TimeRange]
-"""What rows must satisfy to matter, column by column."""
+"""The range of each column outside of which rows cannot affect the answer."""
 
 
 @dataclass(frozen=True)
 class TimedTable:
-    """A stored table: the column that its time is in, if any, and all of its columns."""
+    """A stored table: its time column, if any, and all of its columns."""
 
     column: str | None
     columns: frozenset[str]
@@ -58,10 +58,9 @@ class TimedTable:
 def find_time_ranges(
     tree: exp.Query, tables: Mapping[str, TimedTable], now: datetime
 ) -> dict[int, TimeRange]:
-    """The span of each mention of a table, by the `id` of its node.
+    """Return the time range of each table reference, by the `id` of its node.
 
-    Tables that are not given have no time; their mentions are left out. Names are compared as
-    they are written.
+    References to tables that are not in `tables` are left out. Names are compared case-sensitively.
     """
     reader = _TimeRangeAnalyzer(tables, now)
     reader.visit_query(tree, {}, {})
@@ -70,13 +69,13 @@ def find_time_ranges(
 
 @dataclass
 class _CommonTable:
-    """A common table expression while its users are looked at: what each of them asks of it."""
+    """A common table expression, and the ranges that each use of it needs."""
 
     columns: tuple[str, ...] | None
     uses: list[dict[str, TimeRange]] = field(default_factory=list)
 
     def required(self) -> dict[str, TimeRange]:
-        """What all users agree to do without."""
+        """Return the ranges outside of which no use needs rows."""
         if not self.uses:
             return {}
         shared = set.intersection(*(set(use) for use in self.uses))
@@ -99,7 +98,7 @@ class _TimeRangeAnalyzer:
     def visit_query(
         self, node: exp.Expr, required: Mapping[str, TimeRange], visible: Mapping[str, _CommonTable]
     ) -> None:
-        """Read a query of whose output only rows within `asked` matter."""
+        """Visit a query of whose output only rows within `required` matter."""
         from sqlglot import exp
 
         inner = {**visible}
@@ -134,7 +133,7 @@ class _TimeRangeAnalyzer:
         required: Mapping[str, TimeRange],
         visible: Mapping[str, _CommonTable],
     ) -> None:
-        """Both sides of a set operation have the same columns, by their places."""
+        """Visit both sides: their columns correspond by position."""
         names = _output_names(node)
         for side in (node.left, node.right):
             own = _output_names(side)
@@ -181,7 +180,7 @@ class _TimeRangeAnalyzer:
     def _visit_nested(
         self, node: exp.Expr, visible: Mapping[str, _CommonTable], handled: list[exp.Expr]
     ) -> None:
-        """Queries that stand elsewhere in a query: nothing is asked of their rows."""
+        """Visit queries elsewhere in a query: all of their rows may matter."""
         from sqlglot import exp
 
         done = {id(each) for each in handled}
@@ -193,16 +192,14 @@ class _TimeRangeAnalyzer:
                     self.visit_query(child, {}, visible)
                 continue
             if isinstance(child, exp.Table) and id(child) not in done:
-                self._visit_table(
-                    child, {}, visible
-                )  # not where sources stand: all of it may matter
+                self._visit_table(child, {}, visible)  # not a source: all of it may matter
             waiting.extend(child.iter_expressions())
 
     def _collect_ranges(self, node: exp.Select, sources: _Sources) -> ColumnRanges:
         where = node.args.get("where")
         ranges = self._condition_ranges(where.this, sources) if where else {}
         if sources.has_asof:
-            # The nearest row may be one that WHERE refuses: another would take its place.
+            # WHERE may reject the nearest row: without it, ASOF would pick another one.
             ranges = {
                 place: time_range
                 for place, time_range in ranges.items()
@@ -219,7 +216,7 @@ class _TimeRangeAnalyzer:
         return ranges
 
     def _condition_ranges(self, node: exp.Expr, sources: _Sources) -> ColumnRanges:
-        """What a condition demands of columns when it is true. Null is not true."""
+        """Return the ranges of columns for which a condition can be true. Null is not true."""
         from sqlglot import exp
 
         match node:
@@ -267,12 +264,12 @@ class _TimeRangeAnalyzer:
         column, unit = read
         place = sources.resolve(column)
         if unit == "year" and isinstance(other, exp.Literal) and not other.is_string:
-            at: datetime | None = datetime(int(other.name), 1, 1)  # UTC, as all here
+            at: datetime | None = datetime(int(other.name), 1, 1)  # UTC, as everywhere here
         else:
             at = evaluate_moment(other, self._now)
         if at is None or place is None:
             return {}
-        # A column cut to its unit is at most the column, and less than a unit behind it.
+        # A truncated column is at most the column itself, and less than a unit before it.
         over = shift_time(at, 1, unit) - _TICK if unit else at
         bounds = {
             "EQ": TimeRange(at, over), "GTE": TimeRange(at, None), "GT": TimeRange(at, None),
@@ -286,7 +283,7 @@ _MIRROR = {"EQ": "EQ", "GT": "LT", "GTE": "LTE", "LT": "GT", "LTE": "GTE"}
 
 
 class _Sources:
-    """What a SELECT reads from, by the names that its columns use."""
+    """The sources of a SELECT, by the names that its columns use."""
 
     def __init__(
         self,
@@ -319,7 +316,7 @@ class _Sources:
         name = node.alias_or_name
         if name in self.by_name or not name:
             self.has_clashes = True
-            name = f"{name} {len(self.by_name)}"  # no column can be written so
+            name = f"{name} {len(self.by_name)}"  # no column can name it
         self.by_name[name] = node
         columns: frozenset[str] | None = None
         alias = node.args.get("alias")
@@ -335,11 +332,11 @@ class _Sources:
             columns = frozenset(outputs) if outputs else None
         self._columns[name] = columns
         if renamed:
-            self._columns[name] = frozenset()  # its columns have names that we do not follow
+            self._columns[name] = frozenset()  # renamed columns are not resolved
         return name
 
     def resolve(self, column: exp.Column) -> ColumnRef | None:
-        """The source that a column is of, where there is no doubt."""
+        """Return the source of a column, or None when it is ambiguous."""
         name = column.name
         if column.args.get("db") or self.has_clashes:
             return None
@@ -361,10 +358,9 @@ class _Sources:
 def _push_down(
     node: exp.Select, required: Mapping[str, TimeRange], sources: _Sources
 ) -> ColumnRanges:
-    """What is asked of a SELECT's output, as demands on the columns that are passed through.
+    """Push the required ranges of a SELECT's output down to its source columns.
 
-    A filter may be moved below a grouping only if it is by a key of it, and never below a window
-    function, whose rows see each other.
+    A filter may be pushed below a GROUP BY only on a key of it, and never below a window function.
     """
     from sqlglot import exp
 
@@ -396,7 +392,7 @@ def _push_down(
 
 
 def _match_column(node: exp.Expr) -> tuple[exp.Column, str | None] | None:
-    """A column, or a column cut to a unit of time."""
+    """Return a column and the unit that it is truncated to, if any; None for other expressions."""
     from sqlglot import exp
 
     match node:
@@ -420,7 +416,7 @@ def _match_column(node: exp.Expr) -> tuple[exp.Column, str | None] | None:
 
 
 def _output_names(node: exp.Expr) -> tuple[str, ...] | None:
-    """The names of a query's columns, where they are all written out."""
+    """Return the names of a query's columns, or None when it selects *."""
     from sqlglot import exp
 
     while isinstance(node, exp.Subquery):
@@ -435,14 +431,14 @@ def _output_names(node: exp.Expr) -> tuple[str, ...] | None:
 
 
 def _limits_rows(node: exp.Expr) -> bool:
-    """Whether a query takes some of its rows by their number or by one another."""
+    """Return whether a query picks rows by number or by comparison with others."""
     distinct = node.args.get("distinct")
     on = distinct is not None and not isinstance(distinct, bool) and distinct.args.get("on")
     return bool(on) or any(node.args.get(word) for word in ("limit", "offset", "sample", "qualify"))
 
 
 def _unwrap(node: exp.Expr) -> exp.Expr:
-    """The query inside of all its brackets."""
+    """Return the query inside of its parentheses."""
     from sqlglot import exp
 
     while isinstance(node, exp.Subquery):
@@ -451,7 +447,7 @@ def _unwrap(node: exp.Expr) -> exp.Expr:
 
 
 def _has_modifiers(node: exp.Expr) -> bool:
-    """Whether brackets do more than hold a query: rename its columns, cut its rows, join others."""
+    """Return whether parentheses also rename columns, limit rows or join other sources."""
     from sqlglot import exp
 
     more = ("limit", "offset", "sample", "joins", "pivots", "laterals", "with_", "order")

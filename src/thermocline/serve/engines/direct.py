@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 THREADS = 8
 """How many queries run side by side; each uses as many of DuckDB's threads as it can get."""
 MAX_CACHED_READS = 1000
-"""Of so many snapshots it is known how they are read."""
+"""How many queries that read a snapshot are cached."""
 RETRIES = 5
 RETRY_SECONDS = 0.2
 _QUERY_ERRORS = (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException)
-# A store may take a moment to show an object that a commit has just named.
+# A store may need a moment until a newly committed object is visible.
 _MISSING = re.compile(r"No such file|does not exist|Cannot open file|HTTP 404|NoSuchKey")
 
-MISSING_CAUSE = "A file of a table that the query reads is not there."
+MISSING_CAUSE = "A file that the query reads is missing."
 MISSING_NEXT_STEP = (
-    "Ask again in a moment; if it stays so, `thermo doctor` on the server names the file."
+    "Retry in a moment; if it persists, `thermo doctor` on the server names the file."
 )
 
 
@@ -54,11 +54,11 @@ class DirectWorker:
 
     def __init__(self, settings: Settings) -> None:
         roots = [settings.warehouse]
-        with suppress(CatalogUnavailable):  # it is there again before anybody asks, or nobody can
+        with suppress(CatalogUnavailable):  # queries fail until the catalog is back
             roots = open_reader(settings).roots()
         self._inside = tuple(f"{root.rstrip('/')}/" for root in roots)
         self._connection = DuckEngine(settings, lambda: roots).connect()
-        # For all sessions: each query has one of its own, and after the lock none can set it.
+        # Global: each query has its own session, and after the lock none can set it.
         self._connection.execute("SET GLOBAL TimeZone = 'UTC'")
         self._connection.execute("SET lock_configuration = true")
         self._running: dict[str, duckdb.DuckDBPyConnection] = {}
@@ -66,7 +66,7 @@ class DirectWorker:
         self._lock = threading.Lock()
 
     def query(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Answer a query at the snapshots that it names, or say why not."""
+        """Answer a query at the snapshots that it names. Raises WorkerError."""
         sql, format_, rows, size = parse_request(request)
         began = time.perf_counter()
         for attempt in range(RETRIES + 1):
@@ -91,19 +91,19 @@ class DirectWorker:
                 cursor.interrupt()
 
     def _view_statement(self, view: str, of: Mapping[str, Any]) -> str:
-        """The statement that makes a view of a table at its snapshot."""
+        """Return the statement that creates a view of a table at its snapshot."""
         location, snapshot = of.get("metadata"), str(of.get("snapshot", ""))
         if not isinstance(location, str) or not snapshot.isdigit():
-            raise WorkerError("query", f"Where {view[:100]} is was not said.")
+            raise WorkerError("query", f"The location of {view[:100]} is missing.")
         path = location.removeprefix("file://").removeprefix("file:")
-        # DuckDB itself reads nothing outside; this is so that the error says what was wrong.
+        # DuckDB itself reads nothing outside; this check gives a clear error.
         if not path.startswith(self._inside) or posixpath.normpath(path) != _collapse_scheme(path):
             raise WorkerError("query", f"{view[:100]} is not inside the warehouse.")
         name = view.replace('"', '""')
         return f'CREATE TEMP VIEW "{name}" AS {self._table_query(location, int(snapshot))}'
 
     def _table_query(self, location: str, snapshot: int) -> str:
-        """The query that reads a table; what it says of a snapshot never changes."""
+        """Return the query that reads a table at a snapshot, from a cache: it never changes."""
         with self._lock:
             known = self._table_queries.get((location, snapshot))
         if known is None:
@@ -120,8 +120,8 @@ class DirectWorker:
             self._running[query] = cursor
         try:
             statement = parse_select(cursor, sql)
-            for made in views:
-                cursor.execute(made)
+            for view_statement in views:
+                cursor.execute(view_statement)
             cursor.execute(statement)
             description = cursor.description or []
             reader = cursor.to_arrow_reader(BATCH_ROWS)
@@ -133,7 +133,7 @@ class DirectWorker:
 
 
 def _collapse_scheme(path: str) -> str:
-    """A path as `normpath` leaves it, when there is nothing to leave out of it."""
+    """Return a path with its scheme as `normpath` would write it."""
     return path if "://" not in path else path.replace("://", ":/", 1)
 
 

@@ -2,7 +2,7 @@
 
     python -m thermocline.serve.engines.spark --project P --address A
 
-It says that it is ready when its session is. Each query is a job group, so that it can be cancelled
+It reports ready when its session is. Each query is a job group, so that it can be cancelled
 by itself. The token comes as the first line of standard input.
 """
 
@@ -39,30 +39,30 @@ CANCEL_SECONDS = 3.0
 
 
 class SparkWorker:
-    """Answers queries, as many at a time as there are threads, on sessions that share one JVM."""
+    """Answers queries, as many at a time as it has threads, on sessions that share one JVM."""
 
     def __init__(self, settings: Settings) -> None:
         self._engine = SparkEngine(settings)
         self._session = self._engine.session
         self._running: set[str] = set()
         self._free: list[SparkSession] = []
-        """Sessions without a query. Each has a catalog with connections of its own: they stay."""
+        """Idle sessions. They are reused: each has a catalog with its own connections."""
 
     def query(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Answer a query at the snapshots that it names, or say why not."""
+        """Answer a query at the snapshots that it names. Raises WorkerError."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
         sql, format_, rows, size = parse_request(request)
         if SUBSTITUTION in sql:
-            raise WorkerError("query", f"A query for Spark may not hold {SUBSTITUTION}.")
+            raise WorkerError("query", f"A query for Spark must not contain {SUBSTITUTION}.")
         began = time.perf_counter()
         try:
             table = self._run(request["id"], sql, request["tables"], rows, size)
         except (PySparkException, Py4JError, pa.ArrowException) as error:
             failure = _to_failed(error)
             if failure.code == "cancelled" and not self._has_ended(request["id"]):
-                raise EngineBroken("A cancelled query goes on computing.") from error
+                raise EngineBroken("A cancelled query continues to run.") from error
             raise failure from error
         return build_reply(table, format_, began, requested_snapshots(request))
 
@@ -72,7 +72,7 @@ class SparkWorker:
             self._session.sparkContext.cancelJobGroup(query)
 
     def _has_ended(self, query: str) -> bool:
-        """Whether the tasks of a cancelled query end soon: some loops never look up."""
+        """Return whether the tasks of a cancelled query end: some loops ignore it."""
         tracker = self._session.sparkContext.statusTracker()
         until = time.monotonic() + CANCEL_SECONDS
         while time.monotonic() < until:
@@ -89,9 +89,9 @@ class SparkWorker:
 
     @contextmanager
     def open_views(self, tables: Mapping[str, Any]) -> Iterator[SparkSession]:
-        """A session in which names mean tables at their snapshots, and SQL what it should.
+        """Yield a session with temporary views of the tables at their snapshots.
 
-        Temporary views are a session's own: two queries cannot see each other's.
+        Temporary views belong to a session: queries cannot see each other's.
         """
         try:
             session = self._free.pop()
@@ -117,7 +117,7 @@ class SparkWorker:
         try:
             self._session.sparkContext.setJobGroup(query, "a query", interruptOnCancel=True)
             with self.open_views(tables) as session:
-                # One more than may be: too many are noticed, and no more than that are made.
+                # One row more than the limit shows that there are too many.
                 frame = session.sql(sql).limit(rows + 1)
                 table = _to_arrow(frame)
         finally:
@@ -128,30 +128,30 @@ class SparkWorker:
 
 
 def _to_arrow(frame: DataFrame) -> pa.Table:
-    """The rows in Arrow. Columns of one name are told apart on the way, which Spark cannot."""
+    """Return the rows in Arrow. Columns get unique names meanwhile: Spark needs them."""
     names = frame.columns
-    plain = frame.toDF(*(f"c{n}" for n in range(len(names))))
-    return normalize(plain.toArrow()).rename_columns(names)
+    renamed = frame.toDF(*(f"c{n}" for n in range(len(names))))
+    return normalize(renamed.toArrow()).rename_columns(names)
 
 
 def _check_table_name(of: Mapping[str, Any]) -> str:
     name = str(of.get("table"))
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*", name):
-        raise WorkerError("query", f"{name[:100]!r} is no name of a table.")
+        raise WorkerError("query", f"{name[:100]!r} is no table name.")
     return name
 
 
 _MESSAGES = {
     "ARITHMETIC_OVERFLOW": "A value is out of the range of its type.",
     "NUMERIC_VALUE_OUT_OF_RANGE": "A value is out of the range of its type.",
-    "CAST_INVALID_INPUT": "A value cannot be converted to the type that is asked for.",
-    "CAST_OVERFLOW": "A value cannot be converted to the type that is asked for.",
+    "CAST_INVALID_INPUT": "A value cannot be converted to the requested type.",
+    "CAST_OVERFLOW": "A value cannot be converted to the requested type.",
 }
-"""Errors whose text holds values of rows: what is said of them instead."""
+"""Replacements for errors whose text may contain values of rows."""
 
 
 def _to_failed(error: Exception) -> WorkerError:
-    """An error of Spark's as an asker may see it: one line, no value of a row, no path."""
+    """Return an error of Spark as a caller may see it: one line, no value of a row, no path."""
     text = str(error)
     if "cancelled" in text.lower() and "job" in text.lower():
         return WorkerError("cancelled", "The query was cancelled.")
@@ -160,12 +160,12 @@ def _to_failed(error: Exception) -> WorkerError:
         condition == "USER_RAISED_EXCEPTION" and DIVISION_BY_ZERO in text
     ):
         return WorkerError(DivisionByZero.code, DIVISION_BY_ZERO)
-    for known, said in _MESSAGES.items():
+    for known, message in _MESSAGES.items():
         if condition.startswith(known) or f"[{known}" in text:
-            return WorkerError("query", said)
+            return WorkerError("query", message)
     if "OutOfMemoryError" in text:
         return WorkerError(
-            "memory", "The query needs more memory than it may use.", "Ask for less."
+            "memory", "The query needs more memory than it may use.", "Read less data."
         )
     # The text of a ParseException begins with an empty line.
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")

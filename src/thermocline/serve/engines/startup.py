@@ -1,4 +1,4 @@
-"""What a process that answers cold queries is told when it starts."""
+"""The startup of a process that answers cold queries: arguments, token and settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thermocline.serve.wire import worker
 
 @dataclass(frozen=True)
 class WorkerArguments:
-    """Whose lake to read, and where and how to answer. The token came by standard input."""
+    """The project's settings, the address to listen on, the token and the number of threads."""
 
     settings: Settings
     address: str
@@ -22,16 +22,16 @@ class WorkerArguments:
 
 
 def read_arguments(program: str, threads: int) -> WorkerArguments:
-    """Read the arguments, standard input and the project; its secrets are hidden from then on."""
+    """Read the arguments, standard input and the project; redact its secrets from then on."""
     parser = argparse.ArgumentParser(prog=program)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--profile")
     parser.add_argument("--address", required=True)
     parser.add_argument("--threads", type=int, default=threads)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     interrupt.join_parent_group()
     token = worker.receive_token()
     telemetry.configure_log(level="WARNING")
-    settings = config.load_settings(given.project, given.profile, worker.receive_settings())
+    settings = config.load_settings(arguments.project, arguments.profile, worker.receive_settings())
     telemetry.hide(secret.reveal() for secret in settings.secrets())
-    return WorkerArguments(settings, given.address, token, given.threads)
+    return WorkerArguments(settings, arguments.address, token, arguments.threads)

@@ -1,7 +1,7 @@
-"""Trino as an engine: a query over its HTTP protocol, and its rows in our formats.
+"""Trino as an engine: execute a query over its HTTP protocol, and encode its rows in our formats.
 
-For the router, so without Arrow: rows come as JSON and leave as JSON or CSV. A query whose task is
-cancelled, or whose time is over, is cancelled there.
+It runs in the router, so without Arrow: rows arrive as JSON and leave as JSON or CSV. A query whose
+task is cancelled, or that exceeds its time limit, is cancelled in Trino.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ CANCEL_SECONDS = 2.0
 PAUSE_SECONDS = 0.1
 _RETRY_STATUS = frozenset({429, 502, 503, 504})
 _MESSAGES = {
-    "INVALID_CAST_ARGUMENT": "A value cannot be converted to the type that is asked for.",
+    "INVALID_CAST_ARGUMENT": "A value cannot be converted to the requested type.",
     "NUMERIC_VALUE_OUT_OF_RANGE": "A value is out of the range of its type.",
-    "INVALID_FUNCTION_ARGUMENT": "A function does not take a value it is given.",
-    "SUBQUERY_MULTIPLE_ROWS": "A subquery gives more than one row.",
+    "INVALID_FUNCTION_ARGUMENT": "A function does not accept one of its values.",
+    "SUBQUERY_MULTIPLE_ROWS": "A subquery returns more than one row.",
 }
-"""Errors whose text holds values of rows: what is said of them instead."""
+"""Replacements for errors whose text may contain values of rows."""
 _PASSED_THROUGH = frozenset({
     "COLUMN_NOT_FOUND", "TABLE_NOT_FOUND", "SCHEMA_NOT_FOUND", "TYPE_MISMATCH", "SYNTAX_ERROR",
     "FUNCTION_NOT_FOUND", "AMBIGUOUS_NAME", "EXPRESSION_NOT_AGGREGATE", "NOT_SUPPORTED",
     "MISSING_ORDER_BY", "MISMATCHED_COLUMN_ALIASES",
 })  # fmt: skip
-"""Errors that tell of the query alone, and are passed on in Trino's words."""
+"""Errors that only name parts of the query: their text is passed on."""
 
 
 class TrinoFailed(Transient):
-    """Trino could not be asked, or failed for a reason that is not the query's."""
+    """Trino cannot be reached, or failed for a reason that is not the query's."""
 
     code = "trino"
 
 
 class QueryFailed(BadInput):
-    """The query itself fails."""
+    """The query itself is invalid or fails."""
 
     code = "query"
 
 
 class Unsupported(Transient):
-    """Trino's rows cannot be given in this format: another engine may."""
+    """Trino's rows cannot be returned in this format; another engine may support it."""
 
     code = "unsupported"
 
 
 class TrinoEngine:
-    """One Trino server, asked under one user's name. It opens its connections when first asked."""
+    """One Trino server, used as one user. It connects at its first query."""
 
     def __init__(
         self,
@@ -73,15 +73,15 @@ class TrinoEngine:
     ) -> None:
         self._url = url.rstrip("/")
         if password is not None and not self._url.startswith("https://"):
-            raise ConfigError("Trino's password would go over a connection that anybody can read.",
-                              "Let serve.trino.url begin with https://.")  # fmt: skip
+            raise ConfigError("Trino's password would be sent over an unencrypted connection.",
+                              "Use https:// in serve.trino.url.")  # fmt: skip
         self._password = password
         self._headers = {
             "X-Trino-User": user,
             "X-Trino-Catalog": catalog,
             "X-Trino-Source": source,
             "X-Trino-Time-Zone": "UTC",
-            # Without it Trino cuts timestamps to milliseconds.
+            # Without it Trino truncates timestamps to milliseconds.
             "X-Trino-Client-Capabilities": "PARAMETRIC_DATETIME",
         }
         self._user = user
@@ -90,9 +90,9 @@ class TrinoEngine:
     async def query(
         self, sql: str, *, seconds: float, rows: int, bytes: int, format: Format
     ) -> EncodedRows:
-        """The rows of a query. Raises QueryFailed, TooMuch, TrinoFailed or TimeoutError."""
+        """Return the rows of a query. Raises QueryFailed, TooMuch, TrinoFailed or TimeoutError."""
         if format == "arrow":
-            raise Unsupported("Trino's rows are not given in Arrow here.", "Ask for JSON or CSV.")
+            raise Unsupported("Trino's rows are not available in Arrow.", "Use JSON or CSV.")
         began = time.perf_counter()
         reader = TrinoRowReader(format)
         follow: str | None = "/v1/statement"
@@ -117,13 +117,13 @@ class TrinoEngine:
         return reader.to_rows({"execute": done})
 
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._client is not None:
             await self._client.aclose()
             self._client = None
 
     async def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        """What the server answers; it is asked again while it only says that it is busy."""
+        """Send a request and return the JSON of its response; retry while the server is busy."""
         import httpx
 
         while True:
@@ -136,26 +136,28 @@ class TrinoEngine:
                 await asyncio.sleep(PAUSE_SECONDS)
                 continue
             if answer.status_code in (401, 403):
-                raise TrinoFailed("Trino does not take our user.", "Look at serve.trino.user.")
+                raise TrinoFailed(
+                    "Trino rejects the user.", "Check serve.trino.user and its password."
+                )
             if answer.status_code != 200:
                 raise TrinoFailed(f"Trino answered with status {answer.status_code}.")
             try:
                 found = json.loads(answer.content)
             except ValueError as error:
-                raise TrinoFailed("Trino's answer is no JSON.") from error
+                raise TrinoFailed("Trino's response is not JSON.") from error
             if not isinstance(found, dict):
-                raise TrinoFailed("Trino's answer is not what it should be.")
+                raise TrinoFailed("Trino's response is malformed.")
             return found
 
     async def _cancel(self, follow: str | None) -> None:
-        """Tell the server that nobody waits any more, for a moment and as well as we can."""
+        """Cancel the query in Trino, best effort."""
         import httpx
 
         if follow is None or not follow.startswith("/v1/statement/"):
             return
         client = self._get_client()
         with contextlib.suppress(httpx.HTTPError, TimeoutError):
-            # The task may be under cancellation: this must get out all the same.
+            # The task may be being cancelled: this request must be sent all the same.
             cancel = client.delete(self._url + follow, timeout=CANCEL_SECONDS)
             await asyncio.shield(asyncio.ensure_future(cancel))
 
@@ -175,12 +177,12 @@ class TrinoEngine:
 
 
 def _next_path(uri: object) -> str | None:
-    """Where to go on. Only the path: the server is the one that was configured, no other."""
+    """Return the path of the next page. Only the path: the server stays the configured one."""
     if uri is None:
         return None
     parts = urlsplit(str(uri))
     if not parts.path.startswith("/v1/statement/"):
-        raise TrinoFailed("Trino's answer is not what it should be.")
+        raise TrinoFailed("Trino's response is malformed.")
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
@@ -190,11 +192,11 @@ def _raise_error(reply: dict[str, Any]) -> None:
         return
     name, kind = str(error.get("errorName")), str(error.get("errorType"))
     if name.startswith("EXCEEDED_") and "MEMORY" in name:
-        raise TooMuch("The query needs more memory than it may use.", "Ask for less.")
+        raise TooMuch("The query needs more memory than it may use.", "Read less data.")
     if name in {"EXCEEDED_TIME_LIMIT", "EXCEEDED_CPU_LIMIT"}:
-        raise TooLate("The query ran too long.", "Ask for less, or give it more time.")
+        raise TooLate("The query ran too long.", "Read less data, or allow more time.")
     if kind != "USER_ERROR":
-        raise TrinoFailed(f"Trino failed ({name}).", "Its own pages say more.")
+        raise TrinoFailed(f"Trino failed ({name}).", "See Trino's web interface.")
     if name == "DIVISION_BY_ZERO":
         raise DivisionByZero
     if name in _MESSAGES:

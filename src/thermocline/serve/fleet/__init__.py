@@ -1,1 +1,1 @@
-"""Everybody the router can ask, kept running and told from one another."""
+"""The engines behind the router: worker processes, hot nodes, and the state of the lake."""

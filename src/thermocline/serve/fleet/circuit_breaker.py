@@ -1,4 +1,4 @@
-"""A breaker: whoever failed several times in a row is left alone for a while."""
+"""A circuit breaker: after several failures in a row an engine gets no queries for a while."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAUSE_SECONDS = 5.0
 
 
 class CircuitBreaker:
-    """Closed at first; open after some failures in a row; after a pause one attempt may try."""
+    """Closed at first; open after several failures in a row; allows one attempt per pause."""
 
     def __init__(
         self,
@@ -26,11 +26,11 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether attempts are refused at the moment."""
+        """Whether attempts are refused now."""
         return self._failures >= self._max_failures and self._clock() < self._until
 
     def allows(self) -> bool:
-        """Whether an attempt may be made now. While open, one attempt a pause."""
+        """Return whether an attempt may be made now. While open, one attempt per pause."""
         if self._failures < self._max_failures:
             return True
         if self._clock() < self._until:
@@ -39,11 +39,11 @@ class CircuitBreaker:
         return True
 
     def record_success(self) -> None:
-        """The attempt went well: closed again."""
+        """Close the breaker."""
         self._failures = 0
 
     def record_failure(self) -> None:
-        """The attempt failed for a reason that is not the caller's."""
+        """Count a failure that is not the query's."""
         self._failures += 1
         if self._failures >= self._max_failures:
             self._until = self._clock() + self._pause

@@ -1,7 +1,7 @@
-"""Whose query is begun next where there are more than can run: everybody's in turn.
+"""Fair scheduling: which caller's query an engine starts next.
 
-A caller may have so many running at once with one engine that others find it free, and of those
-who wait the one is next who has the fewest running.
+A caller's running queries on one engine are limited, so that others find free slots. Of the waiting
+queries, the next one is of the caller with the fewest running.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from thermocline.serve.fleet.messages import QueryNotStarted
 
 
 class FairScheduler:
-    """The queries that one engine has running, by caller, and those that wait for it."""
+    """The running queries of one engine by caller, and those that wait for a slot."""
 
     def __init__(self, max_running: int, max_per_caller: int, max_waiting: int = 256) -> None:
         self._max_running = max_running
@@ -31,7 +31,7 @@ class FairScheduler:
 
     @contextlib.asynccontextmanager
     async def slot(self, caller: str, seconds: float) -> AsyncIterator[None]:
-        """Wait for a caller's turn, for so long. Raises Away when it does not come."""
+        """Wait up to `seconds` for a slot. Raises QueryNotStarted when none is free."""
         if self.running < self._max_running and self._running[caller] < self._max_per_caller:
             self._running[caller] += 1
         else:
@@ -46,26 +46,24 @@ class FairScheduler:
 
     async def _wait(self, caller: str, seconds: float) -> None:
         if sum(name == caller for name, _ in self._waiting) >= self._max_waiting:
-            raise QueryNotStarted("Too many queries wait already.", "Ask again.")
+            raise QueryNotStarted("Too many queries wait already.", "Retry.")
         turn = asyncio.get_running_loop().create_future()
         entry = caller, turn
         self._waiting.append(entry)
         try:
             await asyncio.wait_for(asyncio.shield(turn), seconds)
         except BaseException as error:
-            if turn.done() and not turn.cancelled():  # its turn came all the same
+            if turn.done() and not turn.cancelled():  # it got its slot meanwhile
                 self._running[caller] -= 1
                 self._start_waiting()
             else:
                 self._waiting.remove(entry)
             if isinstance(error, TimeoutError):
-                raise QueryNotStarted(
-                    f"No turn was free for {seconds:.3g} s.", "Ask again."
-                ) from None
+                raise QueryNotStarted(f"No slot was free for {seconds:.3g} s.", "Retry.") from None
             raise
 
     def _start_waiting(self) -> None:
-        """Begin what may be begun: of whoever has the fewest running, what waits longest."""
+        """Start waiting queries: the oldest of the caller with the fewest running."""
         while self.running < self._max_running and self._waiting:
             fits = [each for each in self._waiting if self._running[each[0]] < self._max_per_caller]
             if not fits:

@@ -1,7 +1,7 @@
-"""Everybody the router can ask: hot nodes, direct workers, Spark, Trino; and the keeper's lookout.
+"""All engines of the router: hot nodes, direct workers, Spark, Trino; and the replicator.
 
-The fleet knows who is up, how busy they are and what they hold; it sends a query to one of them
-and sees to it that a query that will not end is ended.
+The fleet knows which are up, how busy they are and which copies they have. It sends a query to one
+of them and kills a worker whose query does not end.
 """
 
 from __future__ import annotations
@@ -32,52 +32,52 @@ from thermocline.serve.fleet.messages import (
     encode_query,
 )
 from thermocline.serve.fleet.processes import (
-    ChildProcess,
-    ChildProgram,
     NotRunning,
     RemoteNode,
+    SupervisedProcess,
     WorkerHandle,
+    WorkerProgram,
 )
 from thermocline.serve.route import AccessPath, Engines
 from thermocline.serve.values import EncodedRows, EngineName, Format, LakeState
 
 GRACE_SECONDS = 1.0
-"""How long after its time limit a worker may take to say so, before it is ended."""
-SLOTS, SLOTS_PER_CALLER = 8, 2
-"""How many queries an engine has running, and how many of one caller: there is room for others."""
+"""How long after a query's time limit a worker may take to reply, before it is killed."""
+MAX_RUNNING, MAX_RUNNING_PER_CALLER = 8, 2
+"""How many queries run on an engine at a time, and how many of one caller."""
 WATCH_SECONDS = 1.0
 QUICK_SECONDS = 0.25
-"""A query that ran no longer when its engine failed is hardly what it failed of."""
+"""A query that ran for less time is hardly the cause of its engine's failure."""
 REBUILD_SECONDS = 10.0
 MAX_REPORTED_QUERIES = 1_000
 SPARK_START_SECONDS = 60.0
 NODE_NICE = 3
-"""How far nodes step back: an answer that is kept does not wait while others are counted anew."""
+"""The nice value of nodes, so that cached results never wait for recomputation."""
 FILE_READER_NICE = 12
-"""How far those who read files step back: no hot answer waits for them, nor what makes it new."""
+"""The nice value of workers that read files, so that nodes and replicator never wait for them."""
 
 
 class ExternalEngine(Protocol):
-    """An engine that is not a process of ours: Trino."""
+    """An engine that is not a child process: Trino."""
 
     async def query(
         self, sql: str, *, seconds: float, rows: int, bytes: int, format: Format
     ) -> EncodedRows:
-        """The rows of a query; raises ThermoclineError."""
+        """Return the rows of a query. Raises ThermoclineError."""
 
     async def close(self) -> None:
-        """Let go of its connections."""
+        """Close its connections."""
 
 
 @dataclass(frozen=True)
 class FleetConfig:
-    """Which processes there are."""
+    """Which processes the fleet has."""
 
     project: Path
     profile: str | None = None
     nodes: int = 2
     node_memory: int = 512 << 20
-    node_threads: int = SLOTS
+    node_threads: int = MAX_RUNNING
     remote: Sequence[tuple[str, str, str]] = ()
     """Name, address and token of nodes on other machines."""
     direct: int = 1
@@ -85,26 +85,28 @@ class FleetConfig:
     spark: bool = True
     seconds: float = 30.0
     replicator: Sequence[str] = ()
-    """Further arguments of the keeper."""
+    """Further arguments of the replicator."""
 
     @property
     def project_arguments(self) -> tuple[str, ...]:
-        """The arguments of whoever opens the lake."""
+        """The arguments of processes that open the lake."""
         profile = ("--profile", self.profile) if self.profile else ()
         return ("--project", str(self.project), *profile)
 
 
 @dataclass
 class _EngineLoad:
-    """Who is asked how much at the moment, and whether they are worth asking."""
+    """The running queries of an engine, its circuit breaker and its scheduler."""
 
     running: int = 0
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
-    scheduler: FairScheduler = field(default_factory=lambda: FairScheduler(SLOTS, SLOTS_PER_CALLER))
+    scheduler: FairScheduler = field(
+        default_factory=lambda: FairScheduler(MAX_RUNNING, MAX_RUNNING_PER_CALLER)
+    )
 
 
 class Fleet:
-    """The processes behind the router, and what the keeper says of the lake."""
+    """The processes behind the router, and the state of the lake."""
 
     def __init__(
         self, config: FleetConfig, trino: ExternalEngine | None = None, catalog: str = "lake"
@@ -112,22 +114,22 @@ class Fleet:
         self.config = config
         self.trino = trino
         self.catalog = catalog
-        """The name under which Trino sees this lake."""
+        """The name of this lake's catalog in Trino."""
         self._folder = ScratchFolder(Path(tempfile.gettempdir()), "thermo-serve-")
         folder = self._folder.path
         self.nodes: dict[str, WorkerHandle] = {
             worker.name: worker
             for worker in (
                 *(
-                    ChildProcess(_node(config, n), folder, self._on_status_change)
+                    SupervisedProcess(_node_program(config, n), folder, self._on_status_change)
                     for n in range(config.nodes)
                 ),
                 *(RemoteNode(*each, self._on_status_change) for each in config.remote),
             )
         }
         self.direct = [
-            ChildProcess(
-                ChildProgram(
+            SupervisedProcess(
+                WorkerProgram(
                     f"direct-{n}",
                     "thermocline.serve.engines.direct",
                     config.project_arguments,
@@ -138,8 +140,8 @@ class Fleet:
             )
             for n in range(config.direct)
         ]
-        self.replicator = ChildProcess(
-            ChildProgram(
+        self.replicator = SupervisedProcess(
+            WorkerProgram(
                 "replicator",
                 "thermocline.serve.replicator",
                 (*config.project_arguments, *config.replicator),
@@ -149,8 +151,8 @@ class Fleet:
             folder,
             self._on_status_change,
         )
-        self.spark = ChildProcess(
-            ChildProgram(
+        self.spark = SupervisedProcess(
+            WorkerProgram(
                 "spark",
                 "thermocline.serve.engines.spark",
                 config.project_arguments,
@@ -165,19 +167,19 @@ class Fleet:
         self._query_counts: Counter[tuple[str, ...]] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
 
-    # Coming and going ----------------------------------------------------------------------------
+    # Start and stop ------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start everybody who is needed at once; Spark waits for its first query."""
+        """Start all processes but Spark, which starts at its first query."""
         for worker in (self.replicator, *self.nodes.values(), *self.direct):
             worker.start()
         self._tasks = [
-            asyncio.create_task(self.watcher.follow(), name="follow the keeper"),
+            asyncio.create_task(self.watcher.follow(), name="follow the replicator"),
             asyncio.create_task(self._watch(), name="watch the workers"),
         ]
 
     async def stop(self) -> None:
-        """End everybody."""
+        """Stop all processes and close connections."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -188,7 +190,7 @@ class Fleet:
         self._folder.close()
 
     def _on_status_change(self, worker: WorkerHandle) -> None:
-        """Tell the keeper who the nodes are now; and read no copies of one that is gone."""
+        """Send the replicator the current nodes; drop the copies of a node that is down."""
         self._loads.pop(worker.name, None)
         if not worker.is_up:
             self.watcher.drop_node(worker.name)
@@ -197,11 +199,11 @@ class Fleet:
             nodes = [{"name": n.name, "address": n.address, "token": n.token} for n in up]
             self.replicator.channel.notify({"do": "nodes", "nodes": nodes})
 
-    # What the keeper tells, and is told ----------------------------------------------------------
+    # Replicator -----------------------------------------------------------------------------------
 
     @property
     def lake_state(self) -> LakeState:
-        """What is known of the lake and of what the nodes hold."""
+        """The current state of the lake and of the hot copies."""
         return self.watcher.lake_state
 
     @property
@@ -210,38 +212,38 @@ class Fleet:
         return self.watcher.superseded_at
 
     async def poll(self, seconds: float) -> LakeState:
-        """What the catalog says now, not a moment ago. A keeper that just died is waited for."""
+        """Poll the catalog now and return its state. Wait for a replicator that is restarting."""
         return await self.watcher.poll(seconds)
 
     async def wait_for_change(self, seconds: float) -> None:
-        """Wait for something new from the keeper, for a while."""
+        """Wait up to `seconds` for a change."""
         await self.watcher.wait_for_change(seconds)
 
     def record_query(self, tables: tuple[str, ...]) -> None:
-        """Note what is asked for: the keeper decides by that what is worth holding."""
+        """Count a query: the replicator decides by these counts which tables are worth holding."""
         self._query_counts[tables] += 1
 
     def _report_queries(self) -> None:
-        """Tell the keeper what was asked for since it was told last."""
+        """Send the replicator the counts since the last report."""
         if self._query_counts and self.replicator.is_up:
             message = [
                 [list(tables), times]
                 for tables, times in self._query_counts.most_common(MAX_REPORTED_QUERIES)
             ]
-            self.replicator.channel.notify({"do": "asked", "questions": message})
+            self.replicator.channel.notify({"do": "record_queries", "queries": message})
             self._query_counts.clear()
 
     async def rebuild(self, tables: Sequence[str]) -> int:
-        """Have copies made anew; says from which epoch on the copies are new ones."""
+        """Have copies rebuilt; return the epoch from which on only new copies are reported."""
         frame = await self.replicator.channel.ask(
             {"do": "rebuild", "tables": list(tables)}, timeout=REBUILD_SECONDS
         )
         return int(frame.header["epoch"])
 
-    # Asking --------------------------------------------------------------------------------------
+    # Queries -------------------------------------------------------------------------------------
 
     def available_engines(self) -> Engines:
-        """Who can be asked now."""
+        """Return the engines that accept queries now."""
         nodes = {
             name: self._get_load(name).running
             for name, node in self.nodes.items()
@@ -257,23 +259,23 @@ class Fleet:
 
     @property
     def configured_engines(self) -> tuple[EngineName, ...]:
-        """The engines that there are, whether they can be asked now or not."""
+        """All cold engines, whether they accept queries now or not."""
         trino: tuple[EngineName, ...] = ("trino",) if self.trino is not None else ()
         return ("direct", *trino, "spark") if self.config.spark else ("direct", *trino)
 
     def count_running(self, name: str) -> int:
-        """How many queries somebody is answering."""
+        """Return how many queries run on an engine."""
         load = self._loads.get(name)
         return 0 if load is None else load.running
 
     @property
     def are_direct_workers_busy(self) -> bool:
-        """Whether all direct workers are reading files for somebody."""
+        """Whether all direct workers have a query running."""
         return all(self.count_running(each.name) for each in self.direct if each.is_up)
 
     @property
     def running(self) -> int:
-        """How many queries are being answered by somebody."""
+        """How many queries run on all engines."""
         return sum(load.running for load in self._loads.values())
 
     async def execute(
@@ -284,7 +286,7 @@ class Fleet:
         format: Format,
         budget: QueryBudget,
     ) -> EncodedRows:
-        """The rows that an engine gives. Raises EngineFailed when another engine should be tried.
+        """Execute a query on one engine. Raises EngineFailed when another engine should be tried.
 
         The query is in the engine's dialect and names tables by the views.
         """
@@ -305,7 +307,7 @@ class Fleet:
             self.watcher.advance_copy(name, table, held)
             raise
         except (BadInput, TooLate, QueryNotStarted, QueryAborted):
-            raise  # which tells of the query, or of how much there is to do
+            raise  # caused by the query or by load, not by the engine
         except (EngineFailed, TimeoutError):
             load.breaker.record_failure()
             raise
@@ -336,7 +338,7 @@ class Fleet:
             )
         except TimeoutError:
             raise TooLate(
-                "The query ran too long.", "Ask for less, or give it more time."
+                "The query ran too long.", "Read less data, or allow more time."
             ) from None
         except TooLate:
             raise
@@ -364,10 +366,10 @@ class Fleet:
         try:
             reply = await worker.channel.ask(message, timeout=seconds + GRACE_SECONDS)
         except TimeoutError:
-            # It was to stop at its time limit and did not: some calls ignore an interrupt.
+            # It did not stop at its time limit: some calls ignore an interrupt.
             worker.kill("ignored its time limit")
             raise TooLate(
-                "The query ran too long.", "Ask for less, or give it more time."
+                "The query ran too long.", "Read less data, or allow more time."
             ) from None
         except Transient as error:
             ran = asyncio.get_running_loop().time() - began
@@ -384,7 +386,7 @@ class Fleet:
         except QueryAborted as error:
             if asyncio.get_running_loop().time() - began > QUICK_SECONDS:
                 raise
-            raise QueryNotStarted(error.cause) from error  # it had too much to do, for others
+            raise QueryNotStarted(error.cause) from error  # the load of other queries was the cause
 
     def _get_load(self, name: str) -> _EngineLoad:
         return self._loads.setdefault(name, _EngineLoad())
@@ -392,7 +394,7 @@ class Fleet:
     # Watching ------------------------------------------------------------------------------------
 
     async def _watch(self) -> None:
-        """End whoever takes more memory than it may, or does not answer at all."""
+        """Kill workers that exceed their memory limit or do not reply to pings."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             self._report_queries()
@@ -410,14 +412,14 @@ class Fleet:
         except Transient:
             return
         self.memory[worker.name] = int(frame.header.get("rss", 0))
-        limit = worker.program.memory if isinstance(worker, ChildProcess) else None
+        limit = worker.program.memory if isinstance(worker, SupervisedProcess) else None
         if limit is not None and self.memory[worker.name] > limit:
             worker.kill(f"has {self.memory[worker.name] >> 20} MB, more than {limit >> 20}")
 
 
-def _node(config: FleetConfig, number: int) -> ChildProgram:
+def _node_program(config: FleetConfig, number: int) -> WorkerProgram:
     arguments = ("--memory", str(config.node_memory), "--threads", str(config.node_threads))
-    # DuckDB may exceed its limit by what one operator needs; Python and the code are beside it.
-    most = int(config.node_memory * 1.5) + (256 << 20)
+    # DuckDB may exceed its limit by what one operator needs; Python and its libraries come on top.
+    max_memory = int(config.node_memory * 1.5) + (256 << 20)
     name, module = f"node-{number}", "thermocline.serve.node"
-    return ChildProgram(name, module, arguments, False, most, nice=NODE_NICE)
+    return WorkerProgram(name, module, arguments, False, max_memory, nice=NODE_NICE)

@@ -1,4 +1,4 @@
-"""A query as a worker is told it, and what the worker's reply means to whoever asked."""
+"""Encode queries for workers, and decode their replies and errors."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class EngineFailed(Transient):
-    """An engine could not answer, for a reason that is not the question's: another may."""
+    """An engine could not answer for a reason that is not the query's: another engine may."""
 
     code = "engine-failed"
 
 
 class QueryNotStarted(EngineFailed):
-    """An engine is not there, or has too much to do: it was not asked."""
+    """An engine is down or overloaded: it did not start the query."""
 
     code = "engine-away"
 
@@ -34,9 +34,9 @@ class QueryAborted(EngineFailed):
 
 
 class CopyMoved(EngineFailed):
-    """A node's copy is no longer the one that was asked for.
+    """A node's copy is no longer at the requested snapshot.
 
-    `details` may say of which `table`, and at which snapshot it is `held`.
+    `details` may have the `table`, and in `held` the snapshot of the copy.
     """
 
     code = "moved"
@@ -44,10 +44,10 @@ class CopyMoved(EngineFailed):
 
 @dataclass(frozen=True)
 class QueryBudget:
-    """How much a query may take and give.
+    """The limits of a query.
 
-    `patience` is how long it may wait to be begun, when somebody else can be asked instead.
-    `caller` is who asks: callers take turns.
+    `patience` is how many seconds it may wait to start when another engine could answer instead.
+    `caller` is for fair scheduling.
     """
 
     rows: int
@@ -59,10 +59,10 @@ class QueryBudget:
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A table in a query: under which name, and which state of it.
+    """A table in a query, at a snapshot.
 
-    `since` is from when on a hot copy is whole, so that a node whose window moved meanwhile says
-    so.
+    `since` is the time from which on the hot copy is complete, so that a node whose window moved
+    meanwhile refuses the query.
     """
 
     table: str
@@ -74,11 +74,11 @@ class TableVersion:
 def encode_query(
     sql: str, views: Mapping[str, TableVersion], format: Format, budget: QueryBudget
 ) -> dict[str, Any]:
-    """What a worker is told."""
+    """Return the request of a query to a worker."""
     return {
         "do": "query",
         "sql": sql,
-        "tables": {view: _encode_version(reading) for view, reading in views.items()},
+        "tables": {view: _encode_version(version) for view, version in views.items()},
         "format": format,
         "rows": budget.rows,
         "bytes": budget.bytes,
@@ -87,31 +87,31 @@ def encode_query(
     }
 
 
-def decode_rows(who: str, reply: Frame) -> EncodedRows:
-    """What a worker gave; raises what its error means."""
+def decode_rows(engine: str, reply: Frame) -> EncodedRows:
+    """Return the rows of a worker's reply. Raises the exception that its error stands for."""
     if reply.error is not None:
-        raise _to_exception(who, reply.error)
+        raise _to_exception(engine, reply.error)
     header = reply.header
     columns = tuple(ResultColumn(*each) for each in header["columns"])
     return EncodedRows(columns, int(header["count"]), bytes(reply.body), header.get("ms", {}))
 
 
-def _encode_version(reading: TableVersion) -> dict[str, Any]:
+def _encode_version(version: TableVersion) -> dict[str, Any]:
     return {
-        "table": reading.table,
-        "snapshot": str(reading.snapshot),
-        "metadata": reading.metadata,
-        "since": reading.since.isoformat() if reading.since else None,
+        "table": version.table,
+        "snapshot": str(version.snapshot),
+        "metadata": version.metadata,
+        "since": version.since.isoformat() if version.since else None,
     }
 
 
-def _to_exception(who: str, error: Mapping[str, Any]) -> Exception:
-    """A worker's error as what it means to the one who asked."""
+def _to_exception(engine: str, error: Mapping[str, Any]) -> Exception:
+    """Return the exception for a worker's error."""
     if error.get("code") == DivisionByZero.code:
         return DivisionByZero()
     code, cause = str(error.get("code")), str(error.get("cause", "It failed."))
-    step = str(error.get("next_step") or "Mend the SQL; `thermo show TABLE` lists columns.")
-    make: Callable[..., Exception] = {
+    step = str(error.get("next_step") or "Fix the SQL; `thermo show TABLE` lists columns.")
+    error_class: Callable[..., Exception] = {
         "query": BadInput,
         "too-many-rows": TooMuch,
         "too-large": TooMuch,
@@ -123,6 +123,8 @@ def _to_exception(who: str, error: Mapping[str, Any]) -> Exception:
         "moved": CopyMoved,
         "not-held": CopyMoved,
     }.get(code, EngineFailed)
-    told = dict(error.get("details") or {}) if make is CopyMoved else {}
-    text = cause if make in (BadInput, TooMuch, TooLate, FilesMissing) else f"{who}: {cause}"
-    return make(text, step, **{**told, "code": code})
+    details = dict(error.get("details") or {}) if error_class is CopyMoved else {}
+    text = (
+        cause if error_class in (BadInput, TooMuch, TooLate, FilesMissing) else f"{engine}: {cause}"
+    )
+    return error_class(text, step, **{**details, "code": code})

@@ -1,9 +1,9 @@
-"""The processes behind the router: started, watched, stopped, and started again.
+"""Supervise the processes behind the router: start, connect, stop and restart them.
 
 Each gets its token on standard input, an environment without secrets, and a socket in a folder
 that only this user can enter. One that opens the lake gets the settings of the environment on
-standard input too. It ends when the router does, because its standard input then closes. Whoever
-dies comes back after a pause that grows while it keeps dying.
+standard input too. It ends when the router does, because its standard input then closes. A process
+that dies is restarted after a pause that grows while it keeps dying.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from thermocline.config import is_setting
 from thermocline.errors import Transient
 from thermocline.serve.wire.protocol import Channel
 
-START_SECONDS = 240.0  # Spark on a busy machine; who is ended too soon never comes up
+START_SECONDS = 240.0  # Spark on a busy machine; with a shorter limit it would never start
 END_SECONDS = 3.0
 RECONNECT_SECONDS = 0.5
 RESTART_DELAYS = (0.05, 0.2, 1.0, 3.0, 10.0)
 STEADY_SECONDS = 30.0
 BASE_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR")
-"""What a process without access to the lake learns of the environment."""
+"""Environment variables of a process without access to the lake."""
 LAKE_VARIABLES = frozenset(
     {
         "HOME", "USER", "LOGNAME", "LC_CTYPE", "LD_LIBRARY_PATH", "PYTHONHOME",
@@ -47,26 +47,25 @@ LAKE_VARIABLES = frozenset(
         "THERMOCLINE_FREEZE_AT",
     }
 )  # fmt: skip
-"""What one that opens the lake learns beside: places and switches, no secret.
+"""Further variables of a process that opens the lake: paths and switches, no secrets.
 
-Whatever an engine can be made to tell of its environment is of this list.
+A query that makes an engine reveal its environment can only reveal these.
 """
 
 
 class NotRunning(Transient):
-    """A process that was to be asked is not there at the moment."""
+    """The process is not running at the moment."""
 
     code = "not-running"
 
 
 @dataclass(frozen=True)
-class ChildProgram:
-    """What a child runs: a module and its arguments.
+class WorkerProgram:
+    """The module that a worker process runs, and its arguments.
 
-    `opens_lake` says whether it reads the project's settings, and so is sent those of our
-    environment.
-    `memory` is how much resident memory it may have before it is ended; None when that is left
-    to it. `nice` is how far it steps back for the others when there is too much to do.
+    `opens_lake` is whether it reads the project's settings, and so receives those of the router's
+    environment. `memory` is the resident memory at which it is killed; None for no limit. `nice` is
+    added to its nice value.
     """
 
     name: str
@@ -78,17 +77,19 @@ class ChildProgram:
 
 
 StatusCallback = Callable[["WorkerHandle"], None]
-"""Who is told when somebody came or left."""
+"""Called when a worker connected or disconnected."""
 
 
-def child_environment(opens_lake: bool) -> dict[str, str]:
-    """The environment of a child."""
+def worker_environment(opens_lake: bool) -> dict[str, str]:
+    """Return the environment of a worker process."""
     allowed = {*BASE_VARIABLES, *(LAKE_VARIABLES if opens_lake else ())}
     return {name: value for name, value in os.environ.items() if name in allowed}
 
 
-def startup_message(token: str, opens_lake: bool, environ: Mapping[str, str] = os.environ) -> bytes:
-    """What a child reads first: its token and, when it opens the lake, our settings."""
+def encode_startup_message(
+    token: str, opens_lake: bool, environ: Mapping[str, str] = os.environ
+) -> bytes:
+    """Return what a worker reads first: its token and, when it opens the lake, the settings."""
     if not opens_lake:
         return f"{token}\n".encode()
     settings = {name: value for name, value in environ.items() if is_setting(name)}
@@ -96,7 +97,7 @@ def startup_message(token: str, opens_lake: bool, environ: Mapping[str, str] = o
 
 
 class WorkerHandle(ABC):
-    """Somebody to ask, who may be away for a while: how both kinds of them look from outside."""
+    """A worker that may be down for a while: the interface of child processes and remote nodes."""
 
     def __init__(
         self, name: str, address: str, token: str, on_status_change: StatusCallback
@@ -105,35 +106,35 @@ class WorkerHandle(ABC):
         self.address = address
         self.token = token
         self.restarts = -1
-        """How often it came back."""
+        """How often it was reconnected; -1 before the first connection."""
         self._on_status_change = on_status_change
         self._channel: Channel | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
     def is_up(self) -> bool:
-        """Whether it can be asked now."""
+        """Whether it accepts requests now."""
         return self._channel is not None and self._channel.alive
 
     @property
     def channel(self) -> Channel:
-        """The channel to it; raises NotRunning when it is away."""
+        """The channel to it. Raises NotRunning when it is down."""
         if self._channel is None or not self._channel.alive:
-            raise NotRunning(f"{self.name} is not there at the moment.", "Ask again.")
+            raise NotRunning(f"{self.name} is not running at the moment.", "Retry.")
         return self._channel
 
     @property
     def pid(self) -> int | None:
-        """Its process, when that is one of ours and runs."""
+        """The id of its process, for a running child process."""
         return None
 
     def start(self) -> None:
-        """Begin to keep it there."""
+        """Start to supervise it."""
         if self._task is None:
             self._task = asyncio.create_task(self._run_forever(), name=f"keep {self.name}")
 
     async def wait_until_up(self, seconds: float) -> bool:
-        """Wait until it can be asked; says whether it can."""
+        """Wait until it accepts requests; return whether it does."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         while not self.is_up and loop.time() < until:
@@ -141,7 +142,7 @@ class WorkerHandle(ABC):
         return self.is_up
 
     async def stop(self) -> None:
-        """Let go of it for good."""
+        """Stop supervising it, and end it if it is a child process."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -150,11 +151,11 @@ class WorkerHandle(ABC):
 
     @abstractmethod
     def kill(self, reason: str) -> None:
-        """Give up what it was asked, whatever it does; it comes back."""
+        """End its current work at once; it is restarted or reconnected."""
 
     @abstractmethod
     async def _run_forever(self) -> None:
-        """Have it there, until cancelled."""
+        """Keep it connected until cancelled."""
 
     async def _connect(self) -> None:
         self._channel = await Channel.open(self.address, self.token)
@@ -168,12 +169,12 @@ class WorkerHandle(ABC):
             self._on_status_change(self)
 
 
-class ChildProcess(WorkerHandle):
-    """A process of ours that is kept running."""
+class SupervisedProcess(WorkerHandle):
+    """A child process that is kept running."""
 
     def __init__(
         self,
-        program: ChildProgram,
+        program: WorkerProgram,
         folder: Path,
         on_status_change: StatusCallback = lambda worker: None,
     ) -> None:
@@ -184,11 +185,11 @@ class ChildProcess(WorkerHandle):
 
     @property
     def pid(self) -> int | None:
-        """Its process, while it runs."""
+        """The id of its process, while it runs."""
         return self._process.pid if self._process else None
 
     def kill(self, reason: str) -> None:
-        """End the process; it is started again."""
+        """Kill the process; it is restarted."""
         if self._process is not None and self._process.returncode is None:
             telemetry.log("serve", "killed", level="WARNING", child=self.name, reason=reason)
             with contextlib.suppress(ProcessLookupError):
@@ -209,24 +210,24 @@ class ChildProcess(WorkerHandle):
             await asyncio.sleep(RESTART_DELAYS[min(quick, len(RESTART_DELAYS)) - 1] if quick else 0)
 
     async def _run_once(self) -> None:
-        """Start it, greet it, and wait until it ends."""
+        """Start the process, connect to it, and wait until it ends."""
         program = self.program
         process = self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", program.module, "--address", self.address, *program.arguments,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env=child_environment(program.opens_lake),
-            # Ctrl-C is for the router, which ends them in order. A group of their own keeps it from
-            # them; not a session: Linux shares the processor out among sessions first, and that
-            # some are nicer than others counts only within one. (uvloop has no `process_group`.)
+            env=worker_environment(program.opens_lake),
+            # Ctrl-C is for the router, which stops them in order: their own process group keeps the
+            # signal from them. Not a session: Linux divides the processor among sessions first, and
+            # nice values only count within one. (uvloop has no `process_group`.)
             preexec_fn=os.setpgrp,
         )  # fmt: skip
         interrupt.adopt_child(process)
         try:
             assert process.stdin is not None and process.stdout is not None
-            if program.nice:  # before it has threads: those it starts later are like it
+            if program.nice:  # before it has threads, which inherit it
                 os.setpriority(os.PRIO_PROCESS, process.pid, os.nice(0) + program.nice)
-            process.stdin.write(startup_message(self.token, program.opens_lake))
+            process.stdin.write(encode_startup_message(self.token, program.opens_lake))
             reply = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
             if reply.strip() != b"ready":
                 raise NotRunning(f"{self.name} did not start.", "The log says why.")
@@ -239,10 +240,10 @@ class ChildProcess(WorkerHandle):
 
 
 class RemoteNode(WorkerHandle):
-    """A node on another machine: not ours to start or to end, only to reach."""
+    """A node on another machine, which this server only connects to."""
 
     def kill(self, reason: str) -> None:
-        """Drop the connection, and make a new one."""
+        """Drop the connection; a new one is opened."""
         telemetry.log("serve", "dropped", level="WARNING", child=self.name, reason=reason)
         self._must_reconnect = True
 
@@ -262,7 +263,7 @@ class RemoteNode(WorkerHandle):
 
 
 async def _stop_process(process: asyncio.subprocess.Process) -> None:
-    """See a process to its end: kindly first, by closing its standard input."""
+    """End a process: close its standard input, and kill it when that does not suffice."""
     if process.returncode is None and process.stdin is not None:
         process.stdin.close()
         with contextlib.suppress(TimeoutError):

@@ -1,8 +1,8 @@
-"""A Lookout between the keeper and the router: what changed from one to another, in pieces.
+"""Encode and decode the difference between two `LakeState`s, as sent by the replicator.
 
-Each piece is a JSON object of bounded size, whatever the number of tables, days and snapshots; in
-order they make one Lookout of another. What no piece names stays the same object, so that whoever
-has concluded something from it can see that it still holds. All moments are in UTC and say so.
+Each piece is a JSON object of bounded size, whatever the number of tables, days and snapshots;
+applied in order, the pieces turn one state into the other. What no piece names stays the same
+object, so that caches can detect by identity that it did not change. All times are in UTC.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from thermocline.serve.file_sums import DailyTotals, FileTotals, TableFileTotals
 from thermocline.serve.values import HotCopy, LakeState, TableHead
 
 PIECE_ENTRIES = 1_000
-"""So many days, snapshots or copies are in one piece."""
+"""How many days, snapshots or copies one piece has at most."""
 _WHOLE = "whole"
 _MAX_TRIES = 100
 
 EMPTY_STATE = LakeState(0, datetime.fromtimestamp(0, UTC), {}, {})
-"""What is known before anything is: from this, what changed is all there is."""
+"""The state before the first poll. The difference from it is the whole state."""
 
 
 # Writing ------------------------------------------------------------------------------------------
 
 
 def list_changes(old: LakeState, new: LakeState) -> list[tuple[str, str]]:
-    """What differs: ("table" | "node", name), in an order that follows from the two alone."""
+    """Return what differs as ("table" | "node", name), in a deterministic order."""
     heads = (
         set()
         if new.table_heads is old.table_heads
@@ -42,7 +42,7 @@ def list_changes(old: LakeState, new: LakeState) -> list[tuple[str, str]]:
 
 
 def encode_changes(old: LakeState, new: LakeState, of: tuple[str, str]) -> Iterator[dict[str, Any]]:
-    """What makes a table or a node of the new one from that of the old."""
+    """Yield the pieces that turn a table or a node of the old state into that of the new one."""
     kind, name = of
     if kind == "node":
         yield from _encode_node(name, old.hot_copies.get(name), new.hot_copies.get(name))
@@ -66,10 +66,10 @@ def _encode_node(
 
 
 def _encode_head(table: str, old: TableHead | None, new: TableHead) -> Iterator[dict[str, Any]]:
-    came, skipped, worker = _diff_history(() if old is None else old.snapshots, new.snapshots)
+    added, skipped, worker = _diff_history(() if old is None else old.snapshots, new.snapshots)
     before = TableFileTotals() if old is None else old.files
     entries: list[tuple[str, Any]] = [
-        *(("snapshots", str(each)) for each in came),
+        *(("snapshots", str(each)) for each in added),
         *(("begins", [d, *s]) for d, s in new.files.begins.changes_since(before.begins).items()),
         *(("ends", [d, *s]) for d, s in new.files.ends.changes_since(before.ends).items()),
     ]
@@ -80,7 +80,7 @@ def _encode_head(table: str, old: TableHead | None, new: TableHead) -> Iterator[
         "committed_at": new.committed_at.isoformat(),
         "time": new.time,
         "hot": _WHOLE if new.hot is not None and math.isinf(new.hot) else new.hot,
-        "alike": new.same_schema_count,
+        "same_schema_count": new.same_schema_count,
         "deletes": new.deletes,
         "skipped": skipped,
         "kept": worker,
@@ -104,7 +104,7 @@ def _group_entries(entries: Iterable[tuple[str, Any]]) -> dict[str, list[Any]]:
 
 
 def _diff_history(old: Sequence[int], new: Sequence[int]) -> tuple[Sequence[int], int, int]:
-    """The newest snapshots, and which of the old ones follow them: from where on, and how many."""
+    """Return the new snapshots, and which old ones follow them, as an index and a count."""
     for count, snapshot in enumerate(new[:_MAX_TRIES]):
         if snapshot in old:
             start, length = old.index(snapshot), len(new) - count
@@ -127,15 +127,15 @@ def _encode_copy(copy: HotCopy) -> dict[str, Any]:
 
 @dataclass
 class StateDecoder:
-    """A Lookout in the making: `base` with what changed since, piece by piece.
+    """Applies pieces to `base`.
 
-    Where a head comes out as the `known` Lookout has it, that one is taken.
+    Where a resulting table head equals that of the `known` state, it reuses that object.
     """
 
     base: LakeState
     known: LakeState
     tables: set[str] = field(default_factory=set)
-    """The tables that were told of."""
+    """The tables that the pieces named."""
     _table_heads: dict[str, TableHead] = field(init=False)
     _hot_copies: dict[str, Mapping[str, HotCopy]] = field(init=False)
     _nodes: set[str] = field(default_factory=set)
@@ -145,20 +145,20 @@ class StateDecoder:
         self._table_heads = dict(self.base.table_heads)
         self._hot_copies = dict(self.base.hot_copies)
 
-    def add(self, given: Iterable[Mapping[str, Any]]) -> None:
-        """Take in the next pieces."""
-        for piece in given:
+    def add(self, pieces: Iterable[Mapping[str, Any]]) -> None:
+        """Apply the next pieces."""
+        for piece in pieces:
             if (node := piece.get("node")) is not None:
                 self._apply_node(node, piece)
             else:
                 self._apply_table(piece["table"], piece)
 
     def finish(self, epoch: int, polled_at: datetime) -> LakeState:
-        """The Lookout, when all pieces were taken in."""
+        """Return the state after all pieces."""
         self._finish_head()
         heads = self._table_heads if self.tables else self.base.table_heads
-        held = self._hot_copies if self._nodes else self.base.hot_copies
-        return LakeState(epoch, polled_at, heads, held)
+        copies = self._hot_copies if self._nodes else self.base.hot_copies
+        return LakeState(epoch, polled_at, heads, copies)
 
     def _apply_node(self, node: str, piece: Mapping[str, Any]) -> None:
         self._nodes.add(node)
@@ -183,7 +183,7 @@ class StateDecoder:
         if "head" in piece:
             self._head_decoder = _HeadDecoder(table, piece["head"], self._table_heads.get(table))
         if self._head_decoder is None or self._head_decoder.table != table:
-            raise ValueError(f"A piece of {table} came without its beginning.")
+            raise ValueError(f"A piece of {table} arrived before its head.")
         self._head_decoder.add(piece)
 
     def _finish_head(self) -> None:
@@ -199,7 +199,7 @@ class StateDecoder:
 
 
 class _HeadDecoder:
-    """A head in the making."""
+    """Collects the pieces of one table head."""
 
     def __init__(self, table: str, scalars: Mapping[str, Any], old: TableHead | None) -> None:
         self.table = table
@@ -214,42 +214,42 @@ class _HeadDecoder:
             days |= {day: FileTotals(*sums) for day, *sums in piece.get(name, ())}
 
     def head(self) -> TableHead:
-        given, old = self._scalars, self._old
+        fields, old = self._scalars, self._old
         before: tuple[int, ...] = () if old is None else old.snapshots
         files = TableFileTotals() if old is None else old.files
-        columns = given.get("columns")
+        columns = fields.get("columns")
         if columns is None:
             if old is None:
-                raise ValueError(f"The columns of {self.table} did not come.")
+                raise ValueError(f"The columns of {self.table} are missing.")
             columns = old.columns
         return TableHead(
             table=self.table,
-            uuid=given["uuid"],
-            snapshot=int(given["snapshot"]),
-            metadata=given["metadata"],
-            committed_at=datetime.fromisoformat(given["committed_at"]),
+            uuid=fields["uuid"],
+            snapshot=int(fields["snapshot"]),
+            metadata=fields["metadata"],
+            committed_at=datetime.fromisoformat(fields["committed_at"]),
             columns=columns,
-            time=given["time"],
-            snapshots=(*self._snapshots, *before[given["skipped"] :][: given["kept"]]),
+            time=fields["time"],
+            snapshots=(*self._snapshots, *before[fields["skipped"] :][: fields["kept"]]),
             files=TableFileTotals(
                 self._apply_days("begins", files.begins), self._apply_days("ends", files.ends)
             ),
-            hot=math.inf if given["hot"] == _WHOLE else given["hot"],
-            same_schema_count=given["alike"],
-            deletes=given["deletes"],
+            hot=math.inf if fields["hot"] == _WHOLE else fields["hot"],
+            same_schema_count=fields["same_schema_count"],
+            deletes=fields["deletes"],
         )
 
     def _apply_days(self, name: str, days: DailyTotals) -> DailyTotals:
         return days.with_days(self._days[name])
 
 
-def decode_copy(given: Mapping[str, Any]) -> HotCopy:
-    """A node's copy from JSON values, where the snapshot is text or a number."""
+def decode_copy(fields: Mapping[str, Any]) -> HotCopy:
+    """Return a node's copy from JSON, where the snapshot is text or a number."""
     return HotCopy(
-        snapshot=int(given["snapshot"]),
-        since=_parse_time(given.get("since")),
-        rows=given.get("rows", 0),
-        bytes=given.get("bytes", 0),
+        snapshot=int(fields["snapshot"]),
+        since=_parse_time(fields.get("since")),
+        rows=fields.get("rows", 0),
+        bytes=fields.get("bytes", 0),
     )
 
 

@@ -1,8 +1,8 @@
-"""The router's copy of what the keeper knows: brought up to date by what changed.
+"""The router's replica of the replicator's state, updated by differences.
 
-A conversation begins with the view that is known here, and goes on page by page; what it brings is
-taken in at its end. Nothing is lost by a message that is, as every conversation says from which
-view it goes on, and two that go on at a time do not disturb each other.
+A sync begins with the epoch that is known here, and continues page by page; its changes are applied
+at its end. A lost message loses no changes, as every sync names the epoch that it starts from. Two
+concurrent syncs do not disturb each other.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from thermocline.serve.values import LakeState
 
 
 class StateReplica:
-    """A Lookout as its sender has it, or had it a moment ago."""
+    """The sender's state, as of the last sync."""
 
     def __init__(self) -> None:
         self.state: LakeState = EMPTY_STATE
         self.sender = ""
 
     def forget(self) -> None:
-        """Ask for the whole next time. What is known stays known until then."""
+        """Request the whole state next time. The current one stays until then."""
         self.sender = ""
 
 
 class StateSync:
-    """One view on its way, in one page or several."""
+    """One transfer of a state, in one or several pages."""
 
     def __init__(self, replica: StateReplica) -> None:
         self._replica = replica
         self._base, self._sender = replica.state, replica.sender
         self._incoming = StateDecoder(EMPTY_STATE, EMPTY_STATE)
-        self._of: tuple[str, int, int] | None = None
+        self._update_id: tuple[str, int, int] | None = None
 
     def request(self) -> dict[str, Any]:
-        """What to ask for first."""
+        """Return the fields of the first request."""
         return {"sender": self._sender, "after": self._base.epoch}
 
     def take(self, reply: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Take in a page; gives what to ask for next, or None at the end."""
-        of = sender, base, epoch = (
+        """Decode a page; return the fields of the next request, or None at the end."""
+        update_id = sender, base, epoch = (
             str(reply["sender"]), int(reply["base"]), int(reply["epoch"])
         )  # fmt: skip
-        if of != self._of:  # the first page, or the view on its way was given up for a newer one
-            self._of = of
+        if update_id != self._update_id:  # the first page, or the sender switched to a newer state
+            self._update_id = update_id
             self._incoming = StateDecoder(self._find_base(sender, base), EMPTY_STATE)
         self._incoming.known = self._replica.state
         self._incoming.add(reply["pieces"])
@@ -59,14 +59,14 @@ class StateSync:
         if base == EMPTY_STATE.epoch:
             return EMPTY_STATE
         if (sender, base) != (self._sender, self._base.epoch):
-            raise ValueError(f"What changed since {base} was not asked for.")
+            raise ValueError(f"The changes since {base} were not requested.")
         return self._base
 
     def finish(self, reply: Mapping[str, Any]) -> frozenset[str]:
-        """Make what came known; gives the tables that it told of. What is older is dropped."""
-        assert self._of is not None
-        replica, (sender, _, epoch) = self._replica, self._of
-        polled_at, known = datetime.fromisoformat(reply["looked_at"]), replica.state
+        """Apply the transfer and return the tables that it named. Drop an outdated one."""
+        assert self._update_id is not None
+        replica, (sender, _, epoch) = self._replica, self._update_id
+        polled_at, known = datetime.fromisoformat(reply["polled_at"]), replica.state
         if sender == replica.sender and epoch <= known.epoch:
             if epoch == known.epoch and polled_at > known.polled_at:
                 replica.state = replace(known, polled_at=polled_at)

@@ -1,1 +1,1 @@
-"""The HTTP door: requests, replies, limits, and the server itself."""
+"""The HTTP API: requests, responses, limits, and the server process."""

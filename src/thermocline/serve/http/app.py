@@ -1,7 +1,7 @@
-"""The HTTP door: questions and answers, and what there is to know of the server, as routes.
+"""The routes of the HTTP API: queries, and the status of the server.
 
-Starlette without a model layer: rows pass through as bytes, and what a request may hold is checked
-in `asking.py`. The document that describes all of it is `openapi.py`.
+Starlette without a model layer: rows pass through as bytes, and `request_parser.py` checks the
+requests. `openapi.py` describes all routes.
 """
 
 from __future__ import annotations
@@ -22,38 +22,38 @@ from starlette.routing import BaseRoute, Route
 
 from thermocline.config import ServeSettings
 from thermocline.errors import NotFound, ThermoclineError, Transient
-from thermocline.serve.http import asking, openapi, replies
-from thermocline.serve.http.door import Door
-from thermocline.serve.http.entrance import Entrance, Router, Turnstile
+from thermocline.serve.http import openapi, request_parser, responses
+from thermocline.serve.http.admission import CallerLimiter, LimitedRouter, QueryRouter
 from thermocline.serve.http.metrics import CONTENT_TYPE, Metrics
-from thermocline.serve.http.outgoing import Outgoing
-from thermocline.serve.identity.identity import Identity
+from thermocline.serve.http.request_guard import RequestGuard
+from thermocline.serve.http.send_budget import SendBudget
+from thermocline.serve.identity.authenticator import Authenticator
 from thermocline.serve.values import NO_SNAPSHOT, HotCopy, LakeState, TableHead
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
-    Endpoint = Callable[[Request], Awaitable[Response]]
+    Handler = Callable[[Request], Awaitable[Response]]
 
-MoreRoutes = Callable[[Entrance, Identity], Sequence[BaseRoute]]
-"""Another protocol at the same door, such as Trino's."""
+ProtocolRoutes = Callable[[LimitedRouter, Authenticator], Sequence[BaseRoute]]
+"""Routes of another protocol on the same server, such as Trino's."""
 
-LOOK_SECONDS = 0.5
-WATCH_AFTER = 0.05
-"""A query that takes longer than this is given up when its caller goes away."""
+METRICS_SECONDS = 0.5
+WATCH_DELAY_SECONDS = 0.05
+"""A query that takes longer than this is cancelled when its caller disconnects."""
 
 
 def create_app(
-    router: Router,
-    identity: Identity,
+    router: QueryRouter,
+    authenticator: Authenticator,
     metrics: Metrics,
     settings: ServeSettings,
-    protocols: Sequence[MoreRoutes] = (),
+    protocols: Sequence[ProtocolRoutes] = (),
 ) -> Starlette:
-    """The server as an ASGI application, which starts and stops the router with itself."""
-    turnstile = Turnstile(settings.concurrency, settings.rate)
-    outgoing = Outgoing(settings.sending_bytes)
-    entrance = Entrance(router, metrics, turnstile, settings.max_seconds, outgoing)
+    """Return the server as an ASGI application that starts and stops the router."""
+    limiter = CallerLimiter(settings.concurrency, settings.rate)
+    send_budget = SendBudget(settings.sending_bytes)
+    limited_router = LimitedRouter(router, metrics, limiter, settings.max_seconds, send_budget)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -61,54 +61,54 @@ def create_app(
             try:
                 await router.start()
             except Exception as error:
-                app.state.failed = error  # who runs the server wants to know why
+                app.state.failed = error  # `server.serve` reports it
                 raise
-            looking = asyncio.create_task(_keep_looking(entrance, metrics))
+            updating = asyncio.create_task(_update_metrics_forever(limited_router, metrics))
             try:
                 yield
             finally:
-                looking.cancel()
+                updating.cancel()
         finally:
             await router.stop()
 
-    pages = Pages(entrance, identity, metrics, settings)
-    query = Query(entrance, identity)
+    pages = StatusEndpoints(limited_router, authenticator, metrics, settings)
+    query = QueryEndpoint(limited_router, authenticator)
     door = Middleware(
-        Door,
+        RequestGuard,
         hosts=settings.hosts,
-        any_host=not identity.open,
-        straight={("POST", "/query"): query},
+        any_host=not authenticator.open,
+        direct_routes={("POST", "/query"): query},
     )
     routes = [
         Route("/query", query, methods=["POST"]),
-        Route("/explain", _told(pages.explain), methods=["GET", "POST"]),
-        Route("/tables", _told(pages.tables)),
-        Route("/nodes", _told(pages.nodes)),
-        Route("/metrics", _told(pages.metrics)),
-        Route("/health", _told(pages.health)),
-        Route("/ready", _told(pages.is_ready)),
-        Route("/openapi.json", _told(pages.openapi)),
-        *(route for more in protocols for route in more(entrance, identity)),
+        Route("/explain", _render_errors(pages.explain), methods=["GET", "POST"]),
+        Route("/tables", _render_errors(pages.tables)),
+        Route("/nodes", _render_errors(pages.nodes)),
+        Route("/metrics", _render_errors(pages.metrics)),
+        Route("/health", _render_errors(pages.health)),
+        Route("/ready", _render_errors(pages.is_ready)),
+        Route("/openapi.json", _render_errors(pages.openapi)),
+        *(route for more in protocols for route in more(limited_router, authenticator)),
     ]
     app = Starlette(
         routes=routes,
         lifespan=lifespan,
         middleware=[door],
-        exception_handlers={HTTPException: _no_route},
+        exception_handlers={HTTPException: _render_http_exception},
     )
     app.router.redirect_slashes = False
     return app
 
 
-class Query:
-    """POST /query, as close to the wire as Starlette lets it be: this is the path that counts."""
+class QueryEndpoint:
+    """POST /query. Plain ASGI without Starlette's request objects: this is the hot path."""
 
-    def __init__(self, entrance: Entrance, identity: Identity) -> None:
-        self._entrance = entrance
-        self._identity = identity
+    def __init__(self, limited_router: LimitedRouter, authenticator: Authenticator) -> None:
+        self._router = limited_router
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        watch = _Watch(receive)
+        watch = _DisconnectWatch(receive)
         try:
             authorization, accept = [], None
             for name, value in scope["headers"]:
@@ -116,164 +116,177 @@ class Query:
                     authorization.append(value.decode("latin-1"))
                 elif name == b"accept":
                     accept = value.decode("latin-1")
-            caller = self._identity.of(authorization)
-            ask = asking.ask_of_body(await asking.read_body(scope, receive), accept)
+            caller = self._authenticator.authenticate(authorization)
+            query_request = request_parser.parse_body(
+                await request_parser.read_body(scope, receive), accept
+            )
             with watch:
-                answer = await self._entrance.answer(ask, caller)
-            let_go = self._entrance.outgoing.hold(caller.name, answer.rows.body)
+                answer = await self._router.answer(query_request, caller)
+            release = self._router.send_budget.reserve(caller.name, answer.rows.body)
         except asyncio.CancelledError:
-            if not watch.left:
+            if not watch.has_disconnected:
                 raise
-            return  # nobody is there to be answered
-        except Exception as error:  # noqa: BLE001  the edge: nothing passes unexplained
-            await replies.failure(error)(scope, receive, send)
+            return  # the caller has disconnected
+        except Exception as error:  # noqa: BLE001  the edge: every error gets a response
+            await responses.error_response(error)(scope, receive, send)
             return
         try:
-            await replies.send_answer(answer, send)
+            await responses.send_answer(answer, send)
         finally:
-            let_go()
+            release()
 
 
-class _Watch:
-    """Cancels the task that it was entered in when the caller goes away meanwhile.
+class _DisconnectWatch:
+    """Cancels the current task when the caller disconnects.
 
-    Most answers are there before it begins to look, and pay only for a timer.
+    It begins to watch after a delay: most queries finish earlier and pay only for a timer.
     """
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._task = asyncio.current_task()
-        self._looking: asyncio.Task[None] | None = None
-        self.left = False
+        self._watcher: asyncio.Task[None] | None = None
+        self.has_disconnected = False
 
     def __enter__(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER, self._begin)
+        self._timer = asyncio.get_running_loop().call_later(WATCH_DELAY_SECONDS, self._begin)
 
     def __exit__(self, *_: object) -> None:
         self._timer.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
 
     def _begin(self) -> None:
-        self._looking = asyncio.create_task(self._look())
+        self._watcher = asyncio.create_task(self._reload_if_changed())
 
-    async def _look(self) -> None:
+    async def _reload_if_changed(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        self.left = True
+        self.has_disconnected = True
         if self._task is not None:
             self._task.cancel()
 
 
-class Pages:
-    """Everything beside the answers."""
+class StatusEndpoints:
+    """Explanations, tables, nodes, metrics and health."""
 
     def __init__(
-        self, entrance: Entrance, identity: Identity, metrics: Metrics, settings: ServeSettings
+        self,
+        limited_router: LimitedRouter,
+        authenticator: Authenticator,
+        metrics: Metrics,
+        settings: ServeSettings,
     ) -> None:
-        self._entrance = entrance
-        self._identity = identity
+        self._router = limited_router
+        self._authenticator = authenticator
         self._metrics = metrics
-        self._openapi = openapi.document(settings, open=identity.open)
+        self._openapi = openapi.document(settings, open=authenticator.open)
 
     async def explain(self, request: Request) -> Response:
-        """Where a question would go, and why."""
-        caller = self._identity(request)
+        """Return the route of a query and the reasons for it."""
+        caller = self._authenticator(request)
         if request.method == "POST":
-            body = await asking.read_body(request.scope, request.receive)
-            ask = asking.ask_of_body(body, None)
+            body = await request_parser.read_body(request.scope, request.receive)
+            query_request = request_parser.parse_body(body, None)
         else:
-            ask = asking.ask_of_query(request.query_params.multi_items())
-        return replies.document(await self._entrance.explain(ask, caller))
+            query_request = request_parser.parse_query_string(request.query_params.multi_items())
+        return responses.json_response(await self._router.explain(query_request, caller))
 
     async def tables(self, request: Request) -> Response:
-        """The tables of the lake as they are now, and what is hot of them."""
-        caller = self._identity(request)
-        return await asyncio.to_thread(lambda: _tables(self._entrance.lake_state(caller)))
+        """Return the current tables of the lake and their hot copies."""
+        caller = self._authenticator(request)
+        return await asyncio.to_thread(lambda: _tables(self._router.lake_state(caller)))
 
     async def nodes(self, request: Request) -> Response:
-        """The hot nodes."""
-        caller = self._identity(request)
+        """Return the hot nodes."""
+        caller = self._authenticator(request)
         return await asyncio.to_thread(
-            lambda: replies.document({"nodes": self._entrance.nodes(caller)})
+            lambda: responses.json_response({"nodes": self._router.nodes(caller)})
         )
 
     async def metrics(self, request: Request) -> Response:
-        """For Prometheus."""
-        caller = self._identity(request)
-        _measure(self._entrance, self._metrics)
+        """Return the metrics in Prometheus' text format."""
+        caller = self._authenticator(request)
+        _update_metrics(self._router, self._metrics)
 
-        def written() -> Response:
-            known = self._entrance.lake_state(caller).table_heads.keys()
+        def render() -> Response:
+            known = self._router.lake_state(caller).table_heads.keys()
             return Response(self._metrics.exposition(known), media_type=CONTENT_TYPE)
 
-        return await asyncio.to_thread(written)
+        return await asyncio.to_thread(render)
 
     async def health(self, _: Request) -> Response:
-        """The process is there."""
-        return replies.document({"status": "ok"})
+        """Return 200: the process runs."""
+        return responses.json_response({"status": "ok"})
 
     async def is_ready(self, _: Request) -> Response:
-        """Questions can be answered."""
-        if not self._entrance.is_ready():
-            raise Transient("The server is not ready to answer yet.", "Ask again in a moment.")
-        return replies.document({"status": "ready"})
+        """Return 200 when queries can be answered, otherwise 503."""
+        if not self._router.is_ready():
+            raise Transient("The server is not ready to answer yet.", "Retry in a moment.")
+        return responses.json_response({"status": "ready"})
 
     async def openapi(self, _: Request) -> Response:
-        """The description of all this."""
-        return replies.document(self._openapi)
+        """Return the OpenAPI document."""
+        return responses.json_response(self._openapi)
 
 
-def _told(endpoint: Endpoint) -> Endpoint:
-    """The endpoint, with what went wrong as a reply."""
+def _render_errors(endpoint: Handler) -> Handler:
+    """Wrap an endpoint so that its errors become responses."""
 
-    async def tell(request: Request) -> Response:
+    async def run_endpoint(request: Request) -> Response:
         try:
             return await endpoint(request)
-        except Exception as error:  # noqa: BLE001  the edge: nothing passes unexplained
-            return replies.failure(error)
+        except Exception as error:  # noqa: BLE001  the edge: every error gets a response
+            return responses.error_response(error)
 
-    return tell
+    return run_endpoint
 
 
-async def _no_route(request: Request, error: Exception) -> Response:
-    """Starlette's own refusals, in our shape."""
+async def _render_http_exception(request: Request, error: Exception) -> Response:
+    """Return Starlette's own errors (404, 405) in the common error shape."""
     assert isinstance(error, HTTPException)
-    known: ThermoclineError = NotFound("There is nothing at this address.", "See /openapi.json.")
+    known: ThermoclineError = NotFound("There is no such address.", "See /openapi.json.")
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "").split(", ")
-        known = replies.NoSuchMethod(
-            f"{request.method} is not for this address.",
+        known = responses.NoSuchMethod(
+            f"This address does not support {request.method}.",
             f"Use {' or '.join(allowed)}.",
             allowed=allowed,
         )
-    return replies.failure(known)
+    return responses.error_response(known)
 
 
-async def _keep_looking(entrance: Entrance, metrics: Metrics) -> None:
-    """Follow the lake closely enough to see how long commits take to arrive."""
+async def _update_metrics_forever(limited_router: LimitedRouter, metrics: Metrics) -> None:
+    """Update the metrics often enough to see how long commits take to reach a node."""
     while True:
-        _measure(entrance, metrics)
-        await asyncio.sleep(LOOK_SECONDS)
+        _update_metrics(limited_router, metrics)
+        await asyncio.sleep(METRICS_SECONDS)
 
 
-def _measure(entrance: Entrance, metrics: Metrics) -> None:
-    entrance.count()
-    metrics.nodes(entrance.node_memory())
-    with contextlib.suppress(Transient):  # nothing is known of the lake yet
-        metrics.look(entrance.lake_state())
+def _update_metrics(limited_router: LimitedRouter, metrics: Metrics) -> None:
+    limited_router.report_running()
+    metrics.set_node_memory(limited_router.node_memory())
+    with contextlib.suppress(Transient):  # the catalog has not been polled yet
+        metrics.update_state(limited_router.lake_state())
 
 
 def _tables(lake_state: LakeState) -> Response:
-    """All tables as JSON, one after the other, so that others get their turn between them."""
-    held = sorted(lake_state.hot_copies.items())
-    tables = (json.dumps(_table(head, held)) for _, head in sorted(lake_state.table_heads.items()))
+    """Return all tables as JSON. Encode them one by one, so that other threads can run between."""
+    copies_by_node = sorted(lake_state.hot_copies.items())
+    tables = (
+        json.dumps(_table(head, copies_by_node))
+        for _, head in sorted(lake_state.table_heads.items())
+    )
     polled_at = json.dumps(lake_state.polled_at.isoformat())
-    return replies.written(f'{{"looked_at": {polled_at}, "tables": [{", ".join(tables)}]}}')
+    return responses.raw_json_response(
+        f'{{"looked_at": {polled_at}, "tables": [{", ".join(tables)}]}}'
+    )
 
 
-def _table(head: TableHead, held: Iterable[tuple[str, Mapping[str, HotCopy]]]) -> dict[str, Any]:
-    whole = head.hot is not None and math.isinf(head.hot)
+def _table(
+    head: TableHead, copies_by_node: Iterable[tuple[str, Mapping[str, HotCopy]]]
+) -> dict[str, Any]:
+    is_whole = head.hot is not None and math.isinf(head.hot)
     copies = [
         {
             "node": node,
@@ -282,7 +295,7 @@ def _table(head: TableHead, held: Iterable[tuple[str, Mapping[str, HotCopy]]]) -
             "rows": copy.rows,
             "bytes": copy.bytes,
         }
-        for node, copies_of in held
+        for node, copies_of in copies_by_node
         if (copy := copies_of.get(head.table)) is not None
     ]
     return {
@@ -294,5 +307,5 @@ def _table(head: TableHead, held: Iterable[tuple[str, Mapping[str, HotCopy]]]) -
         "files": head.files.total.files,
         "time_column": head.time,
         "columns": [{"name": name, "type": kind} for name, kind in head.columns.items()],
-        "hot": {"wanted": "whole" if whole else head.hot, "copies": copies},
+        "hot": {"wanted": "whole" if is_whole else head.hot, "copies": copies},
     }

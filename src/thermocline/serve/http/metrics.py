@@ -1,8 +1,8 @@
-"""What a monitoring system can see: answers by engine, freshness of hot copies, state of tables.
+"""Prometheus metrics: queries by engine, freshness of hot copies, state of tables.
 
-All names are in one registry of our own and are there from the start, so that a rule or panel that
-mentions one is right on a server that was asked nothing yet. Values of labels are engines, nodes
-and tables of the lake; nothing that a caller writes becomes one.
+All names are in a registry of our own and exist from the start, so that rules and panels work
+before the first query. Label values are engines, nodes and tables of the lake, never input of a
+caller.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from thermocline.serve.file_sums import SMALL_FILE
 from thermocline.serve.values import LakeState, TableHead
 
 ENGINES = ("hot", "cache", "direct", "trino", "spark", "none")
-"""`none` stands for questions that reached no engine."""
+"""`none` stands for queries that reached no engine."""
 
 OUTCOMES = ("answered", "fell_back", "refused", "failed", "late", "left")
-"""fell_back: answered, though not by the engine that was to answer; left: the caller went away.
+"""fell_back: another engine than the first one answered; left: the caller disconnected.
 
-A question that nobody answered counts once under `none`, and as failed for each engine that was
-asked: so `none` tells how callers fare, and the others how engines do.
+A query without an answer counts once under `none`, and as failed for each engine that was tried: so
+`none` measures the service, the others measure the engines.
 """
 
-MANY_SMALL_FILES = 20
-"""Tables with more small files than this wait for compaction."""
+COMPACTION_THRESHOLD = 20
+"""Tables with more small files than this need compaction."""
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _BUCKETS = (
@@ -55,40 +55,40 @@ _VERSION = re.compile(r"(?:^|/)v?([0-9]{1,15})(?:-[^/]*)?\.(?:gz\.)?metadata\.js
 
 
 class Metrics:
-    """The measurements of one server."""
+    """The metrics of one server."""
 
     def __init__(self, mismatches: Callable[[], int] = lambda: 0) -> None:
-        """`mismatches` says how many hot answers were found wrong so far."""
-        self._found_wrong = mismatches
-        self._counted_wrong = 0
+        """`mismatches` returns how many hot answers were found wrong so far."""
+        self._count_mismatches = mismatches
+        self._reported_mismatches = 0
         self.registry = registry = CollectorRegistry()
         self._latency = Histogram(
             "shadow_warehouse_query_latency_seconds",
-            "From a question to its answer, by the engine that gave it.",
+            "Latency of answered queries, by the engine that answered.",
             ["engine"], buckets=_BUCKETS, registry=registry,
         )  # fmt: skip
         self._queries = Counter(
             "shadow_warehouse_queries_total",
-            "Questions by the engine that was asked and what became of them; none: by nobody.",
+            "Queries by engine and outcome; none: no engine.",
             ["engine", "outcome"], registry=registry,
         )  # fmt: skip
         self._cache_hits = Counter(
-            "thermocline_cache_hits_total", "Answers that had been given before.",
+            "thermocline_cache_hits_total", "Answers from the result cache.",
             registry=registry,
         )  # fmt: skip
         self._overdue = Counter(
             "thermocline_overdue_total",
-            "Answers that are older than they should be, as a newer one was not to be had.",
+            "Stale answers, given because a newer one was not available in time.",
             registry=registry,
         )  # fmt: skip
         self._mismatches = Counter(
-            "thermocline_mismatch_total", "Hot answers that differed from the cold one.",
+            "thermocline_mismatch_total", "Hot answers that differed from the lake when verified.",
             registry=registry,
         )  # fmt: skip
         self._queue = Gauge(
             "thermocline_queue_depth",
-            f"Queries being worked on; tables with more than {MANY_SMALL_FILES} small files, "
-            "which wait for compaction.",
+            f"Running queries; tables with more than {COMPACTION_THRESHOLD} small files, "
+            "which need compaction.",
             ["queue"], registry=registry,
         )  # fmt: skip
         self._memory = Gauge(
@@ -96,7 +96,7 @@ class Metrics:
             ["node"], registry=registry,
         )  # fmt: skip
         self._versions = Gauge(
-            "iceberg_metadata_version", "How many times a table's metadata was written.",
+            "iceberg_metadata_version", "The version of a table's metadata.",
             ["table"], registry=registry,
         )  # fmt: skip
         self._small_files = Gauge(
@@ -105,20 +105,20 @@ class Metrics:
         )  # fmt: skip
         self._lag = Gauge(
             "thermocline_refresh_lag_seconds",
-            "How long a hot table's newest commit waits for a node, or waited when it came.",
+            "How long the newest commit of a hot table waits, or waited, for a node.",
             ["table"], registry=registry,
         )  # fmt: skip
-        self._lags = Lags()
+        self._lags = RefreshLags()
         self._heads: Mapping[str, TableHead] = {}
         self._due: set[str] = set()
-        """Tables that wait for compaction."""
+        """Tables that need compaction."""
         self._nodes: set[str] = set()
         self._scrape = threading.Lock()
-        self._begin()
+        self._create_series()
 
-    def _begin(self) -> None:
-        """Have every series whose labels are known: a rate needs a first value to grow from."""
-        self._seconds = {engine: self._latency.labels(engine) for engine in ENGINES}
+    def _create_series(self) -> None:
+        """Create every series with known labels: a rate needs a first value."""
+        self._parse_seconds = {engine: self._latency.labels(engine) for engine in ENGINES}
         self._counts = {
             (engine, outcome): self._queries.labels(engine, outcome)
             for engine in ENGINES
@@ -127,30 +127,30 @@ class Metrics:
         self._running = self._queue.labels("queries")
         self._compaction = self._queue.labels("compaction")
 
-    def finished(self, engine: str, outcome: str, seconds: float) -> None:
-        """A question came to its end."""
+    def record_query(self, engine: str, outcome: str, seconds: float) -> None:
+        """Record the end of a query."""
         engine = engine if engine in ENGINES else "none"
         self._counts[engine, outcome].inc()
         if outcome in ("answered", "fell_back"):
-            self._seconds[engine].observe(seconds)
+            self._parse_seconds[engine].observe(seconds)
             if engine == "cache":
                 self._cache_hits.inc()
 
-    def overdue(self) -> None:
-        """An answer was older than it should be."""
+    def record_overdue(self) -> None:
+        """Record an overdue answer."""
         self._overdue.inc()
 
-    def failed(self, engine: str) -> None:
-        """An engine was asked and could not answer; somebody else may have."""
+    def record_engine_failure(self, engine: str) -> None:
+        """Record that an engine failed; another may have answered."""
         self._counts[engine if engine in ENGINES else "none", "failed"].inc()
 
-    def running(self, count: int) -> None:
-        """So many questions are being worked on."""
+    def set_running(self, count: int) -> None:
+        """Set the number of running queries."""
         self._running.set(count)
 
-    def look(self, lake_state: LakeState) -> None:
-        """Take in what is known of the lake. Costs what changed since the last time."""
-        for table, seconds in self._lags.look(lake_state).items():
+    def update_state(self, lake_state: LakeState) -> None:
+        """Update the metrics of tables. The cost follows what changed since the last call."""
+        for table, seconds in self._lags.update(lake_state).items():
             self._lag.labels(table).set(seconds)
         before, heads = self._heads, lake_state.table_heads
         if heads is before:
@@ -160,29 +160,29 @@ class Metrics:
             if before.get(table) is head:
                 continue
             small = head.files.total.small
-            (self._due.add if small > MANY_SMALL_FILES else self._due.discard)(table)
+            (self._due.add if small > COMPACTION_THRESHOLD else self._due.discard)(table)
             self._small_files.labels(table).set(small)
             self._versions.labels(table).set(_version(head))
         for gone in before.keys() - heads.keys():
             self._due.discard(gone)
             for gauge in (self._small_files, self._versions, self._lag):
-                _forget(gauge, gone)
+                _remove_series(gauge, gone)
         self._compaction.set(len(self._due))
 
-    def nodes(self, memory: Mapping[str, int]) -> None:
-        """Take in how many bytes of memory each node has."""
+    def set_node_memory(self, memory: Mapping[str, int]) -> None:
+        """Set the resident memory of each node."""
         for name, size in memory.items():
             self._memory.labels(name).set(size)
         for gone in self._nodes - memory.keys():
-            _forget(self._memory, gone)
+            _remove_series(self._memory, gone)
         self._nodes = set(memory)
 
     def exposition(self, tables: Collection[str] | None = None) -> bytes:
-        """All of it in Prometheus' text format, or without tables other than these."""
+        """Return all metrics in Prometheus' text format, or only those of `tables`."""
         with self._scrape:
-            total = self._found_wrong()
-            self._mismatches.inc(max(0, total - self._counted_wrong))
-            self._counted_wrong = max(total, self._counted_wrong)
+            total = self._count_mismatches()
+            self._mismatches.inc(max(0, total - self._reported_mismatches))
+            self._reported_mismatches = max(total, self._reported_mismatches)
         text = generate_latest(self.registry)
         if tables is None or self._heads.keys() <= set(tables):
             return text
@@ -195,53 +195,53 @@ class Metrics:
 
 
 def _label(text: str) -> bytes:
-    """A label's value as the text format has it."""
+    """Return a label value, escaped for the text format."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"").encode()
 
 
-class Lags:
-    """How long each table's newest commit has been, or was, on its way to a node."""
+class RefreshLags:
+    """How long each table's newest commit waits, or waited, for a node."""
 
     def __init__(self) -> None:
         self._heads: Mapping[str, TableHead] = {}
-        self._waiting: set[str] = set()
-        """Hot tables whose newest commit is not known to have come to a node."""
-        self._first: dict[str, tuple[int, datetime]] = {}
-        self._caught: dict[str, tuple[int, float]] = {}
+        self._pending: set[str] = set()
+        """Hot tables whose newest commit has not reached a node, as far as is known."""
+        self._waiting_since: dict[str, tuple[int, datetime]] = {}
+        self._arrived: dict[str, tuple[int, float]] = {}
 
-    def look(self, lake_state: LakeState) -> dict[str, float]:
-        """The lag of every table that is to be hot and whose lag may be another than before."""
+    def update(self, lake_state: LakeState) -> dict[str, float]:
+        """Return the lag of every hot table whose lag may have changed."""
         before, heads = self._heads, lake_state.table_heads
         if heads is not before:
             self._heads = heads
-            self._waiting |= {
+            self._pending |= {
                 table for table, head in heads.items() if before.get(table) is not head
             }
-            self._waiting |= before.keys() - heads.keys()
+            self._pending |= before.keys() - heads.keys()
         found = {}
-        for table in sorted(self._waiting):
+        for table in sorted(self._pending):
             head = heads.get(table)
             if head is None or head.hot is None:
-                for known in (self._first, self._caught):
+                for known in (self._waiting_since, self._arrived):
                     known.pop(table, None)
-                self._waiting.discard(table)
+                self._pending.discard(table)
                 continue
             found[table] = self._of(head, lake_state)
-            if self._caught.get(table, (None,))[0] == head.snapshot:
-                self._waiting.discard(table)
+            if self._arrived.get(table, (None,))[0] == head.snapshot:
+                self._pending.discard(table)
         return found
 
     def _of(self, head: TableHead, lake_state: LakeState) -> float:
-        caught = self._caught.get(head.table)
-        if caught is not None and caught[0] == head.snapshot:
-            return caught[1]
-        first = self._first.get(head.table)
+        arrived = self._arrived.get(head.table)
+        if arrived is not None and arrived[0] == head.snapshot:
+            return arrived[1]
+        first = self._waiting_since.get(head.table)
         if first is None:
-            # What was committed before anybody looked did not wait for us until now.
+            # What was committed before the first poll has not waited for this server.
             first = (head.snapshot, max(head.committed_at, lake_state.polled_at))
         elif first[0] != head.snapshot:
             first = (head.snapshot, head.committed_at)
-        self._first[head.table] = first
+        self._waiting_since[head.table] = first
         held = any(
             (copy := copies.get(head.table)) is not None and copy.snapshot == head.snapshot
             for copies in lake_state.hot_copies.values()
@@ -249,15 +249,15 @@ class Lags:
         until = lake_state.polled_at if held else max(lake_state.polled_at, datetime.now(UTC))
         lag = max(0.0, (until - first[1]).total_seconds())
         if held:
-            self._caught[head.table] = (head.snapshot, lag)
+            self._arrived[head.table] = (head.snapshot, lag)
         return lag
 
 
 def _version(head: TableHead) -> int:
-    """00012-….metadata.json and v12.metadata.json → 12; another name says nothing."""
+    """Return 12 for 00012-….metadata.json and v12.metadata.json, 0 for other names."""
     match = _VERSION.search(head.metadata)
     return int(match[1]) if match else 0
 
 
-def _forget(gauge: Gauge, label: str) -> None:
+def _remove_series(gauge: Gauge, label: str) -> None:
     gauge.remove(label)

@@ -1,7 +1,7 @@
-"""The OpenAPI document of the HTTP door: every address, what it takes, and each way it can end.
+"""The OpenAPI document of the HTTP API: every address, its parameters and its responses.
 
-Written by hand because no model stands behind the requests; a test holds every route, field and
-status against it, and Schemathesis every reply.
+Written by hand because there is no model layer; a test compares every route, field and status with
+it, and Schemathesis every response.
 """
 
 from __future__ import annotations
@@ -10,19 +10,27 @@ from importlib.metadata import version
 from typing import Any
 
 from thermocline.config import ServeSettings
-from thermocline.serve.http.asking import BODY_BYTES, FORMATS, SNAPSHOT, TABLE
-from thermocline.serve.http.replies import MEDIA, PROVENANCE
+from thermocline.serve.http.request_parser import FORMATS, MAX_BODY_BYTES, SNAPSHOT, TABLE
+from thermocline.serve.http.responses import MEDIA_TYPES, PROVENANCE_HEADER
 from thermocline.sql.guard import DIALECTS
 
 Json = dict[str, Any]
 
 _MEANINGS = {
-    400: ("refused", "Only a SELECT can be asked here.", "What was sent cannot be used."),
-    401: ("unauthenticated", "This server answers only callers with a token.", "Who asks?"),
-    403: ("forbidden", "The request was made by a page of another site.", "Taken from nobody."),
-    404: ("not-found", "There is no table silver.nothing.", "A table or snapshot is not there."),
-    405: ("method", "GET is not for this address.", "The address has other methods."),
-    406: ("not-acceptable", "None of the types can be given.", "No format that is accepted."),
+    400: ("refused", "Only SELECT is supported.", "The request is invalid."),
+    401: ("unauthenticated", "This server answers only callers with a token.", "No valid token."),
+    403: (
+        "forbidden",
+        "The request was made by a page of another site.",
+        "The request is not allowed.",
+    ),
+    404: ("not-found", "There is no table silver.nothing.", "No such table or snapshot."),
+    405: ("method", "This address does not support GET.", "The address has other methods."),
+    406: (
+        "not-acceptable",
+        "No type in the Accept header is supported.",
+        "No supported format is accepted.",
+    ),
     413: (
         "too-much",
         "The request is larger than 1,000,000 bytes.",
@@ -34,8 +42,8 @@ _MEANINGS = {
     503: ("transient", "The server is not ready to answer yet.", "Not now; see Retry-After."),
     504: ("too-late", "There was no answer in time.", "The deadline passed."),
 }
-_ASKED = (400, 401, 403, 404, 406, 413, 415, 429, 500, 502, 503, 504)
-_TOLD = (400, 401, 403, 500, 503)
+_QUERY_STATUSES = (400, 401, 403, 404, 406, 413, 415, 429, 500, 502, 503, 504)
+_STATUS_PAGE_STATUSES = (400, 401, 403, 500, 503)
 
 _EXAMPLE = {"sql": "select day, revenue from gold.daily_revenue where day >= current_date - 6"}
 _PROVENANCE: Json = {
@@ -51,7 +59,7 @@ _PROVENANCE: Json = {
 
 
 def document(settings: ServeSettings, *, open: bool) -> Json:
-    """The document of a server with these settings; `open` is whether it asks for no token."""
+    """Return the document of a server with these settings; `open` means it requires no token."""
     schemes = {
         "token": {"type": "http", "scheme": "bearer", "description": "From `thermo token create`."}
     }
@@ -60,8 +68,8 @@ def document(settings: ServeSettings, *, open: bool) -> Json:
         "info": {
             "title": "Thermocline",
             "version": version("thermocline"),
-            "description": "One SELECT a request over the tables of a lake, answered by the "
-            "fastest engine that can give the truth, with where the answer came from.",
+            "description": "One SELECT per request on the tables of a lake, answered by the "
+            "fastest engine with current data, with the provenance of the answer.",
         },
         "paths": _paths(settings),
         "components": {"schemas": _schemas(settings), "securitySchemes": schemes},
@@ -78,51 +86,52 @@ def _paths(settings: ServeSettings) -> Json:
         "required": True,
         "content": {"application/json": {"schema": _ref("Ask"), "example": _EXAMPLE}},
     }
-    explained = _reply("Where it would go, and why.", _ref("Explanation"))
+    explained = _reply("The route, and the reasons for it.", _ref("Explanation"))
     return {
         "/query": {"post": _operation(
-            "query", f"Answer one SELECT, of at most {settings.max_rows:,} rows.", _rows(), _ASKED,
-            requestBody=body,
+            "query", f"Answer one SELECT, of at most {settings.max_rows:,} rows.", _rows(),
+            _QUERY_STATUSES, requestBody=body,
         )},
         "/explain": {
             "get": _operation(
-                "explainGet", "Say where a query would go, without running it.", explained,
-                (*_TOLD, 404, 429), parameters=_parameters(settings),
+                "explainGet", "Explain the route of a query without running it.", explained,
+                (*_STATUS_PAGE_STATUSES, 404, 429), parameters=_parameters(settings),
             ),
             "post": _operation(
-                "explain", "Say where a query would go, without running it.", explained,
-                tuple(s for s in _ASKED if s not in (406, 502, 504)), requestBody=body,
+                "explain", "Explain the route of a query without running it.", explained,
+                tuple(s for s in _QUERY_STATUSES if s not in (406, 502, 504)), requestBody=body,
             ),
         },
         "/tables": {"get": _operation(
-            "tables", "The tables of the lake, and what is hot of them.",
-            _reply("The tables.", _ref("Tables")), _TOLD,
+            "tables", "The tables of the lake and their hot copies.",
+            _reply("The tables.", _ref("Tables")), _STATUS_PAGE_STATUSES,
         )},
         "/nodes": {"get": _operation(
-            "nodes", "The hot nodes.", _reply("The nodes.", _listing("nodes")), _TOLD,
+            "nodes", "The hot nodes.", _reply("The nodes.", _listing("nodes")),
+            _STATUS_PAGE_STATUSES,
         )},
         "/metrics": {"get": _operation(
             "metrics", "Measurements for Prometheus.",
-            _text("Text format."), _TOLD,
+            _text("Text format."), _STATUS_PAGE_STATUSES,
         )},
-        "/health": {"get": _operation("health", "Whether the process is there.",
-                                      _reply("It is.", _ref("Status")), (400, 403))},
-        "/ready": {"get": _operation("ready", "Whether it can answer.",
-                                     _reply("It can.", _ref("Status")), (400, 403, 503))},
+        "/health": {"get": _operation("health", "Whether the process runs.",
+                                      _reply("It runs.", _ref("Status")), (400, 403))},
+        "/ready": {"get": _operation("ready", "Whether queries can be answered.",
+                                     _reply("Ready.", _ref("Status")), (400, 403, 503))},
         "/openapi.json": {"get": _operation("openapi", "This document.",
                                             _reply("OpenAPI.", {"type": "object"}), (400, 403))},
     }  # fmt: skip
 
 
 def _operation(name: str, summary: str, ok: Json, ends: tuple[int, ...], **more: Any) -> Json:
-    replies = {"200": ok, **{str(status): _failure(status) for status in sorted(ends)}}
-    return {"operationId": name, "summary": summary, "responses": replies, **more}
+    responses = {"200": ok, **{str(status): _failure(status) for status in sorted(ends)}}
+    return {"operationId": name, "summary": summary, "responses": responses, **more}
 
 
 def _failure(status: int) -> Json:
     if status == 500:
         example: Json = {"error": {"code": "internal"}}
-        description = "Our fault. The server's log says more."
+        description = "A bug in the server. Its log has details."
     else:
         code, cause, description = _MEANINGS[status]
         transient = status in (429, 502, 503, 504)
@@ -130,7 +139,7 @@ def _failure(status: int) -> Json:
             "error": {
                 "code": code,
                 "cause": cause,
-                "next_step": "What can be done about it.",
+                "next_step": "What to do about it.",
                 "transient": transient,
                 "details": {},
             }
@@ -145,11 +154,11 @@ def _failure(status: int) -> Json:
 
 def _rows() -> Json:
     binary = {"type": "string", "format": "binary"}
-    found = _reply("The rows, and where they came from.", _ref("Answer"))
-    found["content"][MEDIA["arrow"]] = {"schema": binary}
+    found = _reply("The rows and their provenance.", _ref("Answer"))
+    found["content"][MEDIA_TYPES["arrow"]] = {"schema": binary}
     found["content"]["text/csv"] = {"schema": {"type": "string"}}
     found["headers"] = {
-        PROVENANCE: {
+        PROVENANCE_HEADER: {
             "description": "With Arrow and CSV: the provenance as JSON in ASCII, at most 7,000 "
             "bytes; `shortened` when something was left out.",
             "schema": {"type": "string"},
@@ -179,7 +188,7 @@ def _listing(name: str) -> Json:
 
 
 def _parameters(settings: ServeSettings) -> list[Json]:
-    """The fields of an Ask as parameters of an address, where everything is text."""
+    """Return the fields of a query as URL parameters, which are all text."""
     return [
         {"name": name, "in": "query", "required": name == "sql",
          "schema": {**schema, "type": next(iter(_types(schema)))}}
@@ -200,10 +209,10 @@ def _fields(settings: ServeSettings) -> Json:
         "sql": {"type": "string", "minLength": 1, "description": "One SELECT."},
         "dialect": {"type": text, "enum": [*DIALECTS, None], "default": "duckdb"},
         "table_id": {"type": text, "pattern": f"^{TABLE}$",
-                     "description": "The table that start_time and the snapshots are about; "
-                     "the only one of the query unless given."},
+                     "description": "The table that start_time and the snapshots refer to; "
+                     "defaults to the only table of the query."},
         "start_time": {"type": text, "format": "date-time",
-                       "description": "Rows before it are left out. UTC unless it has a zone."},
+                       "description": "Leave out rows before it. UTC unless it has a zone."},
         "snapshot": {**snapshot, "description": "Answer from exactly this snapshot."},
         "min_snapshot": {**snapshot, "description": "Answer from this snapshot or a later one."},
         "max_staleness": {"type": ["number", "null"], "minimum": 0,
@@ -211,7 +220,7 @@ def _fields(settings: ServeSettings) -> Json:
         "timeout": {"type": ["number", "null"], "exclusiveMinimum": 0,
                     "description": f"Seconds; never more than {settings.max_seconds}."},
         "format": {"type": text, "enum": [*FORMATS, None],
-                   "description": "How the rows are sent; else as Accept says."},
+                   "description": "The format of the rows; defaults to the Accept header."},
     }  # fmt: skip
 
 
@@ -237,7 +246,7 @@ def _schemas(settings: ServeSettings) -> Json:
         "Ask": {
             "type": "object", "required": ["sql"], "additionalProperties": False,
             "properties": _fields(settings),
-            "description": f"At most {BODY_BYTES:,} bytes.", "examples": [_EXAMPLE],
+            "description": f"At most {MAX_BODY_BYTES:,} bytes.", "examples": [_EXAMPLE],
         },
         "Answer": {
             "type": "object", "required": ["columns", "rows", "provenance"],

@@ -1,4 +1,4 @@
-"""A server from start to end: its socket, its limits, and the note that says where it is."""
+"""Run the server: its socket, its limits, and the record of where it listens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import uvicorn
 from thermocline import interrupt
 from thermocline.config import Settings
 from thermocline.errors import BadInput, EngineUnavailable
-from thermocline.serve.http import patience, standing
-from thermocline.serve.http.turns import take_short_turns
+from thermocline.serve.http import server_record, timeouts
+from thermocline.serve.http.scheduling import shorten_time_slices
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 KEEP_ALIVE_SECONDS = 30
 GRACEFUL_SECONDS = 1
 END_SECONDS = 1.6
-"""From the signal on, callers and processes behind the router have so long to come to an end."""
+"""Seconds that callers and worker processes have to end after a signal."""
 BACKLOG = 1024
 OWN_FILES = 300
 """Open files that are not connections of callers: sockets of workers, libraries, the log."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises BadInput when that cannot be."""
+    """Return a listening socket. Raises BadInput when that is not possible."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -46,19 +46,19 @@ def listen(host: str, port: int) -> socket.socket:
         ) from error
 
 
-def address(listening: socket.socket) -> str:
-    """The URL under which a socket is reached."""
+def server_url(listening: socket.socket) -> str:
+    """Return the URL of a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def configuration(app: Starlette) -> uvicorn.Config:
-    """How uvicorn runs the application: nothing logged, no header believed, nobody waited for."""
-    patience.quiet()
+def build_config(app: Starlette) -> uvicorn.Config:
+    """Return uvicorn's configuration: no log, no trusted proxy headers, short shutdown."""
+    timeouts.silence_uvicorn_logs()
     return uvicorn.Config(
         app,
         loop="uvloop",
-        http=patience.Patient,
+        http=timeouts.BoundedHttpProtocol,
         ws="none",
         lifespan="on",
         log_config=None,
@@ -73,42 +73,42 @@ def configuration(app: Starlette) -> uvicorn.Config:
 def serve(
     app: Starlette,
     settings: Settings,
-    began: Callable[[standing.Standing], Coroutine[Any, Any, None]],
+    began: Callable[[server_record.ServerRecord], Coroutine[Any, Any, None]],
 ) -> None:
-    """Serve until SIGINT or SIGTERM. `began` is run with where, once connections are taken."""
+    """Serve until SIGINT or SIGTERM. Run `began` with the server's record once it accepts."""
     project = settings.project
     listening = listen(settings.serve.host, settings.serve.port)
-    _make_places()
-    server = _Server(configuration(app))
+    _raise_file_limit()
+    server = _Server(build_config(app))
 
     def started() -> None:
-        gc.freeze()  # what was loaded stays: nobody waits while it is searched for garbage
-        take_short_turns()
-        note = standing.leave(settings, address(listening))
-        server.telling = asyncio.create_task(began(note), name="tell where")
+        gc.freeze()  # what is loaded stays: garbage collection can skip it
+        shorten_time_slices()
+        note = server_record.write_record(settings, server_url(listening))
+        server.start_task = asyncio.create_task(began(note), name="on started")
 
-    server.on_start, server.on_stop = started, lambda: standing.remove(project)
+    server.on_start, server.on_stop = started, lambda: server_record.remove_record(project)
     finishing = interrupt.finish_on_signal(lambda _: None, seconds=END_SECONDS, code=0)
     with listening, finishing:
         try:
             server.run(sockets=[listening])
         except SystemExit as error:
-            # uvicorn leaves so when the application did not start.
+            # uvicorn exits like this when the application did not start.
             failed: BaseException | None = getattr(app.state, "failed", None)
             raise failed or EngineUnavailable("The server did not start.") from error
         finally:
-            standing.remove(project)
+            server_record.remove_record(project)
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which says when it began and when it is about to end."""
+    """uvicorn's server with callbacks at its start and before its end."""
 
     on_start: Callable[[], None]
     on_stop: Callable[[], None]
-    telling: asyncio.Task[None] | None = None
+    start_task: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End in order. uvicorn would raise the signal once more in the end."""
+        """Begin to stop. uvicorn's own handler would raise the signal again at the end."""
         interrupt.handle_signal(sig)
         self.should_exit = True
 
@@ -118,17 +118,19 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.on_stop()
-        if self.telling is not None:
-            self.telling.cancel()
+        if self.start_task is not None:
+            self.start_task.cancel()
         await super().shutdown(sockets)
 
 
-def _make_places() -> None:
-    """Allow as many open files as the system lets us, and as many connections as that gives."""
+def _raise_file_limit() -> None:
+    """Raise the limit of open files, and derive the maximum of connections from it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = patience.CONNECTIONS + OWN_FILES
-    if soft < wanted:
+    needed = timeouts.MAX_CONNECTIONS + OWN_FILES
+    if soft < needed:
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, hard), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    patience.Patient.places = max(16, min(patience.CONNECTIONS, soft - OWN_FILES))
+    timeouts.BoundedHttpProtocol.max_connections = max(
+        16, min(timeouts.MAX_CONNECTIONS, soft - OWN_FILES)
+    )

@@ -1,1 +1,1 @@
-"""Who asks: tokens, signed claims, and where they are kept."""
+"""Authentication: tokens and JWTs, and where tokens are stored."""

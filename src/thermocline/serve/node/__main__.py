@@ -38,7 +38,7 @@ def _serve(address: str, memory: int, threads: int) -> None:
     from thermocline.serve.wire import worker
 
     token = worker.receive_token()
-    # Queries are small and many: they share the cores among them rather than each within itself.
+    # Queries are small and many: run them in parallel, with few threads each.
     connection = open_engine(memory, max(1, threads // 2))
     store = CopyStore(connection, memory_limit(memory))
     answers = QueryHandler(connection, threads)

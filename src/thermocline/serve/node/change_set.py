@@ -1,4 +1,4 @@
-"""A change set in the making: what is staged for each table, and the copies it leads to."""
+"""A staged change set: the changes of each table, and the copies that result."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from thermocline.serve.wire.jobs import WorkerError
 
 @dataclass(frozen=True)
 class StoredCopy:
-    """A copy of a table: where it is, at which snapshot, and how large.
+    """A copy of a table: its DuckDB table, its snapshot and its size.
 
-    `dead` rows were deleted and still take memory; `bytes_in` is what all rows ever added had as
-    Arrow.
+    `dead` rows are deleted but still take memory; `bytes_in` is the Arrow size of all rows ever
+    added.
     """
 
     name: str
@@ -32,39 +32,39 @@ class StoredCopy:
 
     @property
     def relation(self) -> str:
-        """The DuckDB table it is in."""
+        """The DuckDB table that stores it."""
         return f"copies.{quote_identifier(self.name)}"
 
     @property
     def bytes(self) -> int:
-        """About how many bytes its rows have as Arrow; in memory they are compressed."""
+        """The approximate Arrow size of its rows; in memory they are compressed."""
         every = self.rows + self.dead
         return self.bytes_in * self.rows // every if every else 0
 
     def with_snapshot(self, snapshot: str, since: str | None) -> StoredCopy:
-        """The same copy at another snapshot."""
+        """Return the copy at another snapshot."""
         return replace(self, snapshot=snapshot, since=since)
 
     def with_name(self, name: str) -> StoredCopy:
-        """The same rows in another table."""
+        """Return the copy with its rows in another DuckDB table."""
         return replace(self, name=name)
 
     def with_rows(self, rows: int, dead: int, bytes_in: int) -> StoredCopy:
-        """The same copy with other rows in it."""
+        """Return the copy with other row counts."""
         return replace(self, rows=rows, dead=dead, bytes_in=bytes_in)
 
 
 @dataclass
 class StagedTable:
-    """What a change set has for one table.
+    """The staged changes of one table.
 
-    `place` is where its new rows are: for a new copy, the copy itself.
+    `relation` has the new rows: for a new copy, the copy itself.
     """
 
     kind: Literal["new", "advance", "drop"]
     copy: StoredCopy | None = None
     base: StoredCopy | None = None
-    """Of an advance: the copy that it is a step from."""
+    """For an advance: the copy that it changes."""
     relation: str = ""
     files: list[int] = field(default_factory=list)
     positions: list[str] = field(default_factory=list)
@@ -73,11 +73,11 @@ class StagedTable:
     rows: int = 0
     bytes: int = 0
     in_order: bool = True
-    """Whether no row is older than one that came in a body before."""
+    """Whether no row is older than one of an earlier body."""
     _newest: Any = None
 
     def record_rows(self, rows: pa.Table) -> None:
-        """Take note of rows that were added."""
+        """Record rows that were added."""
         self.bodies += 1
         self.rows += rows.num_rows
         self.bytes += rows.nbytes
@@ -89,32 +89,30 @@ class StagedTable:
         self._newest = span["max"] if span["max"] is not None else self._newest
 
     def relations(self) -> set[str]:
-        """All tables that were made for it."""
+        """Return all DuckDB tables that were created for it."""
         return {*self.positions, *self.obsolete, *([self.relation] if self.relation else ())}
 
 
 @dataclass
 class StagedChangeSet:
-    """A change set that was begun."""
+    """A change set that is not applied yet."""
 
     name: str
     tables: dict[str, StagedTable] = field(default_factory=dict)
 
     def get_staged(self, table: str, *kinds: str) -> StagedTable:
-        """What is staged for a table, when it is of such a kind."""
+        """Return what is staged for a table. Raises WorkerError when it is of another kind."""
         staged = self.tables.get(table)
         if staged is None or staged.kind not in (kinds or ("new", "advance")):
-            raise WorkerError(
-                "staging", f"Nothing was staged for {table} that this could belong to."
-            )
+            raise WorkerError("staging", f"{table} has no staged change that this could belong to.")
         return staged
 
     def relations(self) -> set[str]:
-        """All tables that were made for it."""
+        """Return all DuckDB tables that were created for it."""
         return set().union(*(staged.relations() for staged in self.tables.values()))
 
 
 def parse_utc(moment: str) -> datetime:
-    """A moment as it is written; without a zone it is UTC."""
+    """Parse a time; without a zone it is UTC."""
     read = datetime.fromisoformat(moment)
     return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)

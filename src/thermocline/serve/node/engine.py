@@ -1,4 +1,4 @@
-"""DuckDB as a node runs it: in memory, cut off from everything, and locked so."""
+"""The DuckDB of a node: in memory, isolated from files and network, with locked settings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from thermocline.serve.wire.jobs import WorkerError
 from thermocline.sql.guard import DIVISION_BY_ZERO
 
 _RESERVED_BYTES = 256 << 20
-"""What the process itself needs of its budget: Python, Arrow, and DuckDB's code."""
+"""The part of the budget that the process itself needs: Python, Arrow, and DuckDB's code."""
 
 _STREAMING_BUFFER = "32KB"
-"""How much of a result waits to be fetched. Texts are not counted: 1 MB can be a gigabyte."""
+"""How much of a result is buffered. Strings are not counted: 1 MB can be a gigabyte."""
 
-# The guard lets none of these through. They are refused here once more because they change the
-# process for everybody after: a log that is sent to a file makes every later query fail, and
-# `query` runs a text that nobody has looked at.
+# The guard already refuses these. They are refused here again because they change the process for
+# all later queries: a log that is sent to a file makes every later query fail, and `query` runs a
+# text that the guard has not checked.
 _PROCESS_WIDE = re.compile(
     r"(?i)\b(enable_logging|disable_logging|truncate_duckdb_logs|write_log|enable_profiling"
     r"|disable_profiling|force_checkpoint)\b"
@@ -32,9 +32,9 @@ _QUERY = re.compile(r"(?i)[\s(]*(select|with|from|values)\b")
 
 
 def open_engine(memory: int, threads: int) -> duckdb.DuckDBPyConnection:
-    """A database in memory that can reach no file, no network and no extension, ever.
+    """Open a database in memory that can reach no file, network or extension.
 
-    Its configuration is still open, for cursors with settings of their own; see `lock`.
+    Its configuration is not locked yet, for cursors with own settings; see `lock_configuration`.
     """
     connection = duckdb.connect(
         ":memory:",
@@ -42,7 +42,8 @@ def open_engine(memory: int, threads: int) -> duckdb.DuckDBPyConnection:
             "memory_limit": f"{memory_limit(memory)}B",
             "threads": threads,
             "temp_directory": "",
-            # When to compress is decided by `store`: one that runs out of memory ends the database.
+            # `memory_budget` decides when to compress: running out of memory there ends the
+            # database.
             "checkpoint_threshold": "1TB",
             # Without it a query that ran out of memory leaves the process as large as it made it.
             "allocator_background_threads": True,
@@ -54,8 +55,8 @@ def open_engine(memory: int, threads: int) -> duckdb.DuckDBPyConnection:
         },
     )
     connection.execute("SET GLOBAL TimeZone = 'UTC'")
-    # A run of equal numbers is kept as its first: of 0.0 and -0.0, which differ as texts, one
-    # would become the other. (A hundred thousand rows with nothing but zeros still lose the sign.)
+    # RLE stores a run of equal numbers as the first one: of 0.0 and -0.0, which differ as text, one
+    # would become the other. (A hundred thousand rows of only zeros still lose the sign.)
     connection.execute("SET disabled_compression_methods = 'rle'")
     connection.execute("SET disabled_filesystems = 'LocalFileSystem'")
     connection.execute("SET enable_external_access = false")
@@ -63,57 +64,57 @@ def open_engine(memory: int, threads: int) -> duckdb.DuckDBPyConnection:
 
 
 def open_query_cursor(connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyConnection:
-    """A cursor for queries, which makes little more of a result than is fetched."""
+    """Open a cursor for queries, which computes little more of a result than is fetched."""
     cursor = connection.cursor()
     cursor.execute(f"SET streaming_buffer_size = '{_STREAMING_BUFFER}'")
     return cursor
 
 
 def lock_configuration(connection: duckdb.DuckDBPyConnection) -> None:
-    """From here on no setting can be changed by anybody."""
+    """Lock the configuration: no setting can be changed any more."""
     connection.execute("SET lock_configuration = true")
 
 
 def memory_limit(memory: int) -> int:
-    """How much of a node's budget is DuckDB's."""
+    """Return how much of a node's budget is DuckDB's."""
     return max(memory // 2, memory - _RESERVED_BYTES)
 
 
 def parse_select(cursor: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
-    """The statement of a text that must be one SELECT."""
+    """Parse a text that must be one SELECT."""
     if "\0" in sql or not _QUERY.match(sql) or _PROCESS_WIDE.search(sql):
-        raise WorkerError("query", "The query uses something that a node does not do.")
+        raise WorkerError("query", "The query uses something that a node does not support.")
     statements = cursor.extract_statements(sql)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-        raise WorkerError("query", "A node answers one SELECT at a time.")
+        raise WorkerError("query", "A node answers a single SELECT.")
     return statements[0]
 
 
 _RUNTIME_ERRORS = {
-    "ConversionException": "A value cannot be converted to the type that is asked for.",
+    "ConversionException": "A value cannot be converted to the requested type.",
     "OutOfRangeException": "A value is out of the range of its type.",
-    "InvalidInputException": "A function does not take a value it is given.",
+    "InvalidInputException": "A function does not accept one of its values.",
     "TypeMismatchException": "A value has another type than the query needs.",
-    "ConstraintException": "A value breaks a constraint.",
-    "PermissionException": "The query asks for something outside of the node.",
-    "IOException": "The query asks for something outside of the node.",
-    "HTTPException": "The query asks for something outside of the node.",
+    "ConstraintException": "A value violates a constraint.",
+    "PermissionException": "The query accesses something outside of the node.",
+    "IOException": "The query accesses something outside of the node.",
+    "HTTPException": "The query accesses something outside of the node.",
 }
-"""Errors whose text holds values of rows, or paths: what is said of them instead."""
+"""Replacements for errors whose text may contain values of rows, or paths."""
 
 
 def is_fatal(error: Exception) -> bool:
-    """Whether DuckDB gave up for good."""
+    """Return whether the database can no longer be used."""
     return isinstance(error, duckdb.FatalException | duckdb.InternalException)
 
 
 def to_failed(error: Exception) -> WorkerError:
-    """An error of DuckDB as an asker may see it: one line, no value of a row, no path."""
+    """Return a DuckDB error as a caller may see it: one line, no value of a row, no path."""
     text = str(error)
-    # Through Arrow's stream of batches all errors have one class: the text says which it was.
+    # Errors from Arrow's stream of batches have one class: the text tells the kind.
     if isinstance(error, MemoryError | duckdb.OutOfMemoryException) or "Out of Memory" in text:
         return WorkerError(
-            "memory", "The query needs more memory than it may use.", "Ask for less."
+            "memory", "The query needs more memory than it may use.", "Read less data."
         )
     if isinstance(error, duckdb.InterruptException) or "INTERRUPT" in text:
         return WorkerError("cancelled", "The query was interrupted.")

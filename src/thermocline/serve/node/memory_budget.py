@@ -1,4 +1,4 @@
-"""The memory that copies may take, and when rows that came are compressed.
+"""The memory budget of copies, and when new rows are compressed.
 
 DuckDB compresses a table in memory only at a checkpoint, to a fifth as a rule. A checkpoint that
 runs out of memory ends the whole database, so it is made early, while there is far more room than
@@ -14,19 +14,19 @@ from thermocline.serve.node.engine import is_fatal
 from thermocline.serve.wire.jobs import WorkerError
 
 COPIES_SHARE = 0.7
-"""How much of DuckDB's memory copies may take: queries need the rest."""
+"""The share of DuckDB's memory that copies may take: queries need the rest."""
 COMPACT_SHARE = 0.1
 COMPACT_BYTES = 32 << 20
-"""Rows are compressed when they are so much of the memory, or so many bytes."""
+"""New rows are compressed from this share of the memory or this size on."""
 CHECKPOINT_FACTOR = 3
 CHECKPOINT_RESERVE = 16 << 20
-"""A checkpoint takes up to so many times what it compresses, and a little more."""
+"""A checkpoint needs up to this multiple of what it compresses, plus a reserve."""
 ROW_GROUP = 122_880
-"""Rows that DuckDB compresses together: those of the last, unfinished group are written again."""
+"""Rows that DuckDB compresses together: the last, incomplete group is rewritten."""
 
 
 class MemoryBudget:
-    """How much of DuckDB's memory is taken, seen by the one thread that adds to it."""
+    """How much of DuckDB's memory is used. Only the writing thread uses it."""
 
     def __init__(self, writer: duckdb.DuckDBPyConnection, limit: int) -> None:
         self._writer = writer
@@ -36,22 +36,22 @@ class MemoryBudget:
         self._largest_group = 0
 
     def used_bytes(self) -> int:
-        """What DuckDB uses in all, queries that run among it."""
+        """Return how much DuckDB uses in total, including running queries."""
         found = self._writer.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()")
         return int((found.fetchone() or (0,))[0] or 0)
 
     def fits(self, more: int) -> bool:
-        """Whether so many bytes of rows can be added."""
+        """Return whether so many bytes of rows can be added."""
         return self.used_bytes() + more <= self._max_bytes
 
     def require(self, more: int) -> None:
-        """Refuse what does not fit."""
+        """Raise WorkerError if so many bytes do not fit."""
         if not self.fits(more):
             raise WorkerError("memory", "The node has no memory left for this.",
-                         "Hold less, or give it more.", most=self._max_bytes)  # fmt: skip
+                         "Hold fewer tables, or add memory.", most=self._max_bytes)  # fmt: skip
 
     def record_rows(self, rows: int, size: int) -> None:
-        """Rows were added: compress them when they are many."""
+        """Record added rows; compress them when there are many."""
         self._uncompressed += size
         self._largest_group = max(
             self._largest_group, size * ROW_GROUP // max(rows, 1) if rows else 0
@@ -60,7 +60,7 @@ class MemoryBudget:
             self.compact()
 
     def compact(self) -> None:
-        """Compress what is held, when there is room for that. Queries go on."""
+        """Compress the copies, when there is memory for that. Queries continue meanwhile."""
         used = self.used_bytes()
         needed = (
             CHECKPOINT_FACTOR * (self._uncompressed + min(self._largest_group, used))
@@ -72,7 +72,7 @@ class MemoryBudget:
             self._writer.execute("CHECKPOINT")
             self._uncompressed = self._largest_group = 0
         except duckdb.TransactionException:
-            return  # a query still reads a copy that was dropped since; the next change tries again
+            return  # a query still reads a dropped copy; the next change retries
         except duckdb.Error as error:
             if is_fatal(error):
                 raise

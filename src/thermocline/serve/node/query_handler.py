@@ -1,4 +1,4 @@
-"""Queries on a node's copies: each in a transaction that also says at which snapshots they are."""
+"""Queries on a node's copies: each in a transaction that also reads the snapshots of the copies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from thermocline.serve.wire.jobs import EngineBroken, WorkerError
 
 
 class QueryHandler:
-    """Answers queries in as many threads at a time as it has cursors."""
+    """Answers queries, as many at a time as it has cursors."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, threads: int) -> None:
         self._free: SimpleQueue[duckdb.DuckDBPyConnection] = SimpleQueue()
@@ -32,7 +32,7 @@ class QueryHandler:
         self._lock = threading.Lock()
 
     def query(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Answer a query at the snapshots that it asks for, or say why not."""
+        """Answer a query at the snapshots that it names. Raises WorkerError."""
         tables = request.get("tables") or {}
         sql, format_, rows, size = parse_request({**request, "tables": tables})
         began = time.perf_counter()
@@ -68,38 +68,38 @@ class QueryHandler:
         rows: int,
         size: int,
     ) -> tuple[pa.Table, dict[str, Any]]:
-        """The rows, and what was held when they were read: both of one transaction."""
+        """Return the rows and the versions of the copies, read in one transaction."""
         _begin(cursor)
         try:
-            asked = {each["table"]: each for each in tables.values()}
-            held = {name: _read_copy_state(cursor, name) for name in asked}
-            for name, wanted in asked.items():
-                _require_version(name, wanted, *held[name])
+            requested = {each["table"]: each for each in tables.values()}
+            held = {name: _read_copy_state(cursor, name) for name in requested}
+            for name, version in requested.items():
+                _require_version(name, version, *held[name])
             ran = cursor.execute(statement)
             described = ran.description or ()
             reader = ran.to_arrow_reader(BATCH_ROWS)
             table = downcast_integers(fetch_bounded(reader, reader.schema, rows, size), described)
             return table, {
-                "snapshots": {name: held[name][0] for name in asked},
-                "since": {name: held[name][1] for name in asked},
+                "snapshots": {name: held[name][0] for name in requested},
+                "since": {name: held[name][1] for name in requested},
             }
         finally:
-            with contextlib.suppress(duckdb.Error):  # interrupted even here: `_begin` mends it
+            with contextlib.suppress(duckdb.Error):  # interrupted here too: `_begin` recovers
                 cursor.execute("ROLLBACK")
 
 
 def _begin(cursor: duckdb.DuckDBPyConnection) -> None:
     try:
         cursor.execute("BEGIN TRANSACTION READ ONLY")
-    except duckdb.TransactionException:  # the one before was not ended
+    except duckdb.TransactionException:  # the previous one was not ended
         cursor.execute("ROLLBACK")
         cursor.execute("BEGIN TRANSACTION READ ONLY")
 
 
 def _read_copy_state(cursor: duckdb.DuckDBPyConnection, name: str) -> tuple[str, str | None]:
-    """At which snapshot a copy is, and from when on. Raises Failed where there is none.
+    """Return a copy's snapshot and the start of its window. Raises WorkerError without a copy.
 
-    It is our own query: when it cannot be answered, nothing can.
+    This is our own query: when it fails, the database is broken.
     """
     try:
         found = cursor.execute(
@@ -117,16 +117,16 @@ def _read_copy_state(cursor: duckdb.DuckDBPyConnection, name: str) -> tuple[str,
 
 
 def _require_version(
-    name: str, wanted: Mapping[str, Any], snapshot: str, since: str | None
+    name: str, version: Mapping[str, Any], snapshot: str, since: str | None
 ) -> None:
-    """Refuse a copy that is of another snapshot, or does not reach back far enough."""
-    if wanted.get("snapshot") is not None and str(wanted["snapshot"]) != snapshot:
+    """Raise WorkerError if a copy is at another snapshot or does not reach back far enough."""
+    if version.get("snapshot") is not None and str(version["snapshot"]) != snapshot:
         raise WorkerError(
             "moved", f"The copy of {name} is at another snapshot.", table=name, held=snapshot
         )
-    if "since" in wanted and since is not None:
-        asked = wanted["since"]
-        if asked is None or parse_utc(asked) < parse_utc(since):
+    if "since" in version and since is not None:
+        requested = version["since"]
+        if requested is None or parse_utc(requested) < parse_utc(since):
             raise WorkerError(
                 "moved", f"The copy of {name} begins later.", held=snapshot, since=since
             )

@@ -1,32 +1,32 @@
-"""What a node is told to hold: the words that its keeper says.
+"""The requests by which the replicator changes the copies of a node.
 
-A keeper brings a node from one look at the lake to the next with one change set: it begins one,
-stages what each table needs, and applies it. Queries see all of a change or nothing of it, and go
-on meanwhile. A new copy takes longer: it has a change set of its own beside that. Each of these is
-a request of its own; wait for its reply before the next.
+The replicator brings a node from one catalog poll to the next with one change set: it begins one,
+stages the changes of each table, and applies it. Queries see all of a change set or nothing of it,
+and continue meanwhile. A new copy takes longer: it has its own change set beside that. Each of
+these is one request; wait for its reply before the next.
 
-| say               | body                | what it does                                          |
+| request           | body                | effect                                                |
 |-------------------|---------------------|-------------------------------------------------------|
-| `reset()`         |                     | forget all change sets: those of a keeper before      |
-| `begin(c)`        |                     | start change set `c`, one of at most eight            |
-| `new(c, t, …)`    |                     | a copy of `t` beside the one that serves, if any      |
-| `advance(c, t, …)`|                     | take the copy of `t` on from the snapshot it is at    |
-| `rows(c, t)`      | `body(table)`       | add rows: the real columns, `__file` and `__pos`      |
-| `remove(c, t, …)` | `body(positions)`   | take out whole files and, in the body, single rows    |
-| `drop(c, t)`      |                     | hold `t` no more                                      |
-| `apply(c)`        |                     | all of it at once; replies what is then held          |
-| `abandon(c)`      |                     | forget it                                             |
+| `reset()`         |                     | discard all change sets, of an earlier replicator     |
+| `begin(c)`        |                     | begin change set `c`, one of at most eight            |
+| `create(c, t, …)` |                     | a new copy of `t` beside the served one, if any       |
+| `advance(c, t, …)`|                     | advance the copy of `t` from its current snapshot     |
+| `add_rows(c, t)`  | `encode_body(rows)` | add rows: the table's columns, `__file` and `__pos`   |
+| `remove(c, t, …)` | `encode_body(rows)` | remove whole files and, in the body, single rows      |
+| `drop(c, t)`      |                     | drop the copy of `t`                                  |
+| `apply(c)`        |                     | apply it atomically; return the copies after that     |
+| `abandon(c)`      |                     | discard it                                            |
 
 All are `{"do": "stage"}`. Replies are `{"ok": true}`, `apply`'s with `tables` and `memory` as
-`{"do": "held"}` gives them. Errors: `moved` (a copy is not at the snapshot that `advance` names;
-details.held), `not-held`, `memory` (it does not fit: the change set is gone, what was served still
-is), `staging` (rows that don't fit the columns, a change set that was not begun, …).
+`{"do": "held"}` returns them. Errors: `moved` (a copy is not at the snapshot that `advance` names;
+details.held), `not-held`, `memory` (it does not fit: the change set is discarded, the served copies
+stay), `staging` (rows that don't fit the columns, a change set that was not begun, …).
 
-Of an advance, rows are removed before any are added: what is added in a change is never removed by
-it. `__file` (int32) is the keeper's number of a data file and `__pos` (int64) the row's place in
-it. Types are those of Iceberg's JSON: a word, or an object for struct, list and map; PyIceberg
-gives them with `json.loads(field.field_type.model_dump_json())`. Rows are in the canonical Arrow
-form (a uuid is text), at most some 64k a body, best in order of time.
+In an advance, rows are removed before any are added: rows added by a change set are never removed
+by it. `__file` (int32) is the replicator's number of a data file and `__pos` (int64) the row's
+position in it. Types are those of Iceberg's JSON: a name, or an object for struct, list and map;
+PyIceberg writes them with `json.loads(field.field_type.model_dump_json())`. Rows are in the
+canonical Arrow form (a uuid is text), at most about 64k per body, preferably in order of time.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ IcebergType = str | dict[str, Any]
 
 
 def reset() -> dict[str, Any]:
-    """Forget all change sets that were not finished."""
+    """Discard all unfinished change sets."""
     return {"do": "stage", "kind": "reset"}
 
 
 def begin(change: str) -> dict[str, Any]:
-    """Start a change set; one of the same name is abandoned."""
+    """Begin a change set; one of the same name is abandoned."""
     return _stage("begin", change)
 
 
@@ -64,10 +64,10 @@ def create(
     sort: str | None = None,
     expect: int = 0,
 ) -> dict[str, Any]:
-    """A new copy of a table; `rows` follow.
+    """Create a new copy of a table; `add_rows` follow.
 
-    `since` is from when on it is whole (None: always), `sort` the column of its time, `expect` how
-    many bytes of Arrow will come, where that is known: a copy that cannot fit is refused at once.
+    `since` is the time from which on it is complete (None: all rows), `sort` its time column,
+    `expect` its Arrow size, if known: a copy that cannot fit is refused at once.
     """
     return _stage("new", change, table, columns=[list(column) for column in columns],
                   snapshot=str(snapshot), since=_iso(since), sort=sort, expect=expect)  # fmt: skip
@@ -76,41 +76,41 @@ def create(
 def advance(
     change: str, table: str, held: int, snapshot: int, *, since: datetime | None = None
 ) -> dict[str, Any]:
-    """Take a copy on from the snapshot it is at; `remove` and `rows` may follow.
+    """Advance a copy from its current snapshot; `remove` and `add_rows` may follow.
 
-    A later `since` cuts everything that is older; None leaves it as it is.
+    A later `since` deletes all older rows; None leaves them.
     """
     return _stage("advance", change, table, held=str(held), snapshot=str(snapshot),
                   since=_iso(since))  # fmt: skip
 
 
 def add_rows(change: str, table: str) -> dict[str, Any]:
-    """Rows to add, in the body."""
+    """Add the rows in the body."""
     return _stage("rows", change, table)
 
 
 def remove(change: str, table: str, files: Iterable[int] = ()) -> dict[str, Any]:
-    """Data files whose rows go, and in the body `__file` and `__pos` of single rows that go."""
+    """Remove the rows of data files, and those with `__file` and `__pos` in the body."""
     return _stage("remove", change, table, files=list(files))
 
 
 def drop(change: str, table: str) -> dict[str, Any]:
-    """Hold a table no more."""
+    """Drop the copy of a table."""
     return _stage("drop", change, table)
 
 
 def apply(change: str) -> dict[str, Any]:
-    """Make the change set what is served."""
+    """Apply the change set."""
     return _stage("apply", change)
 
 
 def abandon(change: str) -> dict[str, Any]:
-    """Forget the change set."""
+    """Discard the change set."""
     return _stage("abandon", change)
 
 
 def encode_body(table: pa.Table) -> bytes:
-    """Rows or positions as the body that goes with them."""
+    """Return rows or positions as the body of a request."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()

@@ -1,16 +1,15 @@
-"""The copies that a node holds, and how they change.
+"""The copies of a node, and how they change.
 
-A copy is a DuckDB table in the schema `copies`, with the columns of the table it is a copy of and
-two more: `__file` and `__pos`, the data file that a row is in and its place there, so that deletes
-are exact without a key. Queries see a view of the real columns, named as the table. In the schema
-`held` a view of the same name has the copy's snapshot as a constant. `staging` says how changes are
-told.
+A copy is a DuckDB table in the schema `copies`, with the columns of the lake's table and two more:
+`__file` and `__pos`, the data file of a row and its position there, so that deletes are exact
+without a key. Queries see a view of the lake's columns, named as the table. In the schema `held` a
+view of the same name has the copy's snapshot as a constant. `staging` defines the requests.
 
-A change set is staged beside what is served and applied in one transaction, with the views: so
-several tables are always of one look, and the snapshot that a query reads is true of its rows. It
-reads those of its own tables only, and a constant leaves no old rows behind.
-Several can be in the making: a copy that takes long does not hold up the steps of the others. One
-thread at a time changes anything, so that a transaction never meets another.
+A change set is staged beside the served copies and applied in one transaction, with the views: so
+all tables are of one catalog poll, and the snapshot that a query reads matches its rows. A query
+reads only the views of its own tables, and a constant view leaves no old rows behind. Several
+change sets can be staged at once: a copy that takes long does not delay the others. One thread at a
+time changes anything, so that transactions never conflict.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from thermocline.serve.wire.protocol import Body
 
 REBUILD_SHARE = 0.3
 REBUILD_ROWS = 100_000
-"""A copy with so many deleted rows in it is written anew: DuckDB keeps them in memory."""
+"""A copy with so many deleted rows is rewritten: DuckDB keeps them in memory."""
 
 MAX_CHANGE_SETS = 8
 
@@ -43,7 +42,7 @@ _HIDDEN = f'"{FILE}" INTEGER, "{POSITION}" BIGINT'
 
 
 class CopyStore:
-    """All copies of a node. Any thread may call; one at a time is served."""
+    """All copies of a node. Thread-safe; calls run one at a time."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, memory: int) -> None:
         self._writer = connection.cursor()
@@ -52,13 +51,13 @@ class CopyStore:
         self._changes: dict[str, StagedChangeSet] = {}
         self._number = 0
         self._lock = threading.Lock()
-        # New copies are large, and nobody waits for one as for an answer: queries come first.
+        # New copies are large and not urgent: queries come first.
         self._bulk = ThreadPoolExecutor(1, "bulk", initializer=limits.lower_priority)
         self._writer.execute("CREATE SCHEMA copies")
         self._writer.execute("CREATE SCHEMA held")
 
     def stage(self, request: dict[str, Any], body: Body) -> dict[str, Any]:
-        """Do what `staging` describes. An error leaves the change set without that table."""
+        """Execute a request of `staging`. On an error, the change set loses that table."""
         kind, name = request.get("kind"), str(request.get("change"))
         with self._lock:
             match kind:
@@ -101,7 +100,7 @@ class CopyStore:
     def list_copies(
         self, request: dict[str, Any] | None = None, body: Body = b""
     ) -> dict[str, Any]:
-        """What is held, and how much memory DuckDB uses in all."""
+        """Return the copies, and how much memory DuckDB uses in total."""
         with self._lock:
             return self._describe_copies()
 
@@ -119,16 +118,14 @@ class CopyStore:
         if name in self._changes:
             self._abandon(self._changes[name])
         if len(self._changes) >= MAX_CHANGE_SETS:
-            raise WorkerError(
-                "staging", f"{MAX_CHANGE_SETS} change sets are in the making already."
-            )
+            raise WorkerError("staging", f"There are already {MAX_CHANGE_SETS} change sets.")
         self._changes[name] = StagedChangeSet(name)
 
     def _stage(
         self, change: StagedChangeSet, table: str, request: dict[str, Any], body: Body
     ) -> None:
         if request["kind"] in ("new", "advance", "drop"):
-            self._discard_table(change, table)  # what was said of it before does not count
+            self._discard_table(change, table)  # replaces what was staged for it before
         match request["kind"]:
             case "new":
                 change.tables[table] = self._begin_copy(request)
@@ -144,7 +141,7 @@ class CopyStore:
                 if body:
                     self._add_positions(staged, body)
             case kind:
-                raise WorkerError("staging", f"Nothing is staged by {str(kind)[:100]}.")
+                raise WorkerError("staging", f"{str(kind)[:100]} is no kind of change.")
 
     def _begin_copy(self, request: dict[str, Any]) -> StagedTable:
         columns = [(str(name), duckdb_type(kind)) for name, kind in request["columns"]]
@@ -181,8 +178,8 @@ class CopyStore:
         rows = _read_body(body)
         copy = staged.copy
         assert copy is not None
-        wanted = {*copy.columns, FILE, POSITION}
-        if set(rows.column_names) != wanted or rows.num_columns != len(wanted):
+        expected = {*copy.columns, FILE, POSITION}
+        if set(rows.column_names) != expected or rows.num_columns != len(expected):
             raise WorkerError("staging", "The rows have other columns than the copy.")
         self._memory.require(rows.nbytes)
         if staged.kind == "advance" and not staged.bodies:
@@ -220,7 +217,7 @@ class CopyStore:
         for table, staged in change.tables.items():
             if staged.base is not None and copies.get(table) is not staged.base:
                 self._abandon(change)
-                raise WorkerError("moved", f"The copy of {table} was changed by others meanwhile.")
+                raise WorkerError("moved", f"The copy of {table} was changed meanwhile.")
         try:
             for staged in change.tables.values():
                 if staged.kind == "new":
@@ -235,15 +232,16 @@ class CopyStore:
             self._abandon(change)
             raise _to_failed("the change set", error) from error
         grown = any(staged.kind == "new" for staged in change.tables.values())
-        kept = {copy.relation for copy in copies.values()}
-        left = {copy.relation for copy in self._copies.values()} - kept
+        kept_relations = {copy.relation for copy in copies.values()}
+        obsolete = {copy.relation for copy in self._copies.values()} - kept_relations
         self._copies = copies
         del self._changes[change.name]
         self._drop_relations(
-            left | {relation for relation in change.relations() if relation not in kept}
+            obsolete
+            | {relation for relation in change.relations() if relation not in kept_relations}
         )
         try:
-            if grown or left:
+            if grown or obsolete:
                 self._memory.compact()
         except duckdb.Error as error:
             raise _to_failed("the change set", error) from error
@@ -275,13 +273,13 @@ class CopyStore:
         )
 
     def _advance_copy(self, staged: StagedTable, copy: StoredCopy) -> StoredCopy:
-        """In the transaction: take out what goes, add what comes; rewrite what is mostly holes."""
-        gone = 0
+        """In the transaction: delete and add rows; rewrite a copy with many deleted rows."""
+        deleted = 0
         if staged.files:
             files = ", ".join(str(number) for number in staged.files)
-            gone += self._delete(f'{copy.relation} WHERE "{FILE}" IN ({files})')
+            deleted += self._delete(f'{copy.relation} WHERE "{FILE}" IN ({files})')
         for relation in staged.positions:
-            gone += self._delete(
+            deleted += self._delete(
                 f"{copy.relation} AS held WHERE EXISTS (SELECT 1 FROM {relation} AS gone WHERE "
                 f'held."{FILE}" = gone."{FILE}" AND held."{POSITION}" = gone."{POSITION}")'
             )
@@ -289,11 +287,11 @@ class CopyStore:
             order = f"ORDER BY {quote_identifier(copy.sort)}" if copy.sort else ""
             self._writer.execute(f"INSERT INTO {copy.relation} FROM {staged.relation} {order}")
         if copy.sort and copy.since:
-            gone += self._delete(
+            deleted += self._delete(
                 f"{copy.relation} WHERE {quote_identifier(copy.sort)} < "
                 f"(TIMESTAMPTZ '{parse_utc(copy.since).isoformat()}' AT TIME ZONE 'UTC')"
             )
-        copy = copy.with_rows(copy.rows + staged.rows - gone, copy.dead + gone,
+        copy = copy.with_rows(copy.rows + staged.rows - deleted, copy.dead + deleted,
                           copy.bytes_in + staged.bytes)  # fmt: skip
         if copy.dead > REBUILD_ROWS and copy.dead > REBUILD_SHARE * copy.rows:
             copy = self._rebuild(copy)
@@ -309,7 +307,7 @@ class CopyStore:
         return self._rewrite(copy).with_rows(copy.rows, 0, copy.bytes)
 
     def _sort_copy(self, staged: StagedTable) -> None:
-        """Put a new copy in the order of its time, so that queries skip what they don't ask for."""
+        """Sort a new copy by its time, so that queries can skip row groups."""
         copy = staged.copy
         if (
             copy is None
@@ -323,13 +321,13 @@ class CopyStore:
         staged.relation = staged.copy.relation
 
     def _rewrite(self, copy: StoredCopy) -> StoredCopy:
-        """The copy written anew, in order."""
-        again = copy.with_name(self._next_name())
+        """Write the copy again, sorted."""
+        rewritten = copy.with_name(self._next_name())
         order = f"ORDER BY {quote_identifier(copy.sort)}" if copy.sort else ""
-        self._writer.execute(f"CREATE TABLE {again.relation} AS FROM {copy.relation} {order}")
-        return again
+        self._writer.execute(f"CREATE TABLE {rewritten.relation} AS FROM {copy.relation} {order}")
+        return rewritten
 
-    # Names and endings ---------------------------------------------------------------------------
+    # Names and cleanup ---------------------------------------------------------------------------
 
     def _next_name(self) -> str:
         self._number += 1

@@ -1,4 +1,4 @@
-"""Iceberg's types as DuckDB's, so that a copy answers as the table itself would."""
+"""Map Iceberg types to DuckDB types, so that a copy answers like the table itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIXED = re.compile(r"fixed\[\d+\]")
 
 
 def duckdb_type(kind: Any) -> str:
-    """The DuckDB type of an Iceberg type in JSON; what it has none for is refused."""
+    """Return the DuckDB type of an Iceberg type in JSON. Raises WorkerError when there is none."""
     match kind:
         case str() if kind in _WORDS:
             return _WORDS[kind]
@@ -39,10 +39,10 @@ def duckdb_type(kind: Any) -> str:
 
 
 def quote_identifier(name: str) -> str:
-    """A name as an identifier that can be nothing else."""
+    """Return a name as a quoted identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def quote_literal(text: str) -> str:
-    """A text as a constant that can be nothing else."""
+    """Return a text as a string literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,1 +1,1 @@
-"""The keeper: looks at the catalog, and keeps the hot nodes at what it sees there."""
+"""The replicator: polls the catalog and keeps the copies on hot nodes up to date."""

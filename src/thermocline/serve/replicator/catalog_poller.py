@@ -1,8 +1,8 @@
-"""The tables of the lake at one look at the catalog.
+"""Poll the catalog for the current state of all tables.
 
-One query gives the pointers of all tables; only tables whose pointer moved are read again, and of
-those only manifests that were not there before. So a look at a lake that stands still costs one
-query, and a look after a commit costs what the commit added.
+One query returns the pointers of all tables; only tables whose pointer moved are read again, and of
+those only new manifests. So a poll of an unchanged lake costs one query, and a poll after a commit
+costs what the commit added.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour", "identity"})
 _DAY = 86_400_000_000
 _RETRY_BROKEN_SECONDS = 10.0
 _FILE_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
-"""What is wrong with one file; another error of the system is one of the store that holds all."""
+"""Errors of one file; any other OSError is one of the whole store."""
 
 
 CopySchema = tuple[int | None, tuple[tuple[int, str, str], ...]]
-"""The field that the time is in, and the columns: any difference in it needs a new copy."""
+"""The id of the time field, and the columns: any change of these needs a new copy."""
 
 
 @dataclass(frozen=True)
 class PolledTable:
-    """A table at one look: what the router is told, and what feeding needs beyond that."""
+    """A table at one poll: its head for the router, and what the node copies need beyond that."""
 
     head: TableHead
     table: Table
@@ -59,30 +59,30 @@ class PolledTable:
 
     @cached_property
     def copy_schema(self) -> CopySchema:
-        """What a copy of the table looks like."""
+        """The schema of a copy of the table."""
         columns = tuple((f.field_id, f.name, str(f.field_type)) for f in self.schema.fields)
         return self.time_id, columns
 
     def estimate_bytes(self, begin: datetime | None) -> int:
-        """About how much memory a copy takes that holds the table from `begin` on."""
+        """Return the approximate memory of a copy that holds the table from `begin` on."""
         if begin not in self._sizes:
-            self._sizes.clear()  # the day is over
+            self._sizes.clear()  # the window has moved
             self._sizes[begin] = policies.estimate_bytes(self.head, begin)
         return self._sizes[begin]
 
 
 @dataclass(frozen=True)
 class _PolledPointer:
-    """What a pointer led to."""
+    """The table that a pointer led to."""
 
     pointer: str
     polled: PolledTable
     manifests: Mapping[str, ManifestTotals]
-    """Of the data manifests that the snapshot lists, by path."""
+    """The sums of the snapshot's data manifests, by path."""
 
 
 class CatalogPoller:
-    """Looks at the catalog again and again, and remembers what did not change."""
+    """Polls the catalog and caches what did not change."""
 
     def __init__(
         self, settings: Settings, policy: policies.Policy, contracts: Mapping[str, Contract]
@@ -95,17 +95,19 @@ class CatalogPoller:
         self._broken: dict[str, tuple[str, float]] = {}
 
     def poll(self) -> dict[str, PolledTable]:
-        """All tables that can be read, as they are at one moment.
+        """Return all readable tables, as of one moment.
 
-        Tables that only serve another are left out. Raises CatalogUnavailable.
+        Companion tables are left out. Raises CatalogUnavailable.
         """
         pointers = {
             table: pointer
             for table, pointer in self._reader.pointers().items()
             if not table.endswith(TOMBSTONES)
         }
-        kept = {table: self._poll_table(table, pointer) for table, pointer in pointers.items()}
-        self._known = {table: one for table, one in kept.items() if one is not None}
+        polled_pointers = {
+            table: self._poll_table(table, pointer) for table, pointer in pointers.items()
+        }
+        self._known = {table: one for table, one in polled_pointers.items() if one is not None}
         return {table: one.polled for table, one in self._known.items()}
 
     def _poll_table(self, table: str, pointer: str) -> _PolledPointer | None:
@@ -119,11 +121,11 @@ class CatalogPoller:
             found = retry_reads(lambda: self._read(table, pointer, before))
         except Transient:
             raise
-        except Exception as error:  # whatever a damaged file makes of a library
+        except Exception as error:  # libraries raise anything for a damaged file
             if isinstance(error, OSError) and not isinstance(error, _FILE_ERRORS):
                 raise Transient(f"Files of {table} cannot be read: {error}") from error
             self._broken[table] = pointer, time.monotonic()
-            telemetry.log("keeper", "unreadable", level="ERROR", table=table, error=str(error))
+            telemetry.log("replicator", "unreadable", level="ERROR", table=table, error=str(error))
             return None
         self._broken.pop(table, None)
         return found
@@ -165,7 +167,7 @@ class CatalogPoller:
             hot=policies.hot_seconds(
                 self._policy,
                 contract,
-                # Rows that were set aside are for who mends them, not for dashboards.
+                # Quarantined rows are for those who fix them, not for dashboards.
                 off=state.properties.get(policies.HOT_PROPERTY) == "off"
                 or table.startswith(QUARANTINE + "."),
                 timed=time_id is not None,
@@ -179,7 +181,7 @@ class CatalogPoller:
         return catalog.load_file_io(self._settings)
 
     def _iceberg(self, table: str, state: TableState) -> Table:
-        """The table exactly as the pointer had it, whatever was committed since."""
+        """Return the table exactly as of the pointer, whatever was committed since."""
         from pyiceberg.catalog.noop import NoopCatalog
         from pyiceberg.table import Table
         from pyiceberg.table.metadata import TableMetadataUtil
@@ -189,12 +191,12 @@ class CatalogPoller:
             metadata=TableMetadataUtil.parse_obj(dict(state.raw)),
             metadata_location=state.metadata_location,
             io=self._io,
-            catalog=NoopCatalog("looked-at"),
+            catalog=NoopCatalog("polled"),
         )
 
 
 def file_times(file: DataFile, time_id: int | None) -> tuple[int | None, int | None]:
-    """The first and the last time in a file, in microseconds since 1970, as far as it is known."""
+    """Return the first and the last time in a file, in microseconds since 1970, if known."""
     if time_id is None:
         return None, None
     low, high = (file.lower_bounds or {}), (file.upper_bounds or {})
@@ -202,7 +204,7 @@ def file_times(file: DataFile, time_id: int | None) -> tuple[int | None, int | N
 
 
 def _bound(value: bytes | None) -> int | None:
-    """A date is four bytes of days, a timestamp eight of microseconds."""
+    """Decode a bound: four bytes of days for a date, eight of microseconds for a timestamp."""
     if value is None or len(value) not in (4, 8):
         return None
     number = int.from_bytes(value, "little", signed=True)
@@ -212,7 +214,7 @@ def _bound(value: bytes | None) -> int | None:
 def _time_field_id(
     state: TableState, shown_schema: Schema, contract: Contract | None
 ) -> int | None:
-    """The field that the rows' time is in."""
+    """Return the id of the field with the rows' time."""
     kinds = {each.field_id: str(each.field_type) for each in shown_schema.fields}
     for part in state.partition_fields:
         kind = kinds.get(part["source-id"])
@@ -226,7 +228,7 @@ def _time_field_id(
 
 
 def _empty_table(state: TableState, iceberg: Table) -> PolledTable:
-    """A table that was never committed to: there is nothing to hold, and nothing to read."""
+    """Return a table without commits: there are no rows to hold or to read."""
     shown_schema = iceberg.schema()
     head = TableHead(
         table=state.table,
@@ -242,19 +244,19 @@ def _empty_table(state: TableState, iceberg: Table) -> PolledTable:
 
 
 def _columns(state: TableState, shown_schema: Schema) -> dict[str, str]:
-    """The columns in the words of contracts, as the snapshot has them, which may be old ones."""
+    """Return the columns of the snapshot's schema, which may be an older one, in contract types."""
     then = TableState(state.table, "", {**state.raw, "current-schema-id": shown_schema.schema_id})
     return {column.name: str(column.type) for column in schema.shape_of(then).columns}
 
 
 def _count_same_schema(ancestors: Sequence[Snapshot]) -> int:
-    """How many snapshots have the columns of the first of them."""
+    """Return how many of the newest snapshots have the same schema."""
     schema_id = ancestors[0].schema_id
     return len(list(takewhile(lambda each: each.schema_id == schema_id, ancestors)))
 
 
 def _list_manifests(table: Table, snapshot: int) -> list[ManifestFile]:
-    """The manifests of a snapshot."""
+    """Return the manifests of a snapshot."""
     found = table.snapshot_by_id(snapshot)
     if found is None:
         raise NotFound(f"{'.'.join(table.name())} has no snapshot {snapshot}.")
@@ -267,7 +269,7 @@ def _sum_manifests(
     time_id: int | None,
     known: Mapping[str, ManifestTotals],
 ) -> dict[str, ManifestTotals]:
-    """The sums of each manifest of data files; only those that are not known are read."""
+    """Return the sums of each data manifest; read only those that are not known."""
     from pyiceberg.manifest import ManifestContent
 
     return {
@@ -291,6 +293,6 @@ def _read_file_times(
 
 
 def _digest(*paths: str) -> int:
-    """A number that stands for paths, and for no others; 0 for none."""
+    """Return a number that identifies these paths; 0 for none."""
     text = "\n".join(paths).encode()
     return int.from_bytes(blake2b(text, digest_size=16).digest(), "big") if paths else 0

@@ -1,4 +1,4 @@
-"""Copies on a node, and what a look asks of each: nothing, a step, a new copy, or to go."""
+"""The copies on a node, and what a poll requires of each: an update, a rebuild or a drop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _NO_SCHEMA: CopySchema = (None, ())
 
 @dataclass(frozen=True)
 class TrackedCopy:
-    """A copy on the node. One without files was made by another keeper, and can only be replaced.
+    """A copy on the node. One without files is of an earlier replicator, and can only be replaced.
 
-    `stale` says that a new one is to take its place; until then it goes on if it can. `hidden`
-    says that nobody is to be told of it.
+    A stale copy will be replaced by a new one; until then it is updated if possible. A hidden copy
+    is not reported to the router.
     """
 
     snapshot: int
@@ -34,9 +34,9 @@ class TrackedCopy:
 
 
 def can_follow(copy: TrackedCopy, polled: PolledTable) -> bool:
-    """Whether a copy can be brought to what is in sight by a difference.
+    """Return whether a copy can be updated to the polled snapshot by a difference.
 
-    Also to a snapshot that is no child of the copy's: any two can be compared.
+    That snapshot need not descend from the copy's: any two can be compared.
     """
     return (
         copy.files is not None
@@ -47,19 +47,19 @@ def can_follow(copy: TrackedCopy, polled: PolledTable) -> bool:
 
 
 def next_since(copy: TrackedCopy, desired: DesiredCopy) -> datetime | None:
-    """From when on a copy is whole after its next step: it is cut, but it never grows back."""
+    """Return the start of a copy's window after its next update: it moves forward, never back."""
     if copy.since is None or desired.since is None:
         return copy.since
     return max(copy.since, desired.since)
 
 
 def is_current(copy: TrackedCopy, desired: DesiredCopy) -> bool:
-    """Whether a copy is at the look already."""
+    """Return whether a copy needs no update."""
     return (copy.snapshot, copy.since) == (desired.polled.head.snapshot, next_since(copy, desired))
 
 
 def matches_window(copy: TrackedCopy, desired: DesiredCopy) -> bool:
-    """Whether a step can give the copy all that is wanted of the table, and no more."""
+    """Return whether an update can give the copy exactly the desired window."""
     if copy.since is None or desired.since is None:
         return copy.since == desired.since
     return copy.since <= desired.since

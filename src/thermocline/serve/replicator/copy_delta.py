@@ -1,7 +1,8 @@
-"""Rows of a table as a node keeps them: each with the number of its data file and its place there.
+"""The difference between two snapshots of a table, as rows and deletes for a node's copy.
 
-So a row can be taken away again without a key: by the file it came from, or by its place in it.
-Files are read one by one and rows are given in batches, whatever the size of the table.
+A node stores each row with the number of its data file and its position there, so that a row can be
+deleted without a key. Files are read one by one and rows are returned in batches, whatever the size
+of the table.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
     from thermocline.lake.data_file_reader import Part, Positions
-    from thermocline.lake.filediff import FileChange
+    from thermocline.lake.filediff import ChangedFile
 
 BATCH_ROWS = 64 * 1024
 _NONE = np.zeros(0, dtype=np.int64)
@@ -34,9 +35,9 @@ POSITIONS = pa.schema([pa.field("__file", pa.int32()), pa.field("__pos", pa.int6
 
 
 class FileNumbers:
-    """The numbers by which a node knows the data files that its copy has rows of.
+    """The numbers that a node's copy uses for data files.
 
-    A difference is taken in when the node has taken it: until then the numbers are those of before.
+    A delta is applied here once the node has applied it.
     """
 
     def __init__(self) -> None:
@@ -55,14 +56,14 @@ class FileNumbers:
         return self._numbers[path][0]
 
     def apply(self, found: CopyDelta) -> None:
-        """Note the files that left and those that came."""
+        """Remove the files that left and add those that came."""
         for path in found.removed:
             del self._numbers[path]
         for path, number in found.added.items():
             self._numbers[path] = number, found.last_times[path]
             self.next = max(self.next, number + 1)
         if found.since > self._since:
-            # A node drops all rows from before; what is left of files without others is a number.
+            # The node drops all older rows: files with only such rows need no number.
             self._since = found.since
             self._numbers = {
                 path: each
@@ -73,11 +74,11 @@ class FileNumbers:
 
 @dataclass(frozen=True)
 class CopyDelta:
-    """What a copy needs to come from one snapshot to another.
+    """What a copy needs to get from one snapshot to another.
 
-    `left` are files that are no longer there and `gone` their numbers, `deleted` places of rows
-    that left. `came` are new files with their numbers, and `last` the last time in each. All of it
-    is as large as the change, whatever the table holds.
+    `removed` are files that left and `removed_numbers` their numbers, `deleted_rows` the positions
+    of deleted rows. `added` are new files with their numbers, and `last_times` the last time in
+    each. Its size follows the change, not the table.
     """
 
     removed: tuple[str, ...]
@@ -86,14 +87,14 @@ class CopyDelta:
     added: Mapping[str, int]
     last_times: Mapping[str, int | None]
     since: int
-    """From which time on rows are held, in microseconds since 1970; 0: from the beginning."""
+    """The start of the window, in microseconds since 1970; 0: all rows."""
     _restored_numbers: Mapping[str, int]
     _added_files: tuple[tuple[DataFile, Positions], ...]
     _restored_rows: tuple[tuple[DataFile, Positions], ...]
     _reader: _FileRowReader
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """The rows that came, in batches."""
+        """Yield the new rows, in batches."""
         for file, deleted in self._added_files:
             yield from self._reader.read_live(file, deleted, self.added[file.file_path])
         for file, positions in self._restored_rows:
@@ -101,7 +102,7 @@ class CopyDelta:
 
     @property
     def bytes(self) -> int:
-        """How much is read to have them, at most."""
+        """How many bytes of files are read for them, at most."""
         return sum(
             file.file_size_in_bytes for file, _ in (*self._added_files, *self._restored_rows)
         )
@@ -113,47 +114,50 @@ def compute_delta(
     since: datetime | None,
     files: FileNumbers,
 ) -> CopyDelta:
-    """From snapshot `start` (None: nothing) to the one in sight, of rows from `since` on.
+    """Return the delta from snapshot `start` (None: empty) to the polled one, of rows from `since`
+    on.
 
-    `files` are the numbers of the files that the copy has. Any two snapshots of a table can be
-    compared, so a copy also follows a rollback.
+    `files` are the file numbers of the copy. Any two snapshots of a table can be compared, so a
+    copy also follows a rollback.
     """
     reader = _FileRowReader(polled, since)
     found = retry_reads(partial(filediff.compare, polled.table, start, polled.head.snapshot)).files
-    left = [c for c in found if c.end is None and c.file.file_path in files]
-    came = [c for c in found if c.start is None and reader.includes(c.file)]
-    came.sort(key=lambda c: file_times(c.file, polled.time_id)[0] or 0)  # nodes keep rows by time
-    touched = [c for c in found if c.start is not None and c.end is not None]
-    touched = [c for c in touched if c.file.file_path in files]
-    numbers = {c.file.file_path: files.next + at for at, c in enumerate(came)}
-    before = _read_deletes(polled, (c.start for c in touched))
-    after = _read_deletes(polled, (c.end for c in [*came, *touched]))
+    removed = [c for c in found if c.end is None and c.file.file_path in files]
+    added = [c for c in found if c.start is None and reader.includes(c.file)]
+    added.sort(key=lambda c: file_times(c.file, polled.time_id)[0] or 0)  # nodes keep rows by time
+    changed = [c for c in found if c.start is not None and c.end is not None]
+    changed = [c for c in changed if c.file.file_path in files]
+    numbers = {c.file.file_path: files.next + at for at, c in enumerate(added)}
+    before = _read_deletes(polled, (c.start for c in changed))
+    after = _read_deletes(polled, (c.end for c in [*added, *changed]))
 
-    def moved(change: FileChange) -> tuple[Positions, Positions]:
+    def position_changes(change: ChangedFile) -> tuple[Positions, Positions]:
         path = change.file.file_path
         old, new = before.get(path, _NONE), after.get(path, _NONE)
         return np.setdiff1d(new, old), np.setdiff1d(old, new)
 
-    moves = [(change.file, *moved(change)) for change in touched]
+    changes = [(change.file, *position_changes(change)) for change in changed]
     return CopyDelta(
-        removed=tuple(c.file.file_path for c in left),
-        removed_numbers=tuple(files[c.file.file_path] for c in left),
+        removed=tuple(c.file.file_path for c in removed),
+        removed_numbers=tuple(files[c.file.file_path] for c in removed),
         deleted_rows=_to_positions(
-            (files[f.file_path], newly) for f, newly, _ in moves if len(newly)
+            (files[f.file_path], deleted) for f, deleted, _ in changes if len(deleted)
         ),
         added=numbers,
-        last_times={c.file.file_path: file_times(c.file, polled.time_id)[1] for c in came},
+        last_times={c.file.file_path: file_times(c.file, polled.time_id)[1] for c in added},
         since=reader.micros,
-        _restored_numbers={f.file_path: files[f.file_path] for f, _, again in moves if len(again)},
-        _added_files=tuple((c.file, after.get(c.file.file_path, _NONE)) for c in came),
-        _restored_rows=tuple((file, again) for file, _, again in moves if len(again)),
+        _restored_numbers={
+            f.file_path: files[f.file_path] for f, _, restored in changes if len(restored)
+        },
+        _added_files=tuple((c.file, after.get(c.file.file_path, _NONE)) for c in added),
+        _restored_rows=tuple((file, restored) for file, _, restored in changes if len(restored)),
         _reader=reader,
     )
 
 
 def _read_deletes(polled: PolledTable, files: Iterable[Any]) -> dict[str, Positions]:
-    wanted = [each for each in files if each]
-    return retry_reads(lambda: deleted_positions(polled.table.io, wanted)) if wanted else {}
+    paths = [each for each in files if each]
+    return retry_reads(lambda: deleted_positions(polled.table.io, paths)) if paths else {}
 
 
 def _to_positions(of: Iterable[tuple[int, Positions]]) -> pa.Table:
@@ -168,7 +172,7 @@ def _to_positions(of: Iterable[tuple[int, Positions]]) -> pa.Table:
 
 
 class _FileRowReader:
-    """Reads files of one table, from a time on."""
+    """Reads rows of one table's files, from a time on."""
 
     def __init__(self, polled: PolledTable, since: datetime | None) -> None:
         self._reader = DataFileReader(polled.table, read_schema.comparison_schema(polled.schema))
@@ -178,7 +182,7 @@ class _FileRowReader:
         self.micros = 0 if since is None else (since - _EPOCH) // timedelta(microseconds=1)
 
     def includes(self, file: DataFile) -> bool:
-        """Whether a file can have rows from the time on."""
+        """Return whether a file can have rows from the time on."""
         _, high = file_times(file, self._time_id)
         return self._since is None or high is None or high >= self.micros
 
@@ -193,13 +197,13 @@ class _FileRowReader:
         return self._batches(partial(self._reader.parts_at, file, positions), number)
 
     def _batches(self, read: partial[Iterator[Part]], number: int) -> Iterator[pa.RecordBatch]:
-        # Only the first part can miss the file: once it is open, it stays.
+        # Only the first read can miss the file: an open file stays readable.
         parts = retry_reads(lambda: _prefetch(read()))
         for positions, rows in parts:
-            placed = rows.append_column(
+            numbered = rows.append_column(
                 POSITIONS.field("__file"), pa.repeat(pa.scalar(number, pa.int32()), len(rows))
             ).append_column(POSITIONS.field("__pos"), pa.array(positions, pa.int64()))
-            yield from self._recent(placed).to_batches(max_chunksize=BATCH_ROWS)
+            yield from self._recent(numbered).to_batches(max_chunksize=BATCH_ROWS)
 
     def _recent(self, rows: pa.Table) -> pa.Table:
         if self._since is None or self._time is None:
@@ -212,7 +216,7 @@ class _FileRowReader:
 
 
 def _prefetch(parts: Iterator[Part]) -> Iterator[Part]:
-    """The same parts, the first of them read already."""
+    """Read the first part now; return an iterator of all parts."""
     first = next(parts, None)
     return iter(()) if first is None else _chain(first, parts)
 

@@ -1,4 +1,4 @@
-"""What is sent to a node for one table: a step of a copy that is there, or a new copy."""
+"""Update an existing copy of a table on a node, or build a new one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class CopyFailed(Exception):
-    """A table cannot be brought to a node: it cannot be read, or there is no room for it."""
+    """A copy cannot be made or updated: the table cannot be read, or does not fit."""
 
     def __init__(self, table: str) -> None:
         super().__init__(table)
@@ -34,7 +34,7 @@ class CopyFailed(Exception):
 
 @dataclass(frozen=True)
 class CopyUpdate:
-    """A copy's way to the look. `taken` is called when the node has gone it."""
+    """The update of a copy to a poll. Call `record_applied` when the node has applied it."""
 
     before: TrackedCopy
     desired: DesiredCopy
@@ -42,14 +42,14 @@ class CopyUpdate:
     after: TrackedCopy
 
     def record_applied(self) -> None:
-        """Know the files as the node now does."""
+        """Apply the delta to the file numbers."""
         assert self.after.files is not None
         self.after.files.apply(self.delta)
 
 
 @dataclass(frozen=True)
 class CopyBuild:
-    """A copy that is being made, beside what is served."""
+    """A new copy that is being built beside the served ones."""
 
     desired: DesiredCopy
     after: TrackedCopy
@@ -58,7 +58,7 @@ class CopyBuild:
 
 
 def plan_update(copy: TrackedCopy, desired: DesiredCopy) -> CopyUpdate | None:
-    """What a copy needs to be at the look; None when it is, or cannot be brought there."""
+    """Return the update of a copy; None when it is current, or cannot follow."""
     head, since = desired.polled.head, next_since(copy, desired)
     if is_current(copy, desired) or not can_follow(copy, desired.polled):
         return None
@@ -75,7 +75,7 @@ def plan_update(copy: TrackedCopy, desired: DesiredCopy) -> CopyUpdate | None:
 
 
 def stage_update(client: NodeClient, change: str, update: CopyUpdate) -> None:
-    """Stage a step."""
+    """Stage an update."""
     head = update.desired.polled.head
     with attribute_errors_to(head.table):
         client.advance(change, update.before.snapshot, update.desired, update.delta)
@@ -84,7 +84,7 @@ def stage_update(client: NodeClient, change: str, update: CopyUpdate) -> None:
 
 
 def begin_build(client: NodeClient, desired: DesiredCopy) -> CopyBuild:
-    """Start a new copy; its rows are still to be sent."""
+    """Begin a new copy, without its rows."""
     head = desired.polled.head
     with attribute_errors_to(head.table):
         files = copy_delta.FileNumbers()
@@ -101,20 +101,20 @@ def begin_build(client: NodeClient, desired: DesiredCopy) -> CopyBuild:
 
 
 def is_wanted(build: CopyBuild, desired_state: DesiredState) -> bool:
-    """Whether a copy that is being made will be of use when it is done."""
+    """Return whether a copy that is being built is still needed."""
     desired = desired_state.copies.get(build.desired.polled.head.table)
     return desired is not None and can_follow(build.after, desired.polled)
 
 
 def find_largest(of: Sequence[CopyUpdate]) -> str | None:
-    """The table that brings most: the one to leave out when all together do not fit."""
+    """Return the table with the largest update: the one to leave out when all do not fit."""
     found = max(of, key=lambda each: each.delta.bytes, default=None)
     return found.desired.polled.head.table if found else None
 
 
 @contextmanager
 def attribute_errors_to(table: str | None) -> Iterator[None]:
-    """Whatever goes wrong with a table, but for losing the node, is that table's matter alone."""
+    """Turn errors into CopyFailed of this table, except for a lost connection."""
     try:
         yield
     except (ConnectionLost, MalformedFrame, CopyFailed):

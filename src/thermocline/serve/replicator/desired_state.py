@@ -1,4 +1,4 @@
-"""What each node should hold after a look: decided from what was seen, asked and placed."""
+"""Plan which copies each node should hold: from the polled tables, the query log and placement."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from thermocline.serve.values import HotCopy
 
 STICKINESS = 2.0
-"""A table that is held must be outbid by so much, so that two of a kind do not take turns."""
+"""The weight of a held table is multiplied by this, so that similar tables do not alternate."""
 
 
 @dataclass(frozen=True)
 class DesiredCopy:
-    """A table that a node should hold: as it was seen, from when on, and what that is worth."""
+    """A copy that a node should hold: the polled table, the start of its window, its value."""
 
     polled: PolledTable
     since: datetime | None
@@ -30,14 +30,14 @@ class DesiredCopy:
 
     @property
     def rank(self) -> tuple[float, int, str]:
-        """In which order tables are brought: the most valuable first, of equal ones the smaller."""
+        """The sort key for building copies: the most valuable first, of equal ones the smaller."""
         head = self.polled.head
         return -self.value, head.files.total.bytes, head.table
 
 
 @dataclass(frozen=True)
 class DesiredState:
-    """All that a node should hold of one look; what it has beyond that it gives up."""
+    """All copies that a node should hold at one poll; it drops any others."""
 
     poll: int
     copies: Mapping[str, DesiredCopy]
@@ -45,7 +45,7 @@ class DesiredState:
 
 @dataclass(frozen=True)
 class NodeCapacity:
-    """A node as the plan sees it: what it holds, and how much it was found to have room for."""
+    """A node as the plan sees it: its copies, and its capacity as observed."""
 
     hot_copies: Mapping[str, HotCopy]
     bytes: int = sys.maxsize
@@ -60,10 +60,10 @@ def plan_desired_states(
     policy: policies.Policy,
     now: datetime,
 ) -> dict[str, DesiredState]:
-    """The goal of each node that is there, all of which have a place in `places`.
+    """Return the desired state of each node; `places` are all nodes for placement.
 
-    A node that is gone for a moment keeps its place, so that its tables do not move twice. A
-    table that moves is given up only when its new node has it.
+    A node that is down for a moment keeps its place, so that its tables do not move twice. A table
+    that moves is dropped only when its new node has it.
     """
     hot = {name: table for name, table in polled.items() if table.head.hot is not None}
     since = {name: policies.window_start(table.head, now) for name, table in hot.items()}
@@ -72,25 +72,25 @@ def plan_desired_states(
     large = {table: size for table, size in sizes.items() if table not in set(small)}
     keys = query_log.group_tables(large, policy.budget)
     first = place_tables(keys, places, everywhere=small)
-    placed = place_tables(keys, places, replicas=policy.replicas, everywhere=small)
-    wanted = {
+    placement = place_tables(keys, places, replicas=policy.replicas, everywhere=small)
+    assigned = {
         node: _select_affordable(
             tables, first[node], sizes, nodes.get(node, NodeCapacity({})), query_log, policy.budget
         )
-        for node, tables in placed.items()
+        for node, tables in placement.items()
     }
     found = {}
     for node, capacity in nodes.items():
         leaving = {
             t
             for t in capacity.hot_copies
-            if t in hot and _is_awaited_elsewhere(t, node, wanted, nodes)
+            if t in hot and _is_awaited_elsewhere(t, node, assigned, nodes)
         }
         found[node] = DesiredState(
             poll,
             {
                 table: DesiredCopy(hot[table], since[table], query_log.weight(table))
-                for table in wanted.get(node, frozenset()) | leaving
+                for table in assigned.get(node, frozenset()) | leaving
             },
         )
     return found
@@ -104,9 +104,9 @@ def _select_affordable(
     query_log: QueryLog,
     budget: int,
 ) -> frozenset[str]:
-    """The tables that a node has room for; of those that it holds, the real size counts.
+    """Return the tables that fit on a node; for those that it holds, their actual size counts.
 
-    Further copies have what the first ones of other tables leave: better all once than some twice.
+    Replicas get the room that first copies leave: better all tables once than some twice.
     """
 
     def value(table: str) -> float:
@@ -117,16 +117,16 @@ def _select_affordable(
     }
     budget = min(budget, capacity.bytes)
     chosen = select_fitting(first, real, value, budget)
-    left = budget - sum(real[table] for table in chosen)
-    return chosen | select_fitting(tables - first, real, value, left)
+    remaining = budget - sum(real[table] for table in chosen)
+    return chosen | select_fitting(tables - first, real, value, remaining)
 
 
 def _is_awaited_elsewhere(
     table: str,
     node: str,
-    wanted: Mapping[str, Collection[str]],
+    assigned: Mapping[str, Collection[str]],
     nodes: Mapping[str, NodeCapacity],
 ) -> bool:
-    """Whether another node is to have a table and does not have it yet."""
-    owners = [name for name, tables in wanted.items() if table in tables and name != node]
+    """Return whether another node should have a table and does not have it yet."""
+    owners = [name for name, tables in assigned.items() if table in tables and name != node]
     return any(owner not in nodes or table not in nodes[owner].hot_copies for owner in owners)

@@ -1,4 +1,4 @@
-"""A node as its keeper talks to it: the words of `node.staging`, said over a line."""
+"""The replicator's client of a node: sends the requests of `node.staging`."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
     from thermocline.serve.replicator.desired_state import DesiredCopy
 
 REQUEST_SECONDS = 60.0
-"""How long a node may take for one request, the longest of which applies a change."""
+"""How long a node may take for one request; applying a change set takes longest."""
 MAX_REMOVED_FILES, MAX_DELETED_ROWS = 100_000, 1_000_000
-"""So many files, and so many places of rows, are in one message."""
+"""The maximum of files, and of row positions, in one message."""
 
 
 class NodeRefused(Transient):
-    """A node did not do what it was told; `code` of the details says why."""
+    """A node refused a request; `code` in the details is the reason."""
 
     code = "refused"
 
 
 class NodeClient:
-    """A connection to a node. Raises Lost when the node is, and Refused when it says no."""
+    """A connection to a node. Raises ConnectionLost and NodeRefused."""
 
     def __init__(self, line: BlockingChannel) -> None:
         self._line = line
-        self._name = secrets.token_hex(4)  # nobody else's change set can be taken for ours
+        self._name = secrets.token_hex(
+            4
+        )  # distinguishes our change sets from those of other clients
         self._numbers = itertools.count(1)
 
     @classmethod
@@ -47,29 +49,29 @@ class NodeClient:
         return cls(BlockingChannel.open(address, token, timeout=REQUEST_SECONDS))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._line.close()
 
     def ping(self) -> None:
-        """Find out whether the node is still there."""
+        """Check that the node still answers."""
         self._ask({"do": "ping"})
 
     def reset(self) -> None:
-        """Have the node forget what a keeper before us began."""
+        """Discard the change sets of an earlier replicator."""
         self._ask(staging.reset())
 
     def fetch_copies(self) -> dict[str, HotCopy]:
-        """What the node holds."""
+        """Return the copies of the node."""
         return _decode_copies(self._ask({"do": "held"}))
 
     def begin(self) -> str:
-        """Start a change set; gives its name."""
+        """Begin a change set and return its name."""
         change = f"{self._name}-{next(self._numbers)}"
         self._ask(staging.begin(change))
         return change
 
     def begin_copy(self, change: str, desired: DesiredCopy) -> None:
-        """Start a copy of a table, beside the one that serves, if any."""
+        """Begin a new copy of a table, beside the served one, if any."""
         head = desired.polled.head
         columns = [
             (field.name, json.loads(field.field_type.model_dump_json()))
@@ -81,7 +83,7 @@ class NodeClient:
         self._ask(message)
 
     def advance(self, change: str, held: int, desired: DesiredCopy, found: CopyDelta) -> None:
-        """Take a copy on from the snapshot it is at; what left it goes, what came follows."""
+        """Advance a copy from its current snapshot and remove rows; added rows follow."""
         head = desired.polled.head
         self._ask(staging.advance(change, head.table, held, head.snapshot, since=desired.since))
         # However many files a compaction replaced: each message has a bounded size.
@@ -104,15 +106,15 @@ class NodeClient:
         )
 
     def drop(self, change: str, table: str) -> None:
-        """Hold a table no more."""
+        """Drop the copy of a table."""
         self._ask(staging.drop(change, table))
 
     def apply(self, change: str) -> dict[str, HotCopy]:
-        """Make all of a change visible at once; gives what the node then holds."""
+        """Apply a change set atomically; return the copies after that."""
         return _decode_copies(self._ask(staging.apply(change)))
 
     def abandon(self, change: str) -> None:
-        """Forget a change set, unless the node did already."""
+        """Discard a change set, unless the node already did."""
         with contextlib.suppress(NodeRefused):
             self._ask(staging.abandon(change))
 

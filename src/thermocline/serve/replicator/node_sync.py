@@ -1,9 +1,9 @@
-"""Brings one node to the newest look, and keeps it there.
+"""Synchronize one node with the desired state.
 
-One thread tends a node. After each look it stages the differences of all copies and applies them
-in one step, so that the copies of a node are always of one look. Copies that are not there yet are
-built beside what is served, a batch at a time between the looks; a new one joins the others at
-their next step. Only copies that are at the node's look are told of.
+One thread per node. After each poll it stages the deltas of all copies and applies them in one
+change set, so that the copies of a node are always of one poll. Missing copies are built beside the
+served ones, a batch at a time between the polls; a new copy joins the others at their next update.
+Only copies that are at the node's poll are reported.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from thermocline.serve.replicator.desired_state import DesiredCopy, DesiredState
 
 BUILD_BYTES = 64 << 20
-"""A difference that reads more than this does not hold up the other tables: it is a new copy."""
+"""A delta that reads more than this would delay the other tables: it becomes a new copy."""
 RETRY_SECONDS = 10.0
 CONNECT_SECONDS = 0.1
 PING_SECONDS = 1.0
 
 
 class NodeSync:
-    """One node, tended until `stop`. Calls `told` when what it holds has changed."""
+    """Synchronizes one node until `stop`. Calls `on_change` when its reported copies changed."""
 
     def __init__(self, name: str, address: str, token: str, on_change: Callable[[], None]) -> None:
         self.name = name
         self.is_up = False
         self.hot_copies: Mapping[str, HotCopy] = {}
-        """What may be asked of the node: the copies that are at its look."""
+        """The copies that are reported: those at the node's current poll."""
         self.capacity = sys.maxsize
-        """How many bytes of copies it has room for, as far as it let us know."""
+        """How many bytes of copies fit, as far as its refusals showed."""
         self._endpoint = (address, token)
         self._on_change = on_change
         self._changed = threading.Condition()
@@ -60,17 +60,17 @@ class NodeSync:
         threading.Thread(target=self._run, name=f"feed {name}", daemon=True).start()
 
     def has_endpoint(self, address: str, token: str) -> bool:
-        """Whether this is the node that is reached there."""
+        """Return whether this is the node at this address."""
         return self._endpoint == (address, token)
 
     def set_desired_state(self, desired_state: DesiredState) -> None:
-        """Hold this from now on."""
+        """Synchronize to this state from now on."""
         with self._changed:
             self._desired_state = desired_state
             self._changed.notify_all()
 
     def invalidate_copies(self, tables: Iterable[str]) -> None:
-        """Tell of no copy of these tables that is there now, and make new ones."""
+        """Hide the current copies of these tables, and rebuild them."""
         with self._changed:
             for table in set(tables) & self._copies.keys():
                 self._copies[table] = replace(self._copies[table], is_stale=True, is_hidden=True)
@@ -80,7 +80,7 @@ class NodeSync:
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Let go of the node."""
+        """Stop synchronizing the node."""
         with self._changed:
             self._stopped = True
             self.is_up = False
@@ -95,7 +95,7 @@ class NodeSync:
             except (ConnectionLost, MalformedFrame, NodeRefused) as error:
                 if client is not None and not self._stopped:
                     telemetry.log(
-                        "keeper", "node lost", level="WARNING", node=self.name, error=str(error)
+                        "replicator", "node lost", level="WARNING", node=self.name, error=str(error)
                     )
             finally:
                 if client is not None:
@@ -111,7 +111,7 @@ class NodeSync:
             self._on_change()
 
     def _sync(self, client: NodeClient) -> None:
-        """Keep the node at its goal until the connection is lost."""
+        """Keep the node at its desired state until the connection is lost."""
         client.reset()
         found = client.fetch_copies()
         with self._changed:
@@ -131,13 +131,13 @@ class NodeSync:
             if desired_state is None:
                 client.ping()
                 continue
-            # A look is followed between two batches of a copy that is in the making.
+            # A new poll is applied between two batches of a copy that is being built.
             if desired_state is not reached or self._continue_build(client, desired_state):
                 self._catch_up(client, desired_state)
                 reached = desired_state
 
     def _wait_for_work(self, reached: DesiredState | None) -> DesiredState | None:
-        """The goal, as soon as there is something to do for it; None if there was not for long."""
+        """Return the desired state once there is work; None after `PING_SECONDS` without work."""
         with self._changed:
             if not self._has_work(reached):
                 self._changed.wait(PING_SECONDS)
@@ -148,10 +148,10 @@ class NodeSync:
             return True
         return reached is not None and self._next_missing_table(reached) is not None
 
-    # Following: all copies to the look, in one step -----------------------------------------------
+    # Updates: all copies to the poll, in one change set -------------------------------------------
 
     def _catch_up(self, client: NodeClient, desired_state: DesiredState) -> None:
-        """Bring the copies to the goal's look; one that cannot be brought there is dropped."""
+        """Update the copies to the desired poll; drop those that cannot follow."""
         failed: set[str] = set()
         while True:
             try:
@@ -164,7 +164,7 @@ class NodeSync:
     def _apply_updates(
         self, client: NodeClient, desired_state: DesiredState, failed: set[str]
     ) -> tuple[dict[str, TrackedCopy], dict[str, HotCopy]]:
-        """Do what every copy needs at once, or nothing; gives the copies as they are then."""
+        """Update all copies atomically; return the copies after that."""
         copies = {
             t: c for t, c in self._copies.items() if self._should_keep(t, c, desired_state, failed)
         }
@@ -198,7 +198,7 @@ class NodeSync:
     def _should_keep(
         self, table: str, copy: TrackedCopy, desired_state: DesiredState, failed: set[str]
     ) -> bool:
-        # A stale copy whose successor found no room makes it, when it goes.
+        # Dropping a stale copy frees the memory that its successor lacked.
         return table in desired_state.copies and table not in failed and not (
             copy.is_stale and self._has_recently_failed(desired_state.copies[table])
         )  # fmt: skip
@@ -209,9 +209,9 @@ class NodeSync:
         copies: Mapping[str, TrackedCopy],
         on_node: Mapping[str, HotCopy],
     ) -> None:
-        """Tell of the copies that are at the look."""
+        """Report the copies that are at the poll."""
         with self._changed:
-            now = self._copies  # somebody may have come to distrust one meanwhile
+            now = self._copies  # `invalidate_copies` may have hidden one meanwhile
             self._copies = {
                 table: replace(
                     copy,
@@ -234,10 +234,10 @@ class NodeSync:
         if not same:
             self._on_change()
 
-    # Building: copies that are not there yet ------------------------------------------------------
+    # Builds: missing copies -----------------------------------------------------------------------
 
     def _continue_build(self, client: NodeClient, desired_state: DesiredState) -> bool:
-        """Go on with a new copy by one batch; says whether it is done."""
+        """Send one batch of a new copy; return whether it is complete."""
         build, table = self._building, self._next_missing_table(desired_state)
         try:
             if build is None:
@@ -268,7 +268,7 @@ class NodeSync:
         return True
 
     def _next_missing_table(self, desired_state: DesiredState) -> str | None:
-        """The table to make a copy of next: the most valuable first, of equal ones the smaller."""
+        """Return the table to copy next: the most valuable, of equal ones the smallest."""
         tables = [
             table
             for table, desired in desired_state.copies.items()
@@ -281,16 +281,21 @@ class NodeSync:
         head = desired.polled.head
         self._failed[head.table] = head.metadata, time.monotonic()
         telemetry.log(
-            "keeper", "unfed", level="ERROR", node=self.name, table=head.table, error=str(cause)
+            "replicator",
+            "copy failed",
+            level="ERROR",
+            node=self.name,
+            table=head.table,
+            error=str(cause),
         )
         if isinstance(cause, NodeRefused) and cause.details["code"] == "memory":
-            # What is there and this do not go together: one of them is to go, by its value.
+            # The existing copies and this one do not fit together: the plan decides by their value.
             there = sum(c.bytes for t, c in self._copies.items() if t != head.table)
             self.capacity = min(self.capacity, there + estimate_bytes(head, desired.since) - 1)
             self._on_change()
 
     def _has_recently_failed(self, desired: DesiredCopy) -> bool:
-        """Whether the same was tried in vain, not long ago."""
+        """Return whether the same copy failed recently."""
         pointer, at = self._failed.get(desired.polled.head.table, ("", 0.0))
         recent = time.monotonic() - at < RETRY_SECONDS
         return recent and pointer == desired.polled.head.metadata

@@ -1,8 +1,8 @@
-"""Which node holds which tables.
+"""Place tables on nodes.
 
-Tables are placed by consistent hashing on their names, so that a node that joins or leaves moves
-only what it takes or gave. Tables that are small and held whole are everywhere, so that every node
-can join them with its own.
+Tables are placed by consistent hashing of their names, so that a node that joins or leaves moves
+only its own tables. Small tables that are held whole are on every node, so that every node can join
+them with its own.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def place_tables(
 ) -> Placement:
     """Place tables on nodes; `keys` maps each to the table whose name is hashed for it.
 
-    Each is on `replicas` nodes, or on all of them when there are fewer. Whoever asks again with
-    one node less finds every table where it was, but for those of that node.
+    Each is on `replicas` nodes, or on all of them when there are fewer. With one node
+    less, only the tables of that node move.
     """
     if not nodes:
         return {}
@@ -39,7 +39,7 @@ def place_tables(
 
 @lru_cache(maxsize=50_000)
 def _pick_nodes(key: str, nodes: tuple[str, ...], copies: int) -> tuple[str, ...]:
-    """The nodes that a key is placed on: the same for as long as the nodes are."""
+    """Return the nodes of a key."""
     return tuple(each["nodename"] for each in _ring(nodes).range(key, size=copies, unique=True))
 
 
@@ -56,7 +56,7 @@ def select_fitting(
     value: Callable[[str], float],
     budget: int,
 ) -> frozenset[str]:
-    """The tables that a node has room for: the most valuable first, of equal ones the smaller."""
+    """Return the tables that fit on a node: the most valuable first, of equal ones the smaller."""
     chosen = set()
     for table in sorted(tables, key=lambda t: (-value(t), sizes[t], t)):
         if sizes[table] <= budget:

@@ -1,4 +1,4 @@
-"""What should be hot, before anybody asked: by contract, by size, by what a table is."""
+"""Which part of a table should be hot: by its contract, its properties and its size."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from thermocline.contract import Contract
 
 HOT_PROPERTY = "thermocline.hot"
-"""A table property; `off` keeps the table from ever being held."""
+"""A table property; with `off` the table is never held hot."""
 
 _MEMORY_FACTOR = 4
-"""A node needs about so many times the bytes of Parquet files."""
+"""A node needs about this multiple of the bytes of Parquet files."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """How much is held, and where.
+    """How much is held, and on how many nodes.
 
-    `window` is held of tables that have a time; those without are held whole up to `whole_bytes`
-    of files. `budget` is how many bytes the copies of one node may have in all.
+    Of tables with a time column, `window` is held; those without are held whole up to `whole_bytes`
+    of files. `budget` is how many bytes the copies of one node may take.
     """
 
     window: timedelta = timedelta(days=7)
@@ -37,18 +37,18 @@ class Policy:
 def hot_seconds(
     policy: Policy, contract: Contract | None, *, off: bool, timed: bool, size: int
 ) -> float | None:
-    """How far back a table is to be held; infinity for whole, None for not at all."""
+    """Return how many seconds back a table is held; infinity for whole, None for not at all."""
     if off:
         return None
     if timed:
         window = contract.hot if contract and contract.hot else policy.window
         return window.total_seconds()
-    asked_for = contract is not None and contract.hot is not None
-    return math.inf if asked_for or size <= policy.whole_bytes else None
+    is_requested = contract is not None and contract.hot is not None
+    return math.inf if is_requested or size <= policy.whole_bytes else None
 
 
 def window_start(head: TableHead, now: datetime) -> datetime | None:
-    """From when on a table is held: a midnight, so that it moves once a day. None is always."""
+    """Return the start of the window: a midnight, so that it moves once a day. None: all rows."""
     if head.hot is None or math.isinf(head.hot):
         return None
     day = (now - timedelta(seconds=head.hot)).astimezone(UTC)
@@ -56,11 +56,11 @@ def window_start(head: TableHead, now: datetime) -> datetime | None:
 
 
 def estimate_bytes(head: TableHead, begin: datetime | None) -> int:
-    """About how much memory a copy takes that holds a table from `begin` on."""
+    """Return the approximate memory of a copy that holds a table from `begin` on."""
     return _MEMORY_FACTOR * head.files.within(None if begin is None else day_of(begin), None).bytes
 
 
 def is_small(head: TableHead, policy: Policy) -> bool:
-    """Whether every node gets the table: one that is held whole and is small."""
-    whole = head.hot is not None and math.isinf(head.hot)
-    return whole and head.files.total.bytes <= policy.whole_bytes
+    """Return whether every node gets the table: it is held whole and is small."""
+    is_whole = head.hot is not None and math.isinf(head.hot)
+    return is_whole and head.files.total.bytes <= policy.whole_bytes

@@ -1,4 +1,4 @@
-"""What was asked lately: which tables earn their place, and which are asked together."""
+"""A decaying log of queries: which tables are queried most, and which together."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import combinations
 
 HALF_LIFE = 3600.0
-"""Seconds after which a question counts half."""
+"""Seconds after which a query counts half."""
 
 PAIR_QUERIES = 3.0
-"""So many questions that join two tables make them a pair."""
+"""How many queries must join two tables to make them a pair."""
 
 _FORGET_BELOW = 0.5
 _MAX_TABLES = 20
 
 
 class QueryLog:
-    """A log of questions that forgets: each counts less the longer it is ago."""
+    """Query counts by table and by pair of tables, which decay over time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -27,9 +27,9 @@ class QueryLog:
         self._together: set[tuple[str, str]] = set()
 
     def record(self, tables: Iterable[str], times: int = 1) -> None:
-        """So many questions read these tables."""
+        """Count queries that read these tables."""
         self._decay()
-        # A question over very many tables says nothing about which belong together.
+        # A query over very many tables does not show which belong together.
         names = sorted(set(tables))[:_MAX_TABLES]
         for table in names:
             self._hits[table] = self._hits.get(table, 0.0) + times
@@ -39,14 +39,14 @@ class QueryLog:
                 self._together.add(pair)
 
     def weight(self, table: str) -> float:
-        """How often a table was asked for, lately."""
+        """Return how often a table was queried recently."""
         return self._hits.get(table, 0.0)
 
     def group_tables(self, sizes: Mapping[str, int], limit: int) -> dict[str, str]:
-        """For each of these tables the one that it is placed with: the first of its group by name.
+        """Return for each table the one that it is placed with: the first of its group by name.
 
-        Groups grow by the pair that is asked most, as long as one node has room for all of it. A
-        pair stays one until it is nearly forgotten, so that tables do not wander.
+        Groups grow by the most frequent pair, as long as the group fits on one node. A pair lasts
+        until its count has nearly decayed, so that tables do not move often.
         """
         group = {table: [table] for table in sizes}
         pairs = [p for p in self._together if p[0] in sizes and p[1] in sizes]

@@ -1,4 +1,4 @@
-"""The keeper: looks at the catalog again and again, and tells the nodes and the router."""
+"""The replicator: polls the catalog, updates the nodes, and reports the state to the router."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from thermocline.serve.values import LakeState, TableHead
 
 POLL_SECONDS = 0.5
 PLAN_SECONDS = 5.0
-"""What was asked, and what day it is, changes the plan at most this much later."""
+"""The interval at which the query log and the date change the plan."""
 GRACE_SECONDS = 5.0
-"""How long a node that is gone keeps its place."""
+"""How long a node that is down keeps its place."""
 MAX_WAIT_SECONDS = 30.0
 
 
 def utc_now() -> datetime:
-    """What time it is."""
+    """Return the current time."""
     return datetime.now(UTC)
 
 
 class Replicator:
-    """Knows the lake at the last look, and keeps every node at it."""
+    """Polls the catalog and keeps every node at the last poll."""
 
     def __init__(
         self, poller: CatalogPoller, policy: Policy, clock: Callable[[], datetime] = utc_now
@@ -42,9 +42,9 @@ class Replicator:
         self._clock = clock
         self._query_log = QueryLog()
         self._poll_lock = threading.Lock()
-        self._began = 0.0
+        self._poll_started_at = 0.0
         self._changed = threading.Condition()
-        # Counted on from the clock: a keeper that is started anew is ahead of the one before it.
+        # Starts at the clock: a restarted replicator is ahead of the one before it.
         self._epoch = int(time.time() * 1000)
         self._poll_number = 0
         self._polled_at = datetime.fromtimestamp(0, UTC)
@@ -56,64 +56,64 @@ class Replicator:
         self._planned = 0.0
 
     def verbs(self) -> dict[str, Any]:
-        """What the router may ask."""
+        """Return the requests that the router may send."""
         return {
-            "lookout": self._answer_state,
-            "look": self._answer_poll,
+            "state": self._answer_state,
+            "poll": self._answer_poll,
             "nodes": self._set_nodes,
-            "asked": self._record_queries,
+            "record_queries": self._record_queries,
             "rebuild": self._rebuild_copies,
         }
 
     def run(self) -> None:
-        """Look for ever. A catalog that cannot be reached is tried again and again."""
+        """Poll forever. Retry while the catalog cannot be reached."""
         failing = False
         while True:
-            began = time.monotonic()
+            started_at = time.monotonic()
             try:
                 self.poll()
                 failing = False
             except ThermoclineError as error:
                 if not failing:
-                    telemetry.log("keeper", "catalog", level="WARNING", error=str(error))
+                    telemetry.log("replicator", "catalog", level="WARNING", error=str(error))
                 failing = True
-            time.sleep(max(0.0, POLL_SECONDS - (time.monotonic() - began)))
+            time.sleep(max(0.0, POLL_SECONDS - (time.monotonic() - started_at)))
 
     def poll(self) -> None:
-        """Look at the catalog, not earlier than now. Who asks while another looks, shares."""
-        asked = time.monotonic()
+        """Poll the catalog, not earlier than now. Concurrent calls share one poll."""
+        requested_at = time.monotonic()
         with self._poll_lock:
-            if self._began > asked:
+            if self._poll_started_at > requested_at:
                 return
-            self._began, at = time.monotonic(), self._clock()
+            self._poll_started_at, at = time.monotonic(), self._clock()
             tables = self._poller.poll()
             with self._changed:
                 self._polled_at = at
-                moved = tables.keys() != self._tables.keys() or any(
+                has_changed = tables.keys() != self._tables.keys() or any(
                     table_state is not self._tables[table] for table, table_state in tables.items()
                 )
-                if moved or self._poll_number == 0:
+                if has_changed or self._poll_number == 0:
                     self._tables = tables
                     self._table_heads = {
                         table: table_state.head for table, table_state in tables.items()
                     }
                     self._poll_number += 1
                     self._publish()
-                if moved or time.monotonic() - self._planned > PLAN_SECONDS:
+                if has_changed or time.monotonic() - self._planned > PLAN_SECONDS:
                     self._update_desired_states()
 
     def lake_state(self) -> LakeState:
-        """What is known now."""
+        """Return the current state."""
         with self._changed:
-            held = {
+            copies_by_node = {
                 name: node_sync.hot_copies
                 for name, node_sync in self._nodes.items()
                 if node_sync.is_up
             }
-            return LakeState(self._epoch, self._polled_at, self._table_heads, held)
+            return LakeState(self._epoch, self._polled_at, self._table_heads, copies_by_node)
 
     def node_changed(self) -> None:
-        """A node came, went, or holds something else."""
+        """Handle a node that connected, disconnected, or holds other copies."""
         with self._changed:
             self._publish()
             self._update_desired_states()
@@ -123,7 +123,7 @@ class Replicator:
         self._changed.notify_all()
 
     def _update_desired_states(self) -> None:
-        """Give every node its goal. Called with `_changed` held."""
+        """Set every node's desired state. The caller holds `_changed`."""
         now = time.monotonic()
         self._planned = now
         self._left_at = {n: at for n, at in self._left_at.items() if now - at < GRACE_SECONDS}
@@ -144,10 +144,10 @@ class Replicator:
         for name, desired_state in found.items():
             self._nodes[name].set_desired_state(desired_state)
 
-    # What the router asks -------------------------------------------------------------------------
+    # Requests of the router -----------------------------------------------------------------------
 
     def _answer_state(self, request: Mapping[str, Any], _: Any) -> dict[str, Any]:
-        """What changed since the view that the router has, as soon as something did."""
+        """Return the changes since the router's state, as soon as there are any."""
         ours = request.get("sender") == self._pages.sender
         after = int(request.get("after", 0)) if ours else 0
         wait = 0.0 if "to" in request else float(request.get("wait", 0.0))
@@ -156,20 +156,20 @@ class Replicator:
             while (self._epoch <= after or not self._poll_number) and time.monotonic() < until:
                 self._changed.wait(until - time.monotonic())
             if not self._poll_number:
-                raise Transient("The catalog has not been seen yet.", "Ask again.")
-        return {"lookout": self._pages.build_page(request, self.lake_state())}
+                raise Transient("The catalog has not been polled yet.", "Retry.")
+        return {"state": self._pages.build_page(request, self.lake_state())}
 
     def _answer_poll(self, request: Mapping[str, Any], _: Any) -> dict[str, Any]:
         self.poll()
-        return {"lookout": self._pages.build_page(request, self.lake_state())}
+        return {"state": self._pages.build_page(request, self.lake_state())}
 
     def _record_queries(self, request: Mapping[str, Any], _: Any) -> None:
         with self._changed:
-            for tables, times in request.get("questions", ()):
+            for tables, times in request.get("queries", ()):
                 self._query_log.record([t for t in tables if t in self._tables], int(times))
 
     def _rebuild_copies(self, request: Mapping[str, Any], _: Any) -> dict[str, Any]:
-        """Copies of these tables are out of sight from the epoch that is told; new ones come."""
+        """Rebuild the copies of tables; return the first epoch that reports no old copies."""
         with self._changed:
             for node_sync in self._nodes.values():
                 node_sync.invalidate_copies([str(table) for table in request.get("tables", ())])

@@ -1,4 +1,4 @@
-"""A file that was just committed may not be there yet, or its store may stumble: look again."""
+"""Retry reads: a file that was just committed may not be visible yet, or the store may fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Found = TypeVar("_Found")
 
 
 def retry_reads(read: Callable[[], _Found]) -> _Found:
-    """What `read` gives; where it cannot have a file it is called again, a few times."""
+    """Return what `read` returns; retry a few times when a file cannot be read."""
     from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
     attempts = Retrying(

@@ -1,9 +1,9 @@
-"""The views of the lake that were sent, so that the next one can be sent as what changed since.
+"""The last states that were sent, so that the next one can be sent as a difference.
 
-Views are numbered by epoch, and the sender by a name of its own, so that no other sender's epoch is
-taken for ours. A receiver names the view that it has; where that one is no longer here, it is sent
-the whole. What there is to send goes in pages of bounded size, for which the receiver asks one by
-one; a view that is being sent is kept.
+States are numbered by epoch; the sender has a random name, so that epochs of different senders are
+not confused. A receiver names the state that it has; when that one is no longer kept, it receives
+the whole state. Changes are sent in pages of bounded size, which the receiver requests one by one;
+a state that is being sent is kept.
 """
 
 from __future__ import annotations
@@ -17,60 +17,60 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from thermocline.serve.fleet import state_delta as lookouts
+from thermocline.serve.fleet import state_delta
 from thermocline.serve.values import LakeState
 
 MAX_STATES = 16
 PAGE_BYTES = 256 << 10
-"""A page is read on the router's event loop: one of this size takes it a few milliseconds."""
+"""The router decodes a page on its event loop: one of this size takes a few milliseconds."""
 
 
 class StatePages:
-    """The last views that were sent. Any thread may call."""
+    """The last states that were sent. Thread-safe."""
 
-    def __init__(self, kept: int = MAX_STATES, page_bytes: int = PAGE_BYTES) -> None:
+    def __init__(self, max_states: int = MAX_STATES, page_bytes: int = PAGE_BYTES) -> None:
         self.sender = secrets.token_hex(8)
-        self._kept = kept
+        self._max_states = max_states
         self._page_bytes = page_bytes
         self._states: OrderedDict[int, LakeState] = OrderedDict()
-        """By epoch, the one that was asked for last at the end."""
+        """By epoch, the most recently requested one last."""
         self._lock = threading.Lock()
 
     def build_page(self, request: Mapping[str, Any], newest: LakeState) -> dict[str, Any]:
-        """What a receiver is sent of the newest view, or of the one whose pages it asks for.
+        """Return a page of the newest state, or of the one whose pages the receiver requests.
 
-        The request names the `sender` and the epoch `after` which it wants to know, and for
-        another page the epoch `to` and the place `from` that the page before gave as `next`.
+        The request names the `sender` and the epoch `after` which it needs changes, and for another
+        page the epoch `to` and the position `from` that the previous page had as `next`.
         """
         known = request.get("sender") == self.sender
         after, to = int(request.get("after", 0)), int(request.get("to", 0))
-        place = tuple(int(each) for each in request.get("from", (0, 0)))
+        position = tuple(int(each) for each in request.get("from", (0, 0)))
         with self._lock:
             self._remember(newest)
             old = self._find(after) if known else None
             new = self._find(to) if known and to else None
             if new is None or (old is None and after):
-                new, place = self._find(newest.epoch), (0, 0)
-            old = lookouts.EMPTY_STATE if old is None else old
+                new, position = self._find(newest.epoch), (0, 0)
+            old = state_delta.EMPTY_STATE if old is None else old
         assert new is not None
-        pieces, following = self._cut_page(old, new, place)
+        pieces, following = self._cut_page(old, new, position)
         return {
             "sender": self.sender,
             "base": old.epoch,
             "epoch": new.epoch,
-            "looked_at": new.polled_at.isoformat(),
+            "polled_at": new.polled_at.isoformat(),
             "pieces": pieces,
             "next": following,
         }
 
     def _remember(self, newest: LakeState) -> None:
         before = self._states.get(newest.epoch)
-        if before is not None:  # the same, seen again later
+        if before is not None:  # the same state, polled again later
             later = max(before.polled_at, newest.polled_at)
             self._states[newest.epoch] = replace(before, polled_at=later)
             return
         self._states[newest.epoch] = newest
-        while len(self._states) > self._kept:
+        while len(self._states) > self._max_states:
             self._states.popitem(last=False)
 
     def _find(self, epoch: int) -> LakeState | None:
@@ -80,12 +80,12 @@ class StatePages:
         return found
 
     def _cut_page(
-        self, old: LakeState, new: LakeState, place: tuple[int, ...]
+        self, old: LakeState, new: LakeState, position: tuple[int, ...]
     ) -> tuple[list[dict[str, Any]], tuple[int, int] | None]:
-        """The pieces of a page, and where the next one begins."""
+        """Return the pieces of a page, and the position of the next page."""
         page: list[dict[str, Any]] = []
         size = 0
-        for at, piece in _changes_from(old, new, *place):
+        for at, piece in _changes_from(old, new, *position):
             if size > self._page_bytes:
                 return page, at
             page.append(piece)
@@ -96,8 +96,8 @@ class StatePages:
 def _changes_from(
     old: LakeState, new: LakeState, first: int, skipped: int
 ) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-    """The pieces from a place on, each with its place."""
-    for number, each in enumerate(lookouts.list_changes(old, new)[first:], first):
-        of_it = enumerate(lookouts.encode_changes(old, new, each))
-        for place, piece in islice(of_it, skipped if number == first else 0, None):
-            yield (number, place), piece
+    """Yield the pieces from a position on, each with its position."""
+    for number, each in enumerate(state_delta.list_changes(old, new)[first:], first):
+        pieces = enumerate(state_delta.encode_changes(old, new, each))
+        for position, piece in islice(pieces, skipped if number == first else 0, None):
+            yield (number, position), piece

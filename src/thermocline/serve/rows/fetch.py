@@ -24,17 +24,17 @@ def fetch_bounded(
     batches: Iterable[pa.RecordBatch], schema: pa.Schema, rows: int, size: int
 ) -> pa.Table:
     """Return the result as a table. Raises WorkerError at the first batch that exceeds a limit."""
-    kept = []
-    count = held = 0
+    batches_kept = []
+    count = bytes_kept = 0
     for batch in batches:
         count += batch.num_rows
-        held += batch.nbytes
+        bytes_kept += batch.nbytes
         if count > rows:
             raise too_many_rows(rows)
-        if held > size:
+        if bytes_kept > size:
             raise too_large(size)
-        kept.append(batch)
-    return pa.Table.from_batches(kept, schema=schema)
+        batches_kept.append(batch)
+    return pa.Table.from_batches(batches_kept, schema=schema)
 
 
 def _has_infinite_times(column: pa.ChunkedArray) -> bool:

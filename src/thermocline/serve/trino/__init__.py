@@ -1,8 +1,9 @@
-"""Trino's client protocol, served: whoever speaks to a Trino can speak to this.
+"""Trino's client protocol: Trino clients and drivers can connect to this server.
 
-`doors` is HTTP, `queries` what is under way, `statement` what a text asks for. What a statement
-is about is decided in `words` and `bind` (its text), `resolve` (its names), `show` and
-`catalog_tables` (the lists that drivers ask for), `sessions` (what a client sends along).
+`endpoints` has the HTTP routes, `open_queries` the queries that clients still fetch pages of,
+`statement` plans and executes a statement. `statement_parser` and `parameters` read its text,
+`name_resolution` completes its names, `show` and `catalog_tables` answer what drivers ask about
+tables, `client_session` reads the session that a client sends in headers.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-    from thermocline.serve.trino.doors import Identity, Router
-    from thermocline.serve.trino.queries import Limits
+    from thermocline.serve.trino.endpoints import Authenticate, StatementRouter
+    from thermocline.serve.trino.open_queries import PagingLimits
 
 
-def routes(router: Router, identity: Identity, limits: Limits | None = None) -> list[Route]:
-    """The routes of the protocol, all below /v1. `identity` says who asks, or raises."""
-    from thermocline.serve.trino.doors import Doors
+def routes(
+    router: StatementRouter, authenticator: Authenticate, limits: PagingLimits | None = None
+) -> list[Route]:
+    """Return the routes of the protocol, all below /v1.
 
-    return Doors(router, identity, limits).routes()
+    `authenticator` returns the caller or raises.
+    """
+    from thermocline.serve.trino.endpoints import TrinoEndpoints
+
+    return TrinoEndpoints(router, authenticator, limits).routes()

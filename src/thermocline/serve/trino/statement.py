@@ -1,7 +1,7 @@
-"""A statement: what it asks for, and the asking.
+"""Plan and execute a statement.
 
-`read` decides from the text alone and changes nothing; what is to be asked of the router is a value
-first, so that EXPLAIN and EXECUTE are the same query with another end.
+`plan_statement` decides from the text alone and changes nothing. A query for the router is a value
+first, so that EXPLAIN and EXECUTE share it and differ only in the kind of result.
 """
 
 from __future__ import annotations
@@ -18,12 +18,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import quote_plus
 
 from thermocline.serve.failures import Busy
-from thermocline.serve.trino import bind, outcome, sessions, show
-from thermocline.serve.trino.catalog_tables import Lake
-from thermocline.serve.trino.faults import Faulty
-from thermocline.serve.trino.outcome import Outcome
-from thermocline.serve.trino.resolve import Resolved, resolve
-from thermocline.serve.trino.words import Words, leading, parsed, tokens
+from thermocline.serve.trino import client_session, parameters, show
+from thermocline.serve.trino.catalog_tables import CatalogListing
+from thermocline.serve.trino.error_codes import TrinoError
+from thermocline.serve.trino.name_resolution import ResolvedQuery, resolve
+from thermocline.serve.trino.statement_parser import (
+    StatementReader,
+    parse_query,
+    split_keyword,
+    tokenize,
+)
+from thermocline.serve.trino.statement_result import StatementResult, session_result, table_result
 from thermocline.serve.values import Answer, Caller, LakeState, QueryRequest
 from thermocline.sql.guard import guard, sanitize
 from thermocline.sql.session_zone import depends_on_session_zone
@@ -31,58 +36,60 @@ from thermocline.sql.session_zone import depends_on_session_zone
 if TYPE_CHECKING:
     from sqlglot import exp
 
-    from thermocline.serve.trino.sessions import Session
+    from thermocline.serve.trino.client_session import ClientSession
 
-_AT_ONCE = 5_000
-"""Texts longer than this are read beside the loop, which others wait for."""
+INLINE_CHARACTERS = 5_000
+"""Longer texts are parsed in a thread, so that they do not block the event loop."""
 
 
-LONGEST_QUEUE = 30.0
-"""Seconds that a query waits for its turn, when its caller has too many running."""
+MAX_QUEUE_SECONDS = 30.0
+"""Seconds that a query is queued when its caller has too many running."""
 
-_OTHERS = frozenset(
+_REFUSED_STATEMENTS = frozenset(
     {
         *("ALTER", "ANALYZE", "CALL", "COMMENT", "CREATE", "DELETE", "DENY", "DROP", "GRANT"),
         *("INSERT", "MERGE", "REFRESH", "REVOKE", "TRUNCATE", "UPDATE"),
     }
 )
-"""Trino's other statements: known, and refused."""
+"""Trino's other statements, which are refused."""
 
 
-class Router(Protocol):
-    """What is needed of the router."""
+class StatementRouter(Protocol):
+    """The router, as statements use it."""
 
-    async def answer(self, ask: QueryRequest, caller: Caller) -> Answer:
-        """Answer a question, or raise."""
+    async def answer(self, request: QueryRequest, caller: Caller) -> Answer:
+        """Answer a query, or raise."""
 
-    async def answer_tree(self, tree: exp.Query, ask: QueryRequest, caller: Caller) -> Answer:
+    async def answer_tree(self, tree: exp.Query, request: QueryRequest, caller: Caller) -> Answer:
         """Answer a query of our own making, without stored tables."""
 
-    async def explain(self, ask: QueryRequest, caller: Caller) -> dict[str, Any]:
-        """Where a question would go, and why."""
+    async def explain(self, request: QueryRequest, caller: Caller) -> dict[str, Any]:
+        """Return the route of a query and the reasons for it."""
 
     def lake_state(self, caller: Caller | None = None) -> LakeState:
-        """What is known of the lake, or what a caller may know of it."""
+        """Return the state of the lake, or the part that a caller may see."""
 
 
 @dataclass(frozen=True)
-class Asking:
-    """A query for the router, and what is to be made of its answer."""
+class RouterQuery:
+    """A query for the router, and the kind of result that the statement returns."""
 
-    query: Resolved
+    query: ResolvedQuery
     end: Literal["rows", "columns", "plan", "json", "valid"] = "rows"
 
 
-async def run(text: str, session: Session, caller: Caller, router: Router) -> Outcome:
-    """Do what a statement says. Raises what is wrong with it, as a ThermoclineError."""
-    lake = Lake(router.lake_state(caller).table_heads)
-    if len(text) > _AT_ONCE:
-        found = await asyncio.to_thread(read, text, session, lake)
+async def execute_statement(
+    text: str, session: ClientSession, caller: Caller, router: StatementRouter
+) -> StatementResult:
+    """Execute a statement. Raises ThermoclineError."""
+    listing = CatalogListing(router.lake_state(caller).table_heads)
+    if len(text) > INLINE_CHARACTERS:
+        found = await asyncio.to_thread(plan_statement, text, session, listing)
     else:
-        found = read(text, session, lake)
-    if isinstance(found, Outcome):
+        found = plan_statement(text, session, listing)
+    if isinstance(found, StatementResult):
         return found
-    ask = QueryRequest(
+    request = QueryRequest(
         sql=found.query.sql,
         dialect="trino",
         format="trino",
@@ -92,251 +99,275 @@ async def run(text: str, session: Session, caller: Caller, router: Router) -> Ou
     )
     tree = found.query.tree
     if tree is None and not session.in_utc:
-        columns = {table: head.columns for table, head in lake.heads.items()}
-        if await asyncio.to_thread(depends_on_session_zone, ask.sql, columns):
-            raise Faulty(
+        columns = {table: head.columns for table, head in listing.heads.items()}
+        if await asyncio.to_thread(depends_on_session_zone, request.sql, columns):
+            raise TrinoError(
                 "NOT_SUPPORTED",
                 f"The answer depends on the time zone of the session, {sanitize(session.zone)}; "
-                "time is counted in UTC here.",
+                "the only supported time zone is UTC.",
                 "SET TIME ZONE 'UTC', or connect with that zone.",
             )
     if found.end in {"plan", "json", "valid"}:
-        plan = {"list": "from the catalog"} if tree else await router.explain(ask, caller)
-        return _explained(plan, found.end)
+        plan = {"list": "from the catalog"} if tree else await router.explain(request, caller)
+        return _explain_result(plan, found.end)
     if tree is not None:
-        listed = replace(ask, sql="", min_snapshot=None)
-        answer = await _queued(lambda: router.answer_tree(tree, listed, caller))
+        listed = replace(request, sql="", min_snapshot=None)
+        answer = await _retry_while_busy(lambda: router.answer_tree(tree, listed, caller))
     else:
-        answer = await _queued(lambda: router.answer(ask, caller))
-    return _answered(answer, found)
+        answer = await _retry_while_busy(lambda: router.answer(request, caller))
+    return _to_result(answer, found)
 
 
-async def _queued(asking: Callable[[], Awaitable[Answer]]) -> Answer:
-    """Wait for a turn, as clients of this protocol expect, where others would be turned away."""
-    until = time.monotonic() + LONGEST_QUEUE
+async def _retry_while_busy(asking: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Queue a query while the caller is busy, as Trino's clients expect."""
+    until = time.monotonic() + MAX_QUEUE_SECONDS
     while True:
         try:
             return await asking()
         except Busy:
             if time.monotonic() > until:
                 raise
-        await asyncio.sleep(random.uniform(0.02, 0.1))  # noqa: S311  (so that not all come at once)
+        await asyncio.sleep(random.uniform(0.02, 0.1))  # noqa: S311  (jitter)
 
 
-def read(text: str, session: Session, lake: Lake) -> Outcome | Asking:
-    """What a statement asks for: an end that is known already, or something for the router."""
+def plan_statement(
+    text: str, session: ClientSession, listing: CatalogListing
+) -> StatementResult | RouterQuery:
+    """Return the result of a statement, or the query that the router has to answer."""
     try:
-        return _read(text, session, lake)
+        return _plan(text, session, listing)
     except RecursionError:
-        raise Faulty(
+        raise TrinoError(
             "QUERY_TEXT_TOO_LARGE", "The query is nested too deeply.", "Use WITH for inner queries."
         ) from None
 
 
-def _read(text: str, session: Session, lake: Lake) -> Outcome | Asking:
-    word, after = leading(text)
+def _plan(
+    text: str, session: ClientSession, listing: CatalogListing
+) -> StatementResult | RouterQuery:
+    word, after = split_keyword(text)
     match word:
         case "SHOW":
-            return show.show(Words(word, after), session, lake)
+            return show.show(StatementReader(word, after), session, listing)
         case "USE":
-            return show.use(Words(word, after), session, lake)
+            return show.use_schema(StatementReader(word, after), session, listing)
         case "DESCRIBE" | "DESC":
-            return _describe(Words(word, after), session, lake)
+            return _describe(StatementReader(word, after), session, listing)
         case "SET" | "RESET":
-            return _set(Words(word, after), word)
+            return _set(StatementReader(word, after), word)
         case "PREPARE" | "DEALLOCATE" | "EXECUTE":
-            return _prepared(Words(word, after), word, session, lake)
+            return _prepared(StatementReader(word, after), word, session, listing)
         case "EXPLAIN":
-            return _explain(Words(word, after), session, lake)
+            return _explain(StatementReader(word, after), session, listing)
         case "START" | "COMMIT" | "ROLLBACK":
-            return _transaction(Words(word, after), word)
-        case "VALUES":  # a query of its own for Trino only
-            return Asking(resolve(parsed(tokens(text), text), None, session, lake))
+            return _transaction(StatementReader(word, after), word)
+        case "VALUES":  # a statement only in Trino
+            return RouterQuery(resolve(parse_query(tokenize(text), text), None, session, listing))
         case "SELECT" | "WITH" | "TABLE" | "":
-            return Asking(_query(text, session, lake))
-    if word not in _OTHERS:
-        raise Faulty("SYNTAX_ERROR", f"No statement begins with {sanitize(word)}.", "Mend the SQL.")
-    guard(text, "trino")  # which says what is wrong with it
-    raise Faulty("NOT_SUPPORTED", f"{sanitize(word)} cannot be used here.", "Send a SELECT.")
+            return RouterQuery(_query(text, session, listing))
+    if word not in _REFUSED_STATEMENTS:
+        raise TrinoError(
+            "SYNTAX_ERROR", f"No statement begins with {sanitize(word)}.", "Fix the SQL."
+        )
+    guard(text, "trino")  # reports syntax errors
+    raise TrinoError("NOT_SUPPORTED", f"{sanitize(word)} is not supported.", "Send a SELECT.")
 
 
-def _query(text: str, session: Session, lake: Lake) -> Resolved:
-    """Dashboards send the same texts again and again, and most mean the same each time."""
-    if len(text) <= _AT_ONCE and (kept := _lasting(text, session.catalog, session.schema)):
-        return kept
-    return resolve(parsed(tokens(text), text), text, session, lake)
+def _query(text: str, session: ClientSession, listing: CatalogListing) -> ResolvedQuery:
+    """Resolve a query. Most are cached: dashboards repeat the same texts."""
+    if len(text) <= INLINE_CHARACTERS and (
+        cached := _resolve_cacheable(text, session.catalog, session.schema)
+    ):
+        return cached
+    return resolve(parse_query(tokenize(text), text), text, session, listing)
 
 
 @lru_cache(maxsize=2000)
-def _lasting(text: str, catalog: str, schema: str | None) -> Resolved | None:
-    nobody = sessions.Session(user="", catalog=catalog, schema=schema)
-    found = resolve(parsed(tokens(text), text), text, nobody, Lake({}))
-    return found if found.lasting else None
+def _resolve_cacheable(text: str, catalog: str, schema: str | None) -> ResolvedQuery | None:
+    anonymous = client_session.ClientSession(user="", catalog=catalog, schema=schema)
+    found = resolve(parse_query(tokenize(text), text), text, anonymous, CatalogListing({}))
+    return found if found.is_cacheable else None
 
 
-def _describe(words: Words, session: Session, lake: Lake) -> Outcome | Asking:
-    if words.took("INPUT"):
-        sql = _kept(words.name(), session)
-        words.end()
-        rows = [(place, "unknown") for place in range(bind.places(sql))]
-        return outcome.table([("Position", "bigint"), ("Type", "varchar")], rows)
-    if words.took("OUTPUT"):
+def _describe(
+    reader: StatementReader, session: ClientSession, listing: CatalogListing
+) -> StatementResult | RouterQuery:
+    if reader.accept("INPUT"):
+        sql = _prepared_statement(reader.read_name(), session)
+        reader.expect_end()
+        rows = [(place, "unknown") for place in range(parameters.count_parameters(sql))]
+        return table_result([("Position", "bigint"), ("Type", "varchar")], rows)
+    if reader.accept("OUTPUT"):
         from sqlglot import exp
 
-        sql = _kept(words.name(), session)
-        words.end()
-        tree = bind.bound(sql, [exp.null() for _ in range(bind.places(sql))])
+        sql = _prepared_statement(reader.read_name(), session)
+        reader.expect_end()
+        tree = parameters.bind_parameters(
+            sql, [exp.null() for _ in range(parameters.count_parameters(sql))]
+        )
         tree.set("limit", exp.Limit(expression=exp.Literal.number(0)))
         tree.set("offset", None)
-        return Asking(resolve(tree, None, session, lake), "columns")
-    return show.columns(words, session, lake)
+        return RouterQuery(resolve(tree, None, session, listing), "columns")
+    return show.describe_table(reader, session, listing)
 
 
-def _set(words: Words, word: str) -> Outcome:
-    if word == "SET" and words.took("TIME", "ZONE"):
-        zone = "UTC" if words.took("LOCAL") else words.string()
-        words.end()
-        sessions.checked("time_zone_id", zone)
-        return outcome.done("SET TIME ZONE", {"X-Trino-Set-Session": f"time_zone_id={zone}"})
-    words.need("SESSION")
-    name = ".".join(words.names(most=2))
+def _set(reader: StatementReader, word: str) -> StatementResult:
+    if word == "SET" and reader.accept("TIME", "ZONE"):
+        zone = "UTC" if reader.accept("LOCAL") else reader.read_string()
+        reader.expect_end()
+        client_session.check_property("time_zone_id", zone)
+        return session_result("SET TIME ZONE", {"X-Trino-Set-Session": f"time_zone_id={zone}"})
+    reader.expect("SESSION")
+    name = ".".join(reader.read_names(max_parts=2))
     if word == "RESET":
-        words.end()
-        sessions.checked(name, sessions.PROPERTIES[name].default if name in sessions.PROPERTIES
-                         else "")  # fmt: skip
-        return outcome.done("RESET SESSION", {"X-Trino-Clear-Session": name})
-    words.need("=")
-    value = _constant(words.rest())
-    sessions.checked(name, value)
-    return outcome.done("SET SESSION", {"X-Trino-Set-Session": f"{name}={quote_plus(value)}"})
+        reader.expect_end()
+        known = client_session.PROPERTIES.get(name)
+        client_session.check_property(name, known.default if known else "")
+        return session_result("RESET SESSION", {"X-Trino-Clear-Session": name})
+    reader.expect("=")
+    value = _constant(reader.read_rest())
+    client_session.check_property(name, value)
+    return session_result("SET SESSION", {"X-Trino-Set-Session": f"{name}={quote_plus(value)}"})
 
 
 def _constant(text: str) -> str:
-    """The text of one constant."""
+    """Return the text of one constant."""
     from sqlglot import exp
 
-    values = bind.parameters(text)
+    values = parameters.parse_parameters(text)
     if len(values) == 1 and isinstance(values[0], exp.Literal):
         return values[0].name
     if len(values) == 1 and isinstance(values[0], exp.Boolean):
         return "true" if values[0].this else "false"
-    raise Faulty("INVALID_SESSION_PROPERTY", "A property takes one constant.", "Write one.")
+    raise TrinoError(
+        "INVALID_SESSION_PROPERTY", "A property takes one constant.", "Use one constant."
+    )
 
 
-def _prepared(words: Words, word: str, session: Session, lake: Lake) -> Outcome | Asking:
+def _prepared(
+    reader: StatementReader, word: str, session: ClientSession, listing: CatalogListing
+) -> StatementResult | RouterQuery:
     if word == "EXECUTE":
-        if words.took("IMMEDIATE"):
-            return _execute(words.string(), words, session, lake)
-        return _execute(_kept(words.name(), session), words, session, lake)
+        if reader.accept("IMMEDIATE"):
+            return _execute(reader.read_string(), reader, session, listing)
+        return _execute(_prepared_statement(reader.read_name(), session), reader, session, listing)
     if word == "DEALLOCATE":
-        words.need("PREPARE")
-        name = words.name()
-        words.end()
-        _kept(name, session)
+        reader.expect("PREPARE")
+        name = reader.read_name()
+        reader.expect_end()
+        _prepared_statement(name, session)
         headers = {"X-Trino-Deallocated-Prepare": quote_plus(name)}
-        return outcome.done("DEALLOCATE", headers)
-    name = words.name()
-    words.need("FROM")
-    sql = words.rest()
-    _preparable(sql)
+        return session_result("DEALLOCATE", headers)
+    name = reader.read_name()
+    reader.expect("FROM")
+    sql = reader.read_rest()
+    _check_preparable(sql)
     headers = {"X-Trino-Added-Prepare": f"{quote_plus(name)}={quote_plus(sql)}"}
-    return outcome.done("PREPARE", headers)
+    return session_result("PREPARE", headers)
 
 
-def _preparable(sql: str) -> str:
-    """Refuse what could not be executed either: only queries and lists are kept."""
-    word, _ = leading(sql)
+def _check_preparable(sql: str) -> str:
+    """Refuse statements that EXECUTE does not support; return the kind of statement."""
+    word, _ = split_keyword(sql)
     if word in {"SHOW", "DESCRIBE", "DESC"}:
         return word
     if word not in {"SELECT", "WITH", "VALUES", "TABLE", ""}:
-        raise Faulty(
+        raise TrinoError(
             "NOT_SUPPORTED", f"A {sanitize(word)} cannot be prepared.", "Prepare a SELECT."
         )
     from sqlglot import exp
 
-    bind.bound(sql, [exp.null() for _ in range(bind.places(sql))])
+    parameters.bind_parameters(sql, [exp.null() for _ in range(parameters.count_parameters(sql))])
     return "SELECT"
 
 
-def _execute(sql: str, words: Words, session: Session, lake: Lake) -> Outcome | Asking:
+def _execute(
+    sql: str, reader: StatementReader, session: ClientSession, listing: CatalogListing
+) -> StatementResult | RouterQuery:
     values: list[exp.Expr] = []
-    if not words.ended:
-        words.need("USING")
-        values = bind.parameters(words.rest())
-    if _preparable(sql) != "SELECT" and not values:
-        return read(sql, session, lake)
-    return Asking(resolve(bind.bound(sql, values), None, session, lake))
+    if not reader.is_at_end:
+        reader.expect("USING")
+        values = parameters.parse_parameters(reader.read_rest())
+    if _check_preparable(sql) != "SELECT" and not values:
+        return plan_statement(sql, session, listing)
+    return RouterQuery(resolve(parameters.bind_parameters(sql, values), None, session, listing))
 
 
-def _kept(name: str, session: Session) -> str:
+def _prepared_statement(name: str, session: ClientSession) -> str:
     sql = session.prepared.get(name)
     if sql is None:
-        raise Faulty(
+        raise TrinoError(
             "NOT_FOUND", f"Prepared statement not found: {sanitize(name)}.", "PREPARE it first."
         )
     return sql
 
 
-def _explain(words: Words, session: Session, lake: Lake) -> Asking:
+def _explain(
+    reader: StatementReader, session: ClientSession, listing: CatalogListing
+) -> RouterQuery:
     end: Literal["plan", "json", "valid"] = "plan"
-    if words.took("("):
-        while not words.took(")"):
-            if words.took("TYPE", "VALIDATE"):
+    if reader.accept("("):
+        while not reader.accept(")"):
+            if reader.accept("TYPE", "VALIDATE"):
                 end = "valid"
-            elif words.took("FORMAT", "JSON"):
+            elif reader.accept("FORMAT", "JSON"):
                 end = "json"
             elif not (
-                words.took("TYPE", "LOGICAL")
-                or words.took("TYPE", "DISTRIBUTED")
-                or words.took("FORMAT", "TEXT")
+                reader.accept("TYPE", "LOGICAL")
+                or reader.accept("TYPE", "DISTRIBUTED")
+                or reader.accept("FORMAT", "TEXT")
             ):
-                raise Faulty("NOT_SUPPORTED", "This EXPLAIN has no answer here.", "EXPLAIN query.")
-            words.took(",")
-    sql = words.rest()
-    if _preparable(sql) != "SELECT":
-        raise Faulty("NOT_SUPPORTED", "Only a query can be explained.", "EXPLAIN a SELECT.")
-    return Asking(resolve(parsed(tokens(sql), sql), sql, session, lake), end)
+                raise TrinoError(
+                    "NOT_SUPPORTED", "This EXPLAIN is not supported.", "EXPLAIN query."
+                )
+            reader.accept(",")
+    sql = reader.read_rest()
+    if _check_preparable(sql) != "SELECT":
+        raise TrinoError("NOT_SUPPORTED", "Only a query can be explained.", "EXPLAIN a SELECT.")
+    return RouterQuery(resolve(parse_query(tokenize(sql), sql), sql, session, listing), end)
 
 
-def _transaction(words: Words, word: str) -> Outcome:
-    """A query reads what is committed; there is nothing that could be taken back."""
+def _transaction(reader: StatementReader, word: str) -> StatementResult:
+    """Accept transaction statements without effect: queries only read committed data."""
     if word == "START":
-        words.need("TRANSACTION")
-        if not words.ended:
-            words.rest()  # of what kind it should be
-        return outcome.done("START TRANSACTION", {"X-Trino-Started-Transaction-Id":
+        reader.expect("TRANSACTION")
+        if not reader.is_at_end:
+            reader.read_rest()  # its isolation level and mode
+        return session_result("START TRANSACTION", {"X-Trino-Started-Transaction-Id":
                                                   str(uuid.uuid4())})  # fmt: skip
-    words.took("WORK")
-    words.end()
-    return outcome.done(word, {"X-Trino-Clear-Transaction-Id": "true"})
+    reader.accept("WORK")
+    reader.expect_end()
+    return session_result(word, {"X-Trino-Clear-Transaction-Id": "true"})
 
 
-def _explained(found: dict[str, Any], end: str) -> Outcome:
+def _explain_result(found: dict[str, Any], end: str) -> StatementResult:
     if end == "valid":
-        return outcome.table([("Valid", "boolean")], [(True,)])
+        return table_result([("Valid", "boolean")], [(True,)])
     if end == "json":
         text = json.dumps(found, default=str, indent=2)
     else:
         text = "\n".join(f"{key}: {_line(value)}" for key, value in found.items())
-    return outcome.table([("Query Plan", "varchar")], [(text,)])
+    return table_result([("Query Plan", "varchar")], [(text,)])
 
 
 def _line(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def _answered(answer: Answer, asked: Asking) -> Outcome:
-    given = answer.rows.columns
-    names = asked.query.names
-    if len(names) != len(given):
-        names = (None,) * len(given)
-    columns = tuple((name or each.name, each.trino) for name, each in zip(names, given))
-    if asked.end == "columns":
-        return _output(columns, asked.query.names)
-    return Outcome(columns, answer.rows.body, answer.rows.count)
+def _to_result(answer: Answer, router_query: RouterQuery) -> StatementResult:
+    result_columns = answer.rows.columns
+    names = router_query.query.names
+    if len(names) != len(result_columns):
+        names = (None,) * len(result_columns)
+    columns = tuple((name or each.name, each.trino) for name, each in zip(names, result_columns))
+    if router_query.end == "columns":
+        return _describe_output(columns, router_query.query.names)
+    return StatementResult(columns, answer.rows.body, answer.rows.count)
 
 
-def _output(columns: tuple[tuple[str, str], ...], names: tuple[str | None, ...]) -> Outcome:
+def _describe_output(
+    columns: tuple[tuple[str, str], ...], names: tuple[str | None, ...]
+) -> StatementResult:
     titles = [(title, "varchar") for title in ("Column Name", "Catalog", "Schema", "Table", "Type")]
     titles += [("Type Size", "bigint"), ("Aliased", "boolean")]
-    return outcome.table(titles, [(name, "", "", "", kind, 0, False) for name, kind in columns])
+    return table_result(titles, [(name, "", "", "", kind, 0, False) for name, kind in columns])

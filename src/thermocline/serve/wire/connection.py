@@ -40,7 +40,7 @@ class Connection:
     def __init__(self, sock: socket.socket, number: int) -> None:
         self.number = number
         self.connected_at = time.monotonic()
-        self.is_authenticated = True
+        self.is_authenticated = False
         self._sock = sock
         self._changed = threading.Condition()
         self._pending: deque[memoryview] = deque()
@@ -52,7 +52,7 @@ class Connection:
         """Authenticate the peer, then handle its frames until it leaves or one is malformed."""
         if not protocol.authenticate(self._sock, token):
             return
-        self.is_authenticated = False
+        self.is_authenticated = True
         seconds = struct.pack("ll", int(SEND_SECONDS), 0)
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, seconds)
         protocol.disable_nagle(self._sock)
@@ -198,7 +198,9 @@ class Connections:
         late = time.monotonic() - protocol.HANDSHAKE_SECONDS
         with self._lock:
             unauthenticated = [
-                each for each in self._open if each.is_authenticated and each.connected_at < late
+                each
+                for each in self._open
+                if not each.is_authenticated and each.connected_at < late
             ]
         for connection in unauthenticated:
             connection.abort()

@@ -35,7 +35,7 @@ class EngineBroken(Exception):
     """The engine is in a state that only a new process can repair."""
 
 
-class Job:
+class QueryJob:
     """One query: its connection, its deadline, and whether it was answered."""
 
     def __init__(self, key: str, connection: Connection, request: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class Job:
 def too_large(limit: int) -> WorkerError:
     """Return the error of a result with more bytes than allowed."""
     return WorkerError("too-large", f"The result has more than {limit} bytes.",
-                  "Ask for fewer rows or columns.", bytes=limit)  # fmt: skip
+                  "Select fewer rows or columns.", bytes=limit)  # fmt: skip
 
 
 def too_many_rows(limit: int) -> WorkerError:
@@ -124,8 +124,8 @@ class JobQueue:
 
     def __init__(self, limit: int) -> None:
         self._capacity = limit
-        self._waiting: deque[Job] = deque()
-        self._running: dict[str, Job] = {}
+        self._waiting: deque[QueryJob] = deque()
+        self._running: dict[str, QueryJob] = {}
         self._changed = threading.Condition()
         self._last_finished_at = -MEMORY_RELEASE_SECONDS
 
@@ -139,7 +139,7 @@ class JobQueue:
         """How many wait for a thread."""
         return len(self._waiting)
 
-    def add(self, job: Job) -> bool:
+    def add(self, job: QueryJob) -> bool:
         """Queue a query. Returns False when the queue is full."""
         with self._changed:
             if len(self._waiting) + len(self._running) >= self._capacity:
@@ -148,7 +148,7 @@ class JobQueue:
             self._changed.notify()
             return True
 
-    def next(self) -> Job:
+    def next(self) -> QueryJob:
         """Wait for a query to run; it counts as running until `finish`."""
         with self._changed:
             while not self._waiting:
@@ -165,18 +165,18 @@ class JobQueue:
                     each.ran_concurrently = True
             return job
 
-    def finish(self, job: Job) -> None:
+    def finish(self, job: QueryJob) -> None:
         """Remove a query that has run."""
         with self._changed:
             del self._running[job.key]
             self._last_finished_at = time.monotonic()
 
-    def cancel(self, connection: Connection, asked: Any) -> None:
+    def cancel(self, connection: Connection, query_id: Any) -> None:
         """Cancel the query with this id on this connection; queries of other connections are not
         affected.
         """
         for job in self._all():
-            if job.connection is connection and job.request.get("id") == asked:
+            if job.connection is connection and job.request.get("id") == query_id:
                 job.request_end("cancelled")
 
     def cancel_all(self, connection: Connection) -> None:
@@ -205,7 +205,7 @@ class JobQueue:
                     with contextlib.suppress(OSError, AttributeError):  # Linux only
                         os.setpriority(os.PRIO_PROCESS, job.thread, os.nice(0) + SLOW_QUERY_NICE)
 
-    def expire(self, now: float) -> list[Job]:
+    def expire(self, now: float) -> list[QueryJob]:
         """Return running queries that must end.
 
         Queued ones past their limit are answered and removed.
@@ -227,6 +227,6 @@ class JobQueue:
             job.answer(job.end_error())
         return running
 
-    def _all(self) -> list[Job]:
+    def _all(self) -> list[QueryJob]:
         with self._changed:
             return [*self._waiting, *self._running.values()]

@@ -101,8 +101,10 @@ def authenticate(sock: socket.socket, token: str) -> bool:
         frame = receive(sock, MAX_UNAUTHENTICATED_HEADER_BYTES, max_body_bytes=0)
         if frame is None or frame.header.get("do") != "hello":
             return False
-        shown = frame.header.get("token")
-        if not isinstance(shown, str) or not hmac.compare_digest(shown.encode(), token.encode()):
+        presented = frame.header.get("token")
+        if not isinstance(presented, str) or not hmac.compare_digest(
+            presented.encode(), token.encode()
+        ):
             return False
         send(sock, {"ok": True})
     except (OSError, ConnectionLost, MalformedFrame, UnicodeEncodeError):
@@ -302,15 +304,15 @@ def _read_bytes(sock: socket.socket, size: int, at_start: bool = False) -> Body 
             return found
         if at_start and not found:
             return None
-        held = bytearray(found)
-        while found and len(held) < size:
-            found = sock.recv(min(size - len(held), _CHUNK_BYTES))
-            held += found
+        buffer = bytearray(found)
+        while found and len(buffer) < size:
+            found = sock.recv(min(size - len(buffer), _CHUNK_BYTES))
+            buffer += found
     except ConnectionError as error:
         raise ConnectionLost("The connection was lost.") from error
-    if len(held) < size:
+    if len(buffer) < size:
         raise ConnectionLost("The connection was lost within a frame.")
-    return held
+    return buffer
 
 
 def _authentication_refused(address: str) -> ConnectionLost:

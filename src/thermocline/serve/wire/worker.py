@@ -28,8 +28,8 @@ from thermocline.serve.wire import protocol
 from thermocline.serve.wire.connection import Connection, Connections
 from thermocline.serve.wire.jobs import (
     EngineBroken,
-    Job,
     JobQueue,
+    QueryJob,
     WorkerError,
     too_large,
     too_many_rows,
@@ -166,7 +166,7 @@ class _QueryWorker:
         match request.get("do"):
             case "query":
                 key = f"{connection.number}-{next(self._numbers)}"
-                job = Job(key, connection, request)
+                job = QueryJob(key, connection, request)
                 if not self._jobs.add(job):
                     job.answer(
                         WorkerError("busy", "The queue of the worker is full.", "Retry later.")

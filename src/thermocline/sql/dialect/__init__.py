@@ -1,6 +1,6 @@
-"""What a query means in one engine's dialect, said in another's so that the answer is the same.
+"""Translate queries between the dialects of engines so that the result is the same.
 
-DuckDB's meaning is the middle: `from_trino` says Trino's SQL in DuckDB's words, `to_spark` and
-`to_trino` say DuckDB's in theirs. Each is a list of what is allowed. A construct that nobody has
-compared between the engines is refused, not passed on in the hope that it means the same.
+DuckDB's semantics are the intermediate form: `from_trino` translates Trino's SQL to DuckDB's,
+`to_spark` and `to_trino` translate DuckDB's to theirs. Each has an allow-list: a construct that has
+not been compared between the engines is refused, never passed on unchecked.
 """

@@ -1,4 +1,4 @@
-"""Division of decimals, exactly: in DuckDB's words, and as DuckDB does it in others'."""
+"""Exact division of decimals, in DuckDB's SQL and in other engines'."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _MAX_DIGITS = 18
 
 
 def divide_decimals(left: exp.Expr, right: exp.Expr, digits: int | None = None) -> exp.Expr:
-    """Decimals divided exactly, and rounded half away from zero to the digits of the longer one.
+    """Divide decimals exactly, and round half away from zero to the digits of the longer one.
 
-    DuckDB divides decimals as doubles, which has no exact half to round; so it is done in
-    integers of 128 bits.
+    DuckDB divides decimals as doubles, which cannot represent an exact half; so the division uses
+    128-bit integers.
     """
     mine, theirs = scale(left), scale(right)
     if mine is None or theirs is None:
-        refuse_translation("a division of decimals whose digits are not known")
+        refuse_translation("a division of decimals of unknown precision")
     places = max(mine, theirs) if digits is None else digits
     if places + theirs > _MAX_DIGITS:
-        refuse_translation("a division of decimals with so many digits")
+        refuse_translation("a division of decimals with too many digits")
     above = _scale_to_integer(left, mine, places + theirs)
     below = _scale_to_integer(right, theirs, theirs)
     twice = exp.Mul(this=call("abs", above), expression=exp.Literal.number(2))
@@ -35,7 +35,7 @@ def divide_decimals(left: exp.Expr, right: exp.Expr, digits: int | None = None) 
 
 
 def _scale_to_integer(node: exp.Expr, digits: int, shift: int) -> exp.Expr:
-    """A decimal times a power of ten, as an integer of 128 bits."""
+    """Scale a decimal by a power of ten to a 128-bit integer."""
     unscaled = node.copy()
     if digits:
         wide = cast(unscaled, decimal_type(38, digits))
@@ -47,13 +47,13 @@ def _scale_to_integer(node: exp.Expr, digits: int, shift: int) -> exp.Expr:
 
 
 def split_decimal_average(these: exp.Expr, of: exp.Expr, place: Rule) -> tuple[exp.Expr, exp.Expr]:
-    """What DuckDB divides for the mean of decimals: the sum without its point, and the count.
+    """Return the operands of DuckDB's mean of decimals: the unscaled sum, and the count.
 
-    The sum itself would be rounded as a double before it is divided, and the mean with it.
+    The sum as a double would be rounded before the division, and the mean with it.
     """
     after = scale(of)
     if after is None:
-        refuse_translation("AVG of decimals whose digits are not known")
+        refuse_translation("AVG of decimals of unknown precision")
     size = exp.Literal.number(10**after)
     total, count = place(exp.Sum(this=these.copy())), place(exp.Count(this=these.copy()))
     whole = cast(exp.Mul(this=total, expression=size), decimal_type(38, 0))

@@ -1,7 +1,7 @@
-"""Trino's meaning in DuckDB's words.
+"""Translate Trino's SQL to DuckDB's.
 
-Types in the tree are Trino's. What is said here is DuckDB's SQL: it is either sent to a DuckDB as
-it is, or said once more in Spark's words.
+Types in the tree are Trino's. The result is DuckDB's SQL, which either DuckDB runs, or `to_spark`
+translates for Spark.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PORTABLE_FORMATS = frozenset({"%Y", "%m", "%d", "%H", "%M", "%S"})
 
 
 def build_nan_test(node: exp.Expr) -> exp.Expr:
-    """DuckDB's test for NaN."""
+    """Return DuckDB's test for NaN."""
     return with_type(exp.IsNan(this=node.copy()), T.BOOLEAN)
 
 
@@ -61,7 +61,7 @@ def _rewrite_comparison(node: exp.Expr) -> exp.Expr:
 
 
 def _fail_on_zero(node: exp.Expr) -> exp.Expr:
-    """A divisor that fails the query where it is zero, as it does in Trino; DuckDB gives null."""
+    """Make a zero divisor fail the query, as in Trino; DuckDB returns null."""
     if integer_value(node):
         return node
     zero = exp.EQ(this=parenthesize(node.copy()), expression=exp.Literal.number(0))
@@ -91,7 +91,7 @@ def _rewrite_average(node: exp.Expr, place: Rule) -> exp.Expr | None:
         return None
     digits = scale(of)
     if digits is None:
-        refuse_translation("AVG of decimals whose digits are not known")
+        refuse_translation("AVG of decimals of unknown precision")
     total = place(with_type(exp.Sum(this=node.this.copy()), decimal_type(38, digits)))
     count = place(with_type(exp.Count(this=node.this.copy()), T.BIGINT))
     total.type, count.type = decimal_type(38, digits), exp.DataType(this=T.BIGINT)
@@ -99,7 +99,7 @@ def _rewrite_average(node: exp.Expr, place: Rule) -> exp.Expr | None:
 
 
 def _rewrite_min_max(node: exp.Expr, place: Rule) -> exp.Expr | None:
-    """Trino passes NaN over as long as there is anything else."""
+    """Ignore NaN unless there is no other value, as Trino does."""
     if family(node.this) in {"list", "struct", "map", "unknown"} or node.expressions:
         refuse_translation(f"{construct_name(node)} of {family(node.this)}")
     if not (isinstance(node, exp.Max) and nan.may_be_nan(node.this)):
@@ -120,12 +120,12 @@ def _rewrite_round(node: exp.Expr) -> exp.Expr:
         return node
     kept = scale(node.this)
     if kept is None:
-        refuse_translation("ROUND of a decimal whose digits are not known")
+        refuse_translation("ROUND of a decimal of unknown precision")
     return cast(node.copy(), decimal_type(38, kept))
 
 
 def _rewrite_addition(node: exp.Expr) -> exp.Expr:
-    """A date and an interval give a date."""
+    """Keep the type date for a date plus an interval, as Trino does."""
     if (
         isinstance(node, exp.Add)
         and family(node.left) == "interval"
@@ -141,7 +141,7 @@ def _rewrite_addition(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_multiplication(node: exp.Expr) -> exp.Expr:
-    """Numbers; or an interval so many times."""
+    """Rewrite a product of numbers, or of an interval and a number."""
     assert isinstance(node, exp.Binary)
     if {family(node.left), family(node.right)} == {"interval", "integer"}:
         return node
@@ -149,7 +149,7 @@ def _rewrite_multiplication(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_from_unixtime(node: exp.Expr) -> exp.Expr:
-    """FROM_UNIXTIME, to the millisecond."""
+    """Rewrite FROM_UNIXTIME, to the millisecond."""
     require_family(node.this, *NUMBERS, of=node)
     if any(node.args.get(other) for other in ("zone", "hours", "minutes", "scale", "format")):
         refuse_translation("FROM_UNIXTIME with a zone")
@@ -163,18 +163,18 @@ def _rewrite_from_unixtime(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_concat_ws(node: exp.Expr) -> exp.Expr:
-    """CONCAT_WS of texts: both pass nulls over, and give null for a separator that is null."""
+    """Rewrite CONCAT_WS: both engines skip nulls, and return null for a null separator."""
     for each in node.expressions:
         require_family(each, "text", of=node)
     return call("concat_ws", *node.expressions, kind=T.TEXT)
 
 
 def _rewrite_date_add(node: exp.Expr) -> exp.Expr:
-    """DATE_ADD of a plain number."""
+    """Rewrite DATE_ADD of an integer literal."""
     require_family(node.this, *TIMES, of=node)
     count = integer_value(node.expression)
     if count is None:
-        refuse_translation("DATE_ADD of a count that is no constant")
+        refuse_translation("DATE_ADD with a count that is not a constant")
     unit = shared_rules.time_unit(node)
     found = exp.Add(
         this=parenthesize(node.this),
@@ -187,9 +187,9 @@ def _rewrite_date_add(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_date_diff(node: exp.Expr) -> exp.Expr:
-    """Whole units between two times; DuckDB's DATE_DIFF counts their boundaries.
+    """Rewrite DATE_DIFF, which counts whole units; DuckDB's counts unit boundaries.
 
-    Trino leaves out of both what is finer than a millisecond.
+    Trino ignores digits below a millisecond in both times.
     """
     unit = shared_rules.time_unit(node).lower()
     if unit not in {"day", "hour", "minute", "second"}:
@@ -220,7 +220,7 @@ def _rewrite_extract(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_upper(node: exp.Expr) -> exp.Expr:
-    """Only DuckDB has an upper case of ß: so what lies between is made upper case."""
+    """Upper-case the text between ß: only DuckDB has an upper-case ß."""
     require_family(node.this, "text", of=node)
     parts = call("string_split", node.this, text_literal("ß"))
     upper = call("upper", exp.column("part"))
@@ -247,10 +247,10 @@ def _check_like(node: exp.Expr) -> exp.Expr:
 
 
 def _check_trim(node: exp.Expr) -> exp.Expr:
-    """Trino takes away whatever is white, DuckDB spaces; a set of characters both."""
+    """Rewrite TRIM: Trino removes all white space, DuckDB spaces; both accept a character set."""
     require_family(node.this, "text", of=node)
     if not node.args.get("expression"):
-        refuse_translation("TRIM without saying of what")
+        refuse_translation("TRIM without a set of characters")
     return node
 
 
@@ -261,13 +261,13 @@ def _check_concat(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_date_format(node: exp.Expr) -> exp.Expr:
-    """Trino rounds a time to milliseconds before it writes it."""
+    """Rewrite DATE_FORMAT: Trino rounds a time to milliseconds before it formats it."""
     require_family(node.this, *TIMES, of=node)
     pattern = node.args.get("format")
     words = pattern.name if isinstance(pattern, exp.Literal) else "%"
     parts = {words[at : at + 2] for at in range(len(words)) if words[at] == "%"}
     if not parts <= _PORTABLE_FORMATS:
-        refuse_translation("DATE_FORMAT beyond %Y %m %d %H %i %s")
+        refuse_translation("DATE_FORMAT with codes other than %Y %m %d %H %i %s")
     of = family(node.this)
     if of != "date":
         kind = T.TIMESTAMPTZ if of == "timestamptz" else T.TIMESTAMPNTZ
@@ -306,7 +306,7 @@ def _rewrite_case(node: exp.Expr) -> exp.Expr:
         searched.set("this", None)
         for branch in searched.args["ifs"]:
             if branch.this == value:
-                refuse_translation("CASE x WHEN x", "Trino takes it for true, for NaN as well")
+                refuse_translation("CASE x WHEN x", "Trino treats it as true, even for NaN")
             sides = (with_type(exp.paren(each.copy()), each.type) for each in (value, branch.this))
             equal = exp.EQ(this=next(sides), expression=next(sides))
             branch.set("this", _rewrite_comparison(equal))
@@ -350,16 +350,21 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Concat", "DPipe"), _check_concat),
     **dict.fromkeys(("Case", "If"), _rewrite_case),
     **dict.fromkeys(("Greatest", "Least"), _check_greatest_least),
-    "ArrayAgg": trino_aggregates.rewrite_array_agg, "Mul": _rewrite_multiplication, "UnixToTime": _rewrite_from_unixtime,
+    "ArrayAgg": trino_aggregates.rewrite_array_agg, "Mul": _rewrite_multiplication,
+    "UnixToTime": _rewrite_from_unixtime,
     "ConcatWs": _rewrite_concat_ws, "RegexpReplace": trino_patterns.rewrite_regexp_replace,
     "RegexpExtract": trino_patterns.rewrite_regexp_extract,
-    "Div": _rewrite_division, "Round": _rewrite_round, "DateAdd": _rewrite_date_add, "DateDiff": _rewrite_date_diff,
-    "Extract": _rewrite_extract, "Date": trino_casts.rewrite_date, "Upper": _rewrite_upper, "Lower": _check_text_argument,
+    "Div": _rewrite_division, "Round": _rewrite_round, "DateAdd": _rewrite_date_add,
+    "DateDiff": _rewrite_date_diff,
+    "Extract": _rewrite_extract, "Date": trino_casts.rewrite_date, "Upper": _rewrite_upper,
+    "Lower": _check_text_argument,
     "Length": _check_text_argument,
     "ArraySize": _rewrite_array_size, "Like": _check_like, "Escape": text_rules.check_escape,
     "RegexpLike": trino_patterns.rewrite_regexp_like,
-    "Substring": text_rules.check_substring, "Trim": _check_trim, "StrPosition": text_rules.check_position,
+    "Substring": text_rules.check_substring, "Trim": _check_trim,
+    "StrPosition": text_rules.check_position,
     "Replace": text_rules.check_replace, "TimeToStr": _rewrite_date_format, "Sum": _check_sum,
-    "Mod": _rewrite_remainder, "Between": _rewrite_between, "In": _rewrite_in, "Nullif": _check_nullif,
+    "Mod": _rewrite_remainder, "Between": _rewrite_between, "In": _rewrite_in,
+    "Nullif": _check_nullif,
     "Bracket": _rewrite_list_element, "Order": _rewrite_order,
 }  # fmt: skip

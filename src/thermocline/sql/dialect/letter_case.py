@@ -1,9 +1,9 @@
-"""Letters whose upper or lower case Spark or Trino has otherwise than DuckDB.
+"""Letters whose upper or lower case differs between DuckDB and Spark or Trino.
 
-DuckDB maps each letter to one letter. Spark may give several (ﬁ is FI), looks at what stands beside
-a letter, and knows a newer Unicode. All code points were compared between DuckDB 1.5 and Spark 4.1,
-alone and between others: only those below differ. Trino maps letter to letter as DuckDB does, but
-with the Unicode of the Java that it runs on, which may be newer; and it leaves ß as it is.
+DuckDB maps each letter to one letter. Spark may return several (ﬁ becomes FI), considers adjacent
+letters, and uses a newer Unicode version. All code points were compared between DuckDB 1.5 and
+Spark 4.1, alone and next to others: only those below differ. Trino maps letter to letter like
+DuckDB, but with the Unicode version of its Java, which may be newer; and it does not change ß.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thermocline.sql.dialect.text_rules import text_literal
 
 
 def _parse_letters(points: str) -> str:
-    """The letters from a list of code points and ranges of them."""
+    """Return the letters of a list of code points and ranges."""
     ends = [each.partition("-") for each in points.split()]
     return "".join(
         chr(point)
@@ -30,7 +30,7 @@ _TO_UPPER = (
     _parse_letters("df 1f80-1f87 1f90-1f97 1fa0-1fa7 1fb3 1fc3 1ff3"),
     _parse_letters("1e9e 1f88-1f8f 1f98-1f9f 1fa8-1faf 1fbc 1fcc 1ffc"),
 )
-"""Letters and DuckDB's upper case of them, each at the same place."""
+"""Letters and their upper case in DuckDB, at the same positions."""
 _NO_UPPER = _parse_letters(
     "149 19b 1f0 264 390 3b0 587 1c8a 1e96-1e9a 1f50 1f52 1f54 1f56 1f88-1f8f 1f98-1f9f 1fa8-1faf"
     " 1fb2 1fb4 1fb6-1fb7 1fbc 1fc2 1fc4 1fc6-1fc7 1fcc 1fd2-1fd3 1fd6-1fd7 1fe2-1fe4 1fe6-1fe7"
@@ -42,17 +42,17 @@ _NO_LOWER = _parse_letters("1c89 a7cb-a7cc a7da a7dc 10d50-10d65")
 
 
 def rewrite_upper_for_spark(node: exp.Expr) -> exp.Expr:
-    """UPPER as DuckDB has it."""
+    """Rewrite UPPER with DuckDB's result."""
     return _change_case_in_spark("UPPER", node, _TO_UPPER, _NO_UPPER)
 
 
 def rewrite_lower_for_spark(node: exp.Expr) -> exp.Expr:
-    """LOWER as DuckDB has it."""
+    """Rewrite LOWER with DuckDB's result."""
     return _change_case_in_spark("LOWER", node, _TO_LOWER, _NO_LOWER)
 
 
 def rewrite_upper_for_trino(node: exp.Expr) -> exp.Expr:
-    """UPPER as DuckDB has it."""
+    """Rewrite UPPER with DuckDB's result."""
     require_family(node.this, "text", of=node)
     return _change_case_in_trino(
         "UPPER", call("REPLACE", node.this, text_literal("ß"), text_literal("ẞ")), _NEWER_UPPER
@@ -60,13 +60,13 @@ def rewrite_upper_for_trino(node: exp.Expr) -> exp.Expr:
 
 
 def rewrite_lower_for_trino(node: exp.Expr) -> exp.Expr:
-    """LOWER as DuckDB has it."""
+    """Rewrite LOWER with DuckDB's result."""
     require_family(node.this, "text", of=node)
     return _change_case_in_trino("LOWER", node.this, _NO_LOWER)
 
 
 def _change_case_in_trino(name: str, value: exp.Expr, letters: str) -> exp.Expr:
-    """Trino's own function; letter by letter for a text that has one of the letters."""
+    """Call Trino's function; map letter by letter for a text with one of the letters."""
     without = call("TRANSLATE", value.copy(), text_literal(letters), text_literal(""))
     letter = exp.column("letter", quoted=True)
     among = exp.GT(
@@ -85,7 +85,7 @@ def _change_case_in_trino(name: str, value: exp.Expr, letters: str) -> exp.Expr:
 def _change_case_in_spark(
     name: str, node: exp.Expr, to: tuple[str, str], unchanged: str
 ) -> exp.Expr:
-    """Spark's own function; letter by letter for a text that has one of those that differ."""
+    """Call Spark's function; map letter by letter for a text with a letter that differs."""
     require_family(node.this, "text", of=node)
     differing = text_literal(to[0] + unchanged)
     without = call("TRANSLATE", node.this.copy(), differing, text_literal(""))

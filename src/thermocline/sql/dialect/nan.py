@@ -1,7 +1,7 @@
-"""Comparisons of fractions: for DuckDB and Spark a NaN equals itself and is above all numbers.
+"""Comparisons of floats: in DuckDB and Spark, NaN equals itself and is greater than all numbers.
 
-For Trino, as for IEEE 754, it is neither equal, nor above, nor below anything. Where it sorts,
-though, NaN is above all numbers under NULLS LAST, and below them under NULLS FIRST.
+In Trino, as in IEEE 754, NaN is neither equal to, nor greater, nor less than anything. In ORDER BY,
+however, it sorts above all numbers under NULLS LAST, and below them under NULLS FIRST.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from thermocline.sql.dialect.rewrite import refuse_translation, rewrite_comparis
 
 FRACTIONS = frozenset({"double", "real"})
 IsNan = Callable[[exp.Expr], exp.Expr]
-"""The engine's own test for NaN."""
+"""Returns the engine's test for NaN."""
 
 
 def may_be_nan(node: exp.Expr) -> bool:
-    """Whether a value can be NaN; a constant cannot."""
+    """Return whether a value may be NaN; a constant cannot."""
     held = node.unnest()
     if isinstance(held, exp.Neg):
         held = held.this.unnest()
@@ -27,14 +27,14 @@ def may_be_nan(node: exp.Expr) -> bool:
 
 
 def compare_nan_as_largest(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
-    """DuckDB's comparison, for an engine that goes by IEEE 754."""
+    """Rewrite a DuckDB comparison for an engine that follows IEEE 754."""
     node = rewrite_comparison(node)
     assert isinstance(node, exp.Binary)
     left, right = node.left, node.right
     if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
         return node
     if isinstance(node, exp.LT | exp.LTE):
-        left, right = right, left  # what is said below of the greater side
+        left, right = right, left  # the code below expects the greater side on the left
     if isinstance(node, exp.EQ | exp.NEQ):
         if not (may_be_nan(left) and may_be_nan(right)):
             return node
@@ -53,7 +53,7 @@ def compare_nan_as_largest(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
 
 
 def compare_nan_as_ieee(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
-    """Trino's comparison, for an engine that has NaN above all numbers."""
+    """Rewrite a Trino comparison for an engine where NaN is greater than all numbers."""
     node = rewrite_comparison(node)
     assert isinstance(node, exp.Binary)
     if isinstance(node, exp.NullSafeEQ | exp.NullSafeNEQ):
@@ -64,7 +64,7 @@ def compare_nan_as_ieee(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
     if isinstance(node, exp.NEQ):
         other = node.right if may_be_nan(node.left) else node.left
         known = exp.not_(exp.Is(this=other.copy(), expression=exp.Null()))
-        # A NaN differs from everything, itself included; from a null nothing is known to.
+        # NaN differs from everything, itself included; a comparison with null is null.
         return exp.paren(exp.or_(node.copy(), exp.and_(is_nan(sides[0]), known)))
     if isinstance(node, exp.EQ):
         sides = sides[:1]
@@ -72,19 +72,19 @@ def compare_nan_as_ieee(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
 
 
 def refuse_fractions(node: exp.Expr, values: list[exp.Expr], where: str) -> exp.Expr:
-    """Refuse a comparison inside of another construct, where a NaN could make a difference."""
+    """Refuse a comparison inside another construct if NaN could change the result."""
     if any(may_be_nan(each) for each in values):
-        refuse_translation(f"{where} of fractions", "a NaN is compared differently")
+        refuse_translation(f"{where} of floats", "NaN is compared differently")
     return node
 
 
 def sort_nan_as_largest(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
-    """DuckDB's ORDER BY for Trino: NaN above all numbers under NULLS FIRST, too."""
+    """Rewrite a DuckDB ORDER BY for Trino: NaN is greatest under NULLS FIRST too."""
     return _sort_nan(node, is_nan, below=False)
 
 
 def sort_nan_as_trino(node: exp.Expr, is_nan: IsNan) -> exp.Expr:
-    """Trino's ORDER BY for DuckDB: under NULLS FIRST, NaN is below all numbers."""
+    """Rewrite a Trino ORDER BY for DuckDB: under NULLS FIRST, NaN is below all numbers."""
     return _sort_nan(node, is_nan, below=True)
 
 
@@ -94,9 +94,9 @@ def _sort_nan(node: exp.Expr, is_nan: IsNan, *, below: bool) -> exp.Expr:
         if each.args.get("nulls_first") and may_be_nan(_resolve_sort_key(each.this, node.parent)):
             if isinstance(node.parent, exp.Select) and node.parent.args.get("distinct"):
                 refuse_translation(
-                    "DISTINCT beside ORDER BY fractions NULLS FIRST", "a NaN is elsewhere"
+                    "DISTINCT with ORDER BY floats NULLS FIRST", "NaN is sorted differently"
                 )
-            # Whether it is NaN is null where it is null itself, and so stands where that does.
+            # The NaN test is null for a null value, so it sorts where the value does.
             turned = bool(each.args.get("desc")) != below
             found.append(exp.Ordered(this=is_nan(each.this), desc=turned, nulls_first=True))
         found.append(each)
@@ -105,7 +105,7 @@ def _sort_nan(node: exp.Expr, is_nan: IsNan, *, below: bool) -> exp.Expr:
 
 
 def _resolve_sort_key(key: exp.Expr, query: exp.Expr | None) -> exp.Expr:
-    """The value that rows are ordered by, where the key is the name of a result."""
+    """Return the value that rows are ordered by, if the key is the name of a result."""
     while isinstance(query, exp.SetOperation | exp.Subquery):
         query = query.this
     if isinstance(key, exp.Column) and not key.table and isinstance(query, exp.Select):

@@ -1,4 +1,4 @@
-"""A query made plain: nothing in it is left to a dialect's rules of which name means what."""
+"""Qualify a query: resolve every name, so that no dialect's resolution rules matter."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def qualify_query(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Query:
-    """Each column with its table, stars, aliases and USING written out, and the types known."""
+    """Give each column its table, expand stars, aliases and USING, and annotate types."""
     from sqlglot.optimizer.qualify import qualify
 
     if any(each.args.get("on") for each in tree.find_all(exp.Distinct)):
@@ -36,9 +36,9 @@ def qualify_query(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Qu
             isolate_tables=False,
         )
     except errors.SqlglotError as error:
-        refuse_translation("a name in it", str(error).splitlines()[0][:120])
+        refuse_translation("a name that cannot be resolved", str(error).splitlines()[0][:120])
     except PARSER_CRASHES:
-        refuse_translation("a name in it")
+        refuse_translation("a name that cannot be resolved")
     for select in tree.find_all(exp.Select):
         _expand_group_by_all(select)
         _refuse_duplicate_names(select, outermost=select is _first_select(tree))
@@ -47,12 +47,12 @@ def qualify_query(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Qu
 
 
 def _expand_group_by_all(select: exp.Select) -> None:
-    """GROUP BY ALL: by every result that holds no aggregate."""
+    """Expand GROUP BY ALL: group by every result without an aggregate."""
     group = select.args.get("group")
     if group is None or not group.args.get("all"):
         return
     if any(each.find(exp.Query) for each in select.selects):
-        refuse_translation("GROUP BY ALL with a query among its results")
+        refuse_translation("GROUP BY ALL with a subquery among its results")
     keys = [
         each.unalias().copy()
         for each in select.selects
@@ -64,13 +64,13 @@ def _expand_group_by_all(select: exp.Select) -> None:
 
 
 def _refuse_duplicate_names(select: exp.Select, *, outermost: bool) -> None:
-    """Inside a query, two columns of one name cannot be told apart."""
+    """Refuse subqueries with two columns of the same name."""
     names = [each.alias_or_name.lower() for each in select.selects]
     star = any(each.is_star for each in select.selects)
     if star and select.args.get("joins"):
-        refuse_translation("* of several tables", "their columns are not known")
+        refuse_translation("* of several tables", "their columns are unknown")
     if not outermost and len(set(names)) < len(names):
-        refuse_translation("a subquery with two columns of one name")
+        refuse_translation("a subquery with two columns of the same name")
 
 
 def _first_select(tree: exp.Query) -> exp.Expr:
@@ -81,9 +81,9 @@ def _first_select(tree: exp.Query) -> exp.Expr:
 
 
 def rename_ambiguous_sources(tree: exp.Query, columns: Columns) -> None:
-    """Give no source the name of a column: `f.k` could else be the member `k` of a column `f`.
+    """Rename sources that have the name of a column: `f.k` could mean field `k` of column `f`.
 
-    In a subquery, other engines look for a column of its own tables before they look outside.
+    In a subquery, other engines search the columns of its own tables before those of outer queries.
     """
     names = {name.lower() for table in columns.values() for name in table}
     names |= {each.alias.lower() for each in tree.find_all(exp.Alias)}

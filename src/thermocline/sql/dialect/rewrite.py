@@ -1,4 +1,4 @@
-"""How a tree is said anew: node by node, from the leaves up, by rules that keep its meaning."""
+"""Rewrite a syntax tree for another engine: node by node, bottom up, by rules."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from thermocline.engine.query_types import NUMBERS, TIMES, T, family, with_type
 from thermocline.sql.guard import QueryRefused
 
 Rule = Callable[[exp.Expr], exp.Expr]
-"""Gives the node, the same one when it stays as it is. What it holds has been said already."""
+"""Returns the rewritten node, or the same node if unchanged. Its children are already rewritten."""
 
 
 class Untranslatable(QueryRefused):
-    """A construct that another engine would answer differently, or nobody knows whether."""
+    """A construct that another engine may evaluate differently."""
 
     code = "unfaithful"
 
 
 def refuse_translation(construct: str, why: str = "") -> NoReturn:
-    """Refuse a construct, by its name."""
+    """Refuse a construct by its name."""
     reason = f" ({why})" if why else ""
     raise Untranslatable(
-        f"{construct} cannot be translated with its meaning kept{reason}.",
-        "Write it otherwise, or in the dialect of the engine that is to answer.",
+        f"The query cannot be translated without changing its meaning: {construct}{reason}.",
+        "Rewrite the query, or write it in the dialect of the engine that runs it.",
     )
 
 
 def construct_name(node: exp.Expr) -> str:
-    """What a user calls a node."""
+    """Return the name of a node as users know it."""
     if isinstance(node, exp.Anonymous):
         return node.name.lower()
     if isinstance(node, exp.Func) and not isinstance(node, exp.Connector):
@@ -41,13 +41,13 @@ def construct_name(node: exp.Expr) -> str:
 
 
 def rewrite_tree(tree: exp.Query, rules: Mapping[str, Rule], same: Iterable[str]) -> exp.Query:
-    """The tree in other words. A kind of node without a rule must be among those that are `same`.
+    """Rewrite the tree. A node type without a rule must be listed in `same`.
 
-    Raises Untranslatable, naming the first construct that cannot be said.
+    Raises Untranslatable with the first construct that cannot be translated.
     """
     allowed = frozenset(same)
-    # Turned round, a walk meets what a node holds before the node; and needs no recursion, which
-    # a chain of thousands of ANDs would exhaust.
+    # A reversed walk reaches the children before their node, and needs no recursion, which a chain
+    # of thousands of ANDs would exhaust.
     for node in reversed(list(tree.walk(bfs=False))):
         rule = rules.get(type(node).__name__)
         if rule is None:
@@ -55,16 +55,16 @@ def rewrite_tree(tree: exp.Query, rules: Mapping[str, Rule], same: Iterable[str]
                 refuse_translation(construct_name(node))
             continue
         parent, key, index = node.parent, node.arg_key, node.index
-        said = rule(node)
-        if said is node:
+        result = rule(node)
+        if result is node:
             continue
-        if said.type is None:
-            said.type = node.type
+        if result.type is None:
+            result.type = node.type
         if parent is None:
-            assert isinstance(said, exp.Query)
-            tree = said
+            assert isinstance(result, exp.Query)
+            tree = result
         else:
-            parent.set(key or "this", said, index)
+            parent.set(key or "this", result, index)
     return tree
 
 
@@ -72,24 +72,24 @@ def rewrite_tree(tree: exp.Query, rules: Mapping[str, Rule], same: Iterable[str]
 
 
 def call(name: str, *arguments: exp.Expr, kind: Any = None) -> exp.Expr:
-    """A call of one of the engine's functions by its own name."""
+    """Return a call of an engine's function by name."""
     made = exp.Anonymous(this=name, expressions=list(arguments))
     return made if kind is None else with_type(made, kind)
 
 
 def cast(node: exp.Expr, kind: exp.DType | exp.DataType) -> exp.Expr:
-    """A cast that is the engine's own: no rule looks at it again."""
+    """Return a native cast of the engine, which no rule rewrites."""
     to = kind.copy() if isinstance(kind, exp.DataType) else exp.DataType(this=kind)
     return with_type(exp.Cast(this=node, to=to), to)
 
 
 def parenthesize(node: exp.Expr) -> exp.Expr:
-    """In brackets where the parts of an operator would otherwise be joined anew."""
+    """Parenthesize an operator, so that precedence cannot regroup its operands."""
     return exp.paren(node, copy=False) if isinstance(node, exp.Binary | exp.Not) else node
 
 
 def integer_value(node: exp.Expr | None) -> int | None:
-    """The value of a plain integer, None for anything else."""
+    """Return the value of an integer literal, or None for anything else."""
     if isinstance(node, exp.Neg):
         inner = integer_value(node.this)
         return None if inner is None else -inner
@@ -97,15 +97,15 @@ def integer_value(node: exp.Expr | None) -> int | None:
 
 
 AggregateRewrite = Callable[[exp.Expr, Callable[[exp.Expr], exp.Expr]], exp.Expr | None]
-"""Says an aggregate by others, each put into its place; None when it may stay as it is."""
+"""Rewrites an aggregate as other aggregates, each through `place`; None leaves it unchanged."""
 
 
 def build_aggregate_rules(
     builders: Mapping[str, AggregateRewrite], window: Rule
 ) -> dict[str, Rule]:
-    """Rules that say an aggregate by several others, each with its FILTER and OVER.
+    """Build rules that rewrite an aggregate as several others, each with its FILTER and OVER.
 
-    `window` is the rule that a window is under anyway.
+    `window` is the rule that applies to every window.
     """
 
     def rule(node: exp.Expr) -> exp.Expr:
@@ -124,8 +124,8 @@ def build_aggregate_rules(
             _unwrap_aggregate(around).replace(other)
             return around
 
-        said = builder(inner, place)
-        return node if said is None else parenthesize(said)
+        result = builder(inner, place)
+        return node if result is None else parenthesize(result)
 
     return dict.fromkeys([*builders, "Filter", "Window"], rule)
 
@@ -144,9 +144,9 @@ _PORTABLE_PATTERN = re.compile(
 
 
 def is_portable_pattern(node: exp.Expr) -> bool:
-    """Whether a regular expression is a constant that all engines read alike.
+    """Return whether a regular expression is a constant with one meaning in all engines.
 
-    Without `.` and `$`, which see ends of lines differently, classes by backslash, and flags.
+    It must not contain `.` and `$`, which treat line ends differently, backslash classes or flags.
     """
     return (
         isinstance(node, exp.Literal)
@@ -157,19 +157,19 @@ def is_portable_pattern(node: exp.Expr) -> bool:
 
 
 def rewrite_interval(node: exp.Expr) -> exp.Expr:
-    """An interval of one plain number and one unit, the only kind that all engines share."""
+    """Rewrite an interval of one integer and one unit, the only form that all engines share."""
     assert isinstance(node, exp.Interval)
     unit = (node.text("unit") or "").upper().rstrip("S")
     count = node.this.name if isinstance(node.this, exp.Literal) else ""
     if not re.fullmatch(r"-?[0-9]{1,9}", count):
-        refuse_translation("INTERVAL", "only a plain number and one unit can")
+        refuse_translation("INTERVAL", "only one integer with one unit is supported")
     whole, factor = {
         "WEEK": ("DAY", 7), "QUARTER": ("MONTH", 3), "SECOND": ("SECOND", 1),
         "MINUTE": ("MINUTE", 1), "HOUR": ("HOUR", 1), "DAY": ("DAY", 1), "MONTH": ("MONTH", 1),
         "YEAR": ("YEAR", 1),
     }.get(unit, ("", 0))  # fmt: skip
     if not factor:
-        refuse_translation(f"INTERVAL of {unit or 'a text'}")
+        refuse_translation(f"INTERVAL of {unit or 'a string'}")
     value = exp.Literal.string(str(int(count) * factor))
     return with_type(exp.Interval(this=value, unit=exp.Var(this=whole)), T.INTERVAL)
 
@@ -190,27 +190,29 @@ _TIME_TEXT = re.compile(
 
 
 def build_time_literal(text: str, kind: exp.DType) -> exp.Expr:
-    """A time in the one spelling that all engines read alike: without an offset, in UTC."""
+    """Return a time literal in the one format that all engines share: UTC without an offset."""
     found = _TIME_TEXT.fullmatch(text.strip())
     if found is None or (found[4] and kind != T.TIMESTAMPTZ):
-        refuse_translation(f"the text {text[:40]!r} as a time", "engines read different spellings")
+        refuse_translation(
+            f"the string {text[:40]!r} as a time", "engines accept different formats"
+        )
     day, clock, fraction, offset = found.groups()
     if kind == T.DATE:
         if clock:
-            refuse_translation(f"the text {text[:40]!r} as a date")
+            refuse_translation(f"the string {text[:40]!r} as a date")
         return cast(with_type(exp.Literal.string(day), T.TEXT), kind)
     spelt = f"{day} {clock or '00:00:00'}{fraction or ''}"
     if offset not in (None, "Z", "UTC"):
         try:
             moment = datetime.fromisoformat(f"{spelt}{offset}").astimezone(UTC)
         except (ValueError, OverflowError):
-            refuse_translation(f"the text {text[:40]!r} as a time")
+            refuse_translation(f"the string {text[:40]!r} as a time")
         spelt = moment.replace(tzinfo=None).isoformat(" ")
     return cast(with_type(exp.Literal.string(spelt), T.TEXT), kind)
 
 
 def convert_literal(node: exp.Expr, other: exp.Expr) -> exp.Expr:
-    """A text constant that is compared with a value of another type, as a value of that type."""
+    """Convert a string literal to the type of the value that it is compared with."""
     wanted = family(other)
     if not (isinstance(node, exp.Literal) and node.is_string) or wanted in {"text", "null"}:
         return node
@@ -218,11 +220,11 @@ def convert_literal(node: exp.Expr, other: exp.Expr) -> exp.Expr:
         return build_time_literal(node.name, _TIME_TYPES[wanted])
     if wanted in {"integer", "decimal"} and re.fullmatch(r"-?\d{1,18}", node.name):
         return cast(node, T.BIGINT)
-    refuse_translation(f"the text {node.name[:40]!r} beside a {wanted}")
+    refuse_translation(f"the string {node.name[:40]!r} compared with a {wanted}")
 
 
 def rewrite_comparison(node: exp.Expr) -> exp.Expr:
-    """A comparison whose two sides every engine compares as the same type."""
+    """Rewrite a comparison so that every engine compares both sides as the same type."""
     assert isinstance(node, exp.Binary)
     left, right = node.left, node.right
     node.set("this", convert_literal(left, right))
@@ -232,7 +234,7 @@ def rewrite_comparison(node: exp.Expr) -> exp.Expr:
 
 
 def require_comparable(nodes: Iterable[exp.Expr], where: str) -> None:
-    """Refuse to compare what engines convert differently before they compare it."""
+    """Refuse a comparison of types that engines convert differently."""
     families = {family(node) for node in nodes} - {"null"}
     if families <= NUMBERS or families <= TIMES:
         return
@@ -242,7 +244,7 @@ def require_comparable(nodes: Iterable[exp.Expr], where: str) -> None:
 
 
 def rewrite_between(node: exp.Expr) -> exp.Expr:
-    """BETWEEN, as a comparison with either end."""
+    """Rewrite BETWEEN as a comparison with both ends."""
     for end in ("low", "high"):
         node.set(end, convert_literal(node.args[end], node.this))
         require_comparable([node.this, node.args[end]], "BETWEEN")
@@ -250,14 +252,14 @@ def rewrite_between(node: exp.Expr) -> exp.Expr:
 
 
 def rewrite_in(node: exp.Expr) -> exp.Expr:
-    """IN, as a comparison with each value; of a query's rows, only of the same family."""
+    """Rewrite IN as a comparison with each value; rows of a query must have the same family."""
     if node.args.get("unnest") or node.args.get("field"):
-        refuse_translation("IN of a list")
+        refuse_translation("IN with a list value")
     query = node.args.get("query")
     if query is not None:
         selects = query.unnest().selects
         if len(selects) != 1:
-            refuse_translation("IN of several columns")
+            refuse_translation("IN with several columns")
         require_comparable([node.this, selects[0]], "IN")
     node.set("expressions", [convert_literal(each, node.this) for each in node.expressions])
     for each in node.expressions:

@@ -1,4 +1,4 @@
-"""What DuckDB, Spark and Trino mean alike, and the rules that hold for whoever it is said to."""
+"""Constructs with one meaning in DuckDB, Spark and Trino, and the rules that all targets share."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ UNCHANGED = frozenset({
     "Stddev", "StddevPop", "StddevSamp", "Variance", "VariancePop", "Sqrt", "Exp", "Ln", "Pow",
     "Filter", "Window", "ColumnDef",
 })  # fmt: skip
-"""Kinds of nodes that stay as they are, once their parts have been said."""
+"""Node types that stay unchanged once their children are rewritten."""
 
 MAX_INTEGER = 2**63 - 1
 TEXT_CONVERTIBLE = frozenset({"text", "integer"})
-"""Families whose values every engine writes as the same text."""
+"""Families whose values have the same text in every engine."""
 UNITS = ("YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "HOUR", "MINUTE", "SECOND")
 
 
@@ -46,11 +46,11 @@ def require_family(node: exp.Expr, *families: str, of: exp.Expr | None = None) -
 
 
 def time_unit(node: exp.Expr) -> str:
-    """The unit of a function of times."""
+    """Return the unit of a time function."""
     name = node.text("unit").upper()
     if name not in UNITS:
         refuse_translation(
-            f"{construct_name(node)} by {name.lower() or 'a unit that is no constant'}"
+            f"{construct_name(node)} by {name.lower() or 'a unit that is not a constant'}"
         )
     return name
 
@@ -63,7 +63,7 @@ def _check_literal(node: exp.Expr) -> exp.Expr:
         return node
     digits = text.replace(".", "")
     if len(digits) > 38 or ("." not in text and int(text) > MAX_INTEGER):
-        refuse_translation("a number of so many digits")
+        refuse_translation("a number with too many digits")
     return node
 
 
@@ -100,19 +100,21 @@ def _check_distinct(node: exp.Expr) -> exp.Expr:
 
 def _check_join(node: exp.Expr) -> exp.Expr:
     if node.args.get("method") or node.args.get("using"):
-        refuse_translation(f"a {node.text('method') or 'USING'} JOIN", "its columns are not known")
+        refuse_translation(f"a {node.text('method') or 'USING'} JOIN", "its columns are unknown")
     return node
 
 
 def _check_group(node: exp.Expr) -> exp.Expr:
     if node.args.get("all") is not None or node.args.get("totals"):
-        refuse_translation("GROUP BY ALL", "its columns are not known")
+        refuse_translation("GROUP BY ALL", "its columns are unknown")
     return node
 
 
 def _check_limit(node: exp.Expr) -> exp.Expr:
     if integer_value(node.expression) is None:
-        refuse_translation(f"{construct_name(node)} of something that is no plain number")
+        refuse_translation(
+            f"{construct_name(node)} of an expression that is not an integer literal"
+        )
     return node
 
 
@@ -127,18 +129,18 @@ def _check_column(node: exp.Expr) -> exp.Expr:
     if isinstance(node.this, exp.Star):
         return node
     if not node.text("table") and not isinstance(node.find_ancestor(exp.Order), exp.Order):
-        refuse_translation(f"the column {node.name[:60]}", "it is not known whose it is")
+        refuse_translation(f"the column {node.name[:60]}", "its table is unknown")
     return node
 
 
 def _check_dot(node: exp.Expr) -> exp.Expr:
     if family(node.this) != "struct" or not isinstance(node.expression, exp.Identifier):
-        refuse_translation("the member of something that is no struct")
+        refuse_translation("a field of a value that is not a struct")
     return node
 
 
 def _check_conditional(node: exp.Expr) -> exp.Expr:
-    """CASE and IF: one type for all their results, and a comparison for each WHEN."""
+    """Require one type for all results of CASE and IF, and check the comparison of each WHEN."""
     if isinstance(node, exp.If):
         if isinstance(node.parent, exp.Case):
             return node
@@ -160,20 +162,20 @@ def _check_arguments_agree(node: exp.Expr) -> exp.Expr:
 
 def _check_nullif(node: exp.Expr) -> exp.Expr:
     if family(node.this) != family(node.expression):
-        refuse_translation("NULLIF of two types")
+        refuse_translation("NULLIF with two types")
     return node
 
 
 def list_index(node: exp.Expr) -> exp.Expr:
-    """Which element of a list is asked for, counted from 1, or backwards from -1.
+    """Return the index of a list element, counted from 1, or backwards from -1.
 
-    The parser counts from 0, whatever the dialect.
+    The parser counts from 0 in every dialect.
     """
     require_family(node.this, "list", of=node)
     index = integer_value(node.expressions[0]) if len(node.expressions) == 1 else None
     place = None if index is None else index + 1 - (node.args.get("offset") or 0)
     if place is None or place == 0:
-        refuse_translation("a list's element at a place that is no constant")
+        refuse_translation("a list element at an index that is not a constant")
     return exp.Literal.number(place)
 
 
@@ -185,9 +187,9 @@ def _check_is(node: exp.Expr) -> exp.Expr:
 
 def _check_window_spec(node: exp.Expr) -> exp.Expr:
     ends = {node.args.get("start"), node.args.get("end")}
-    plain = ends <= {"UNBOUNDED", "CURRENT ROW", None}
-    if node.args.get("exclude") or (node.text("kind").upper() != "ROWS" and not plain):
-        refuse_translation("a window's RANGE or GROUPS")
+    unbounded = ends <= {"UNBOUNDED", "CURRENT ROW", None}
+    if node.args.get("exclude") or (node.text("kind").upper() != "ROWS" and not unbounded):
+        refuse_translation("a window frame with RANGE or GROUPS")
     return node
 
 
@@ -218,7 +220,7 @@ def _check_count(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_concat(node: exp.Expr) -> exp.Expr:
-    """Texts joined; integers among them as texts, which a COALESCE with '' would not make them."""
+    """Cast integers in a concatenation to text, which a COALESCE with '' would not do."""
     for each in list(node.expressions or [node.this, node.expression]):
         require_family(each, *TEXT_CONVERTIBLE, of=node)
         if family(each) == "integer":
@@ -229,24 +231,24 @@ def _rewrite_concat(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_null(node: exp.Expr) -> exp.Expr:
-    """A result that is only NULL is an INTEGER in DuckDB; elsewhere it has no type."""
+    """Cast a NULL result to INTEGER, as in DuckDB; elsewhere it has no type."""
     return cast(node, T.INT) if isinstance(node.parent, exp.Alias | exp.Select) else node
 
 
 def _check_table(node: exp.Expr) -> exp.Expr:
     if not isinstance(node.this, exp.Identifier) or node.args.get("pivots"):
-        refuse_translation("a table that is no plain name")
+        refuse_translation("a table that is not a simple name")
     return node
 
 
 def like_pattern(node: exp.Expr) -> str | None:
-    """The text of LIKE's pattern where it is a constant."""
+    """Return the pattern of LIKE if it is a constant."""
     found = node.expression
     return found.name if isinstance(found, exp.Literal) and found.is_string else None
 
 
 def addition_families(node: exp.Expr) -> tuple[str, str]:
-    """The families of both sides of + or -, among those that can be said."""
+    """Return the families of both operands of + or -; refuse the others."""
     assert isinstance(node, exp.Binary)
     sides = family(node.left), family(node.right)
     numeric = set(sides) <= NUMBERS | {"null"} or sides == ("real", "real")
@@ -257,31 +259,32 @@ def addition_families(node: exp.Expr) -> tuple[str, str]:
 
 
 def to_timestamp(node: exp.Expr) -> exp.Expr:
-    """A date as the timestamp of its midnight, which DuckDB makes of it beside an interval."""
+    """Cast a date to the timestamp of its midnight, as DuckDB does with an interval."""
     return cast(node, T.TIMESTAMPNTZ) if family(node) == "date" else node
 
 
 def rewrite_time_cast(node: exp.Expr, source: str) -> exp.Expr:
-    """A cast to a date or timestamp; of texts only constants, which are read here."""
+    """Rewrite a cast to a date or timestamp; strings must be constants, which are parsed here."""
     if source == "text":
         if not isinstance(node.this, exp.Literal):
-            refuse_translation("a cast of a text to a time", "engines read different spellings")
+            refuse_translation("a cast of a string to a time", "engines accept different formats")
         return build_time_literal(node.this.name, node.args["to"].this)
     return node
 
 
 def round_digits(node: exp.Expr) -> int | None:
-    """The constant number of digits of a ROUND; None where it has none."""
+    """Return the constant number of digits of ROUND, or None if it has no argument."""
     require_family(node.this, *NUMBERS, of=node)
     digits = node.args.get("decimals")
     places = None if digits is None else integer_value(digits)
     if digits is not None and (places is None or places < 0):
-        refuse_translation("ROUND to a number of digits that is no constant from 0 on")
+        refuse_translation("ROUND to digits that are not a constant of at least 0")
     return places
 
 
 RULES: dict[str, Rule] = {
-    **dict.fromkeys(("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ"), rewrite_comparison),
+    **dict.fromkeys(("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNEQ"),
+                    rewrite_comparison),
     **dict.fromkeys(("Union", "Except", "Intersect"), _check_set_operation),
     **dict.fromkeys(("Case", "If"), _check_conditional),
     **dict.fromkeys(("Coalesce",), _check_arguments_agree),
@@ -290,8 +293,11 @@ RULES: dict[str, Rule] = {
                      "VariancePop", "Sqrt", "Exp", "Ln", "Pow", "Mul"), _check_numeric_arguments),
     **dict.fromkeys(("DPipe", "Concat"), _rewrite_concat),
     **dict.fromkeys(("Limit", "Offset"), _check_limit),
-    "Between": rewrite_between, "In": rewrite_in, "Interval": rewrite_interval, "Literal": _check_literal, "Select": _check_select,
-    "With": _check_with, "Distinct": _check_distinct, "Join": _check_join, "Group": _check_group, "Order": _check_order,
-    "Column": _check_column, "Dot": _check_dot, "Nullif": _check_nullif, "Is": _check_is, "WindowSpec": _check_window_spec,
+    "Between": rewrite_between, "In": rewrite_in, "Interval": rewrite_interval,
+    "Literal": _check_literal, "Select": _check_select,
+    "With": _check_with, "Distinct": _check_distinct, "Join": _check_join, "Group": _check_group,
+    "Order": _check_order,
+    "Column": _check_column, "Dot": _check_dot, "Nullif": _check_nullif, "Is": _check_is,
+    "WindowSpec": _check_window_spec,
     "Window": _check_window, "Count": _check_count, "Table": _check_table, "Null": _rewrite_null,
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""Zeros have no sign here: -0.0 divides as 0.0 does, whoever answers.
+"""Zeros have no sign here: in every engine -0.0 divides like 0.0.
 
 DuckDB loses the sign where it sorts, groups or stores (`engine.duck_sql`), Spark where it groups.
-So that one question has one answer, nobody may show it.
+So that a query has one result, no engine may show it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NUMBER = "number"
 
 
 def remove_zero_sign(node: exp.Expr) -> exp.Expr:
-    """A fraction that is never -0.0, which no sum with 0.0 is; anything else as it is."""
+    """Add 0.0 to a float, so that it is never -0.0; return other values unchanged."""
     kind = _TYPES.get(family(node))
     if kind is None or isinstance(node.unnest(), exp.Literal):
         return node
@@ -32,16 +32,16 @@ def remove_zero_sign(node: exp.Expr) -> exp.Expr:
 
 
 def rewrite_power(node: exp.Expr) -> exp.Expr:
-    """The rule of POW, whose base may be a zero."""
+    """Rewrite POW, whose base may be a zero."""
     node = shared_rules.RULES["Pow"](node)
     node.set("this", remove_zero_sign(node.this))
     return node
 
 
 def remove_zero_signs(tree: exp.Query, dialect: str, known: MappingSchema) -> None:
-    """Say a tree that stays in its own dialect so that no fraction shows the sign of a zero.
+    """Rewrite a tree that keeps its dialect so that no float shows the sign of a zero.
 
-    Where types cannot be told, because a name cannot, it stays as it is.
+    If types are unknown because a name cannot be resolved, the tree stays unchanged.
     """
     showing = list(tree.find_all(*SIGN_SENSITIVE))
     if not showing:

@@ -1,7 +1,7 @@
-"""DuckDB's meaning in Spark's words (ANSI mode, session in UTC, decimals without loss).
+"""Translate DuckDB's SQL to Spark's (ANSI mode, session in UTC, decimals without loss).
 
-Every rule here was found by asking both: what is not in `SAME` or `RULES` was seen to differ, or
-was not looked at yet.
+Every rule was verified on both engines: a construct that is not in `UNCHANGED` or `RULES` differs,
+or has not been compared yet.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ UNCHANGED = shared_rules.UNCHANGED | {"PercentRank", "CumeDist", "Ntile"}
 
 
 def _rewrite_division(node: exp.Expr) -> exp.Expr:
-    """`/` of doubles. ANSI mode fails at a zero; to us it is by a zero without a sign."""
+    """Rewrite `/` of doubles: ANSI mode fails for a zero divisor; here zeros have no sign."""
     assert isinstance(node, exp.Div)
     require_family(node.left, *NUMBERS, of=node)
     require_family(node.right, *NUMBERS, of=node)
@@ -38,7 +38,7 @@ def _rewrite_division(node: exp.Expr) -> exp.Expr:
         divisor = cast(node.right, T.DOUBLE)
         return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
     left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
-    # No quotient is null but that by zero; and a power of 0 is infinity without a complaint.
+    # Only a division by zero returns null; and a negative power of 0 is infinity, not an error.
     unsigned = cast(signed_zero.remove_zero_sign(node.right.copy()), T.DOUBLE)
     power = call("POWER", unsigned, exp.Literal.number(-1))
     by_zero = exp.Mul(this=left.copy(), expression=power)
@@ -55,7 +55,7 @@ def _rewrite_integer_division(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_remainder(node: exp.Expr) -> exp.Expr:
-    """DuckDB gives null for the remainder by zero, of doubles NaN."""
+    """Rewrite `%`: DuckDB returns null for a zero divisor, or NaN for doubles."""
     assert isinstance(node, exp.Mod)
     require_family(node.left, "integer", "decimal", of=node)
     require_family(node.right, "integer", "decimal", of=node)
@@ -64,7 +64,7 @@ def _rewrite_remainder(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_anonymous(node: exp.Expr) -> exp.Expr:
-    """What the parser has no word for: the bytes of a text, or a query that is to fail."""
+    """Rewrite functions unknown to the parser: the bytes of a text, and `error`."""
     if node.name.lower() in text_rules.BYTE_COUNT_FUNCTIONS:
         return call("OCTET_LENGTH", text_rules.byte_count_argument(node), kind=T.BIGINT)
     if node.name != "error":
@@ -77,7 +77,7 @@ _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNE
 
 def _rewrite_comparison(node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.In) and node.args.get("query") and not _is_condition(node):
-        refuse_translation("IN of a query as a value", "where it is null Spark has false")
+        refuse_translation("IN of a subquery as a value", "Spark returns false instead of null")
     node = shared_rules.RULES[type(node).__name__](node)
     for side in (node.this, node.args.get("expression")):
         if side is not None:
@@ -86,9 +86,9 @@ def _rewrite_comparison(node: exp.Expr) -> exp.Expr:
 
 
 def _is_condition(node: exp.Expr) -> bool:
-    """Whether a value only decides what happens when it is true, so that null is as good as false.
+    """Return whether only the truth of a value matters, so that null is equivalent to false.
 
-    A NOT around it is moved down to it by Spark.
+    Spark pushes a surrounding NOT down to it.
     """
     held: exp.Expr | None = node
     while held is not None and isinstance(held.parent, exp.Connector | exp.Not | exp.Paren):
@@ -99,10 +99,10 @@ def _is_condition(node: exp.Expr) -> bool:
 
 
 def _force_spark_read(node: exp.Expr) -> exp.Expr:
-    """A value that Spark reads itself, rather than leave what is asked of it to Iceberg.
+    """Wrap a value so that Spark evaluates the predicate instead of pushing it to Iceberg.
 
-    Iceberg's notes of a file's least and greatest fraction leave NaN out, and for it -0.0 is less
-    than 0.0: by them it passes over rows, and tells a MAX. Of a sum it knows nothing.
+    Iceberg's minimum and maximum of a float column ignore NaN, and order -0.0 below 0.0. Pruning
+    and MAX by these statistics would be wrong. They do not apply to a sum.
     """
     return (
         signed_zero.remove_zero_sign(node.copy())
@@ -124,7 +124,7 @@ def _rewrite_addition(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_floor(node: exp.Expr) -> exp.Expr:
-    """FLOOR and CEIL: Spark's of doubles is an integer, which has no NaN and ends at 2^63."""
+    """Rewrite FLOOR and CEIL: Spark returns an integer for doubles, without NaN and up to 2^63."""
     if family(node.this) == "integer":
         return cast(node.this, T.DOUBLE)
     require_family(node.this, "decimal", of=node)
@@ -132,16 +132,16 @@ def _rewrite_floor(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_round(node: exp.Expr) -> exp.Expr:
-    """Spark rounds the decimal digits that a double is printed with; DuckDB what it is."""
+    """Rewrite ROUND: Spark rounds the printed digits of a double, DuckDB its exact value."""
     digits = node.args.get("decimals")
     if digits is not None and integer_value(digits) is None:
-        refuse_translation("ROUND to a number of digits that is no constant")
+        refuse_translation("ROUND to digits that are not a constant")
     require_family(node.this, *NUMBERS, of=node)
     if family(node.this) != "double" or digits is None:
         return node
     factor = cast(exp.Literal.number(10 ** abs(integer_value(digits) or 0)), T.DOUBLE)
     if (integer_value(digits) or 0) < 0:
-        refuse_translation("ROUND of a double to less than units")
+        refuse_translation("ROUND of a double to negative digits")
     up = exp.Round(this=exp.Mul(this=parenthesize(node.this), expression=factor))
     return with_type(exp.paren(exp.Div(this=up, expression=factor.copy(), typed=True)), T.DOUBLE)
 
@@ -150,7 +150,7 @@ def _rewrite_cast(node: exp.Expr) -> exp.Expr:
     source, target = family(node.this), family(node)
     if isinstance(node, exp.TryCast) and source == "text":
         refuse_translation(
-            "TRY_CAST of a text", "engines take different texts for numbers and dates"
+            "TRY_CAST of a string", "engines accept different formats of numbers and dates"
         )
     if source == target and source in {"integer", "boolean", "double", "date", "timestamp"}:
         return node
@@ -189,15 +189,15 @@ def _rewrite_length(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_like(node: exp.Expr) -> exp.Expr:
-    """Without ESCAPE, Spark takes a backslash for one; DuckDB takes none."""
+    """Rewrite LIKE: without ESCAPE, Spark uses the backslash, DuckDB no escape character."""
     require_family(node.this, "text", of=node)
     pattern = shared_rules.like_pattern(node)
     if pattern is None:
-        refuse_translation(f"{construct_name(node)} of a pattern that is no constant")
+        refuse_translation(f"{construct_name(node)} with a pattern that is not a constant")
     escaped = isinstance(node.parent, exp.Escape)
     if isinstance(node, exp.ILike):
         if any(letter in pattern for letter in "İΣς"):
-            refuse_translation("ILIKE with such letters")
+            refuse_translation("ILIKE with letters whose case differs between engines")
         pattern, negate = pattern.lower(), node.args.get("negate")
         node = exp.Like(
             this=rewrite_lower_for_spark(exp.Lower(this=node.this)),
@@ -208,7 +208,7 @@ def _rewrite_like(node: exp.Expr) -> exp.Expr:
         return node
     mark = next((char for char in "!#~^|@" if char not in pattern), None)
     if mark is None:
-        refuse_translation("LIKE with a backslash and so many other signs")
+        refuse_translation("LIKE with a backslash and too many other special characters")
     return exp.Escape(this=node.copy(), expression=text_literal(mark))
 
 
@@ -218,7 +218,7 @@ def _rewrite_position(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_time_part(node: exp.Expr) -> exp.Expr:
-    """A part of a time. Spark counts days of the week from Sunday as 1, and gives INT."""
+    """Rewrite a part of a time. Spark counts weekdays from Sunday as 1, and returns INT."""
     require_family(node.this, *TIMES, of=node)
     kind = type(node).__name__
     match kind:
@@ -261,7 +261,7 @@ def _rewrite_epoch(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_truncation(node: exp.Expr) -> exp.Expr:
-    """Spark's DATE_TRUNC gives a time with zone, whatever it was given."""
+    """Rewrite DATE_TRUNC: Spark always returns a time with a zone."""
     require_family(node.this, *TIMES, of=node)
     of = family(node.this)
     found = call("DATE_TRUNC", text_literal(shared_rules.time_unit(node)), node.this)
@@ -269,7 +269,7 @@ def _rewrite_truncation(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_date_diff(node: exp.Expr) -> exp.Expr:
-    """How many boundaries of a unit lie between two times; Spark's own counts whole units."""
+    """Rewrite DATE_DIFF, which counts unit boundaries; Spark's counts whole units."""
     require_family(node.this, *TIMES, of=node)
     require_family(node.expression, *TIMES, of=node)
     end, start = node.this, node.expression
@@ -323,7 +323,7 @@ def _check_sum(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_average(node: exp.Expr, place: Rule) -> exp.Expr | None:
-    """Of decimals DuckDB gives a double, Spark another decimal."""
+    """Rewrite an aggregate of decimals: DuckDB returns a double, Spark a decimal."""
     of = node.this.expressions[0] if isinstance(node.this, exp.Distinct) else node.this
     require_family(of, *NUMBERS, "real", of=node)
     if family(of) != "decimal":
@@ -337,16 +337,16 @@ def _check_median(node: exp.Expr) -> exp.Expr:
 
 
 def _check_group(node: exp.Expr) -> exp.Expr:
-    """Of no rows Spark gives no total where one is asked for among other groupings."""
+    """Refuse grouping sets with a total: for no rows Spark returns no total."""
     if node.expressions and all(_holds_total(each) for each in node.expressions):
         refuse_translation(
-            "ROLLUP, CUBE or the grouping set ()", "of no rows there would be no total"
+            "ROLLUP, CUBE or the grouping set ()", "Spark returns no total for no rows"
         )
     return shared_rules.RULES["Group"](node)
 
 
 def _holds_total(node: exp.Expr) -> bool:
-    """Whether one of the groupings is by nothing."""
+    """Return whether one of the grouping sets is empty."""
     if isinstance(node, exp.GroupingSets):
         return any(_holds_total(each) for each in node.expressions)
     empty = isinstance(node, exp.Tuple) and not node.expressions
@@ -354,20 +354,20 @@ def _holds_total(node: exp.Expr) -> bool:
 
 
 def _check_string_agg(node: exp.Expr) -> exp.Expr:
-    """STRING_AGG: Spark 4.1 fails to plan it beside an aggregate of distinct values."""
+    """Check STRING_AGG: Spark 4.1 cannot plan it next to a DISTINCT aggregate."""
     select = node.find_ancestor(exp.Select)
     distinct = [] if select is None else select.find_all(exp.Distinct)
     if any(isinstance(each.parent, exp.AggFunc) for each in distinct):
-        refuse_translation("STRING_AGG beside an aggregate of DISTINCT values")
+        refuse_translation("STRING_AGG next to an aggregate of DISTINCT values")
     return text_rules.check_string_agg(node)
 
 
 def _rewrite_quantile(node: exp.Expr) -> exp.Expr:
-    """QUANTILE_CONT of integers: between fractions engines weigh the two nearest differently."""
+    """Rewrite QUANTILE_CONT of integers: engines interpolate floats differently."""
     require_family(node.this, "integer", of=node)
     at = node.expression
     if not (isinstance(at, exp.Literal) and not at.is_string):
-        refuse_translation("QUANTILE_CONT at something that is no constant")
+        refuse_translation("QUANTILE_CONT with a fraction that is not a constant")
     return call("PERCENTILE", node.this, at, kind=T.DOUBLE)
 
 
@@ -396,19 +396,26 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Left", "Right"), text_rules.check_left_right),
     **dict.fromkeys(("Min", "Max"), _rewrite_min_max),
     **dict.fromkeys(("Year", "Month", "Day", "Hour", "Minute", "Second", "Quarter", "DayOfWeek",
-                     "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"), _rewrite_time_part),
+                     "DayOfWeekIso", "Week", "WeekOfYear", "DayOfYear", "DayOfMonth"),
+                    _rewrite_time_part),
     **dict.fromkeys(("DateTrunc", "TimestampTrunc"), _rewrite_truncation),
     **dict.fromkeys(("Greatest", "Least"), _check_greatest_least),
     "Anonymous": _rewrite_anonymous,
-    "Div": _rewrite_division, "Pow": signed_zero.rewrite_power, "IntDiv": _rewrite_integer_division, "Mod": _rewrite_remainder,
-    "Round": _rewrite_round, "Length": _rewrite_length, "Lower": rewrite_lower_for_spark, "Upper": rewrite_upper_for_spark,
-    "Escape": text_rules.check_escape, "RegexpLike": text_rules.check_regexp, "Substring": text_rules.check_substring,
-    "Trim": text_rules.check_trim, "StrPosition": _rewrite_position, "Replace": text_rules.check_replace,
-    "SplitPart": text_rules.check_split_part, "Extract": _rewrite_extract, "TimeToUnix": _rewrite_epoch,
+    "Div": _rewrite_division, "Pow": signed_zero.rewrite_power,
+    "IntDiv": _rewrite_integer_division, "Mod": _rewrite_remainder,
+    "Round": _rewrite_round, "Length": _rewrite_length, "Lower": rewrite_lower_for_spark,
+    "Upper": rewrite_upper_for_spark,
+    "Escape": text_rules.check_escape, "RegexpLike": text_rules.check_regexp,
+    "Substring": text_rules.check_substring,
+    "Trim": text_rules.check_trim, "StrPosition": _rewrite_position,
+    "Replace": text_rules.check_replace,
+    "SplitPart": text_rules.check_split_part, "Extract": _rewrite_extract,
+    "TimeToUnix": _rewrite_epoch,
     "DateDiff": _rewrite_date_diff,
     **dict.fromkeys(("Contains", "EndsWith"), text_rules.check_containment),
     "RegexpReplace": text_rules.rewrite_regexp_replace, "GroupConcat": _check_string_agg,
     "Group": _check_group,
     "PercentileCont": _rewrite_quantile,
-    "Sum": _check_sum, "Median": _check_median, "Bracket": _rewrite_list_element, "ArraySize": _rewrite_length,
+    "Sum": _check_sum, "Median": _check_median, "Bracket": _rewrite_list_element,
+    "ArraySize": _rewrite_length,
 }  # fmt: skip

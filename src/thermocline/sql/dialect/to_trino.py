@@ -1,7 +1,7 @@
-"""DuckDB's meaning in Trino's words (session in UTC).
+"""Translate DuckDB's SQL to Trino's (session in UTC).
 
-Every rule here was found by asking both: what is not in `SAME` or `RULES` was seen to differ, or
-was not looked at yet.
+Every rule was verified on both engines: a construct that is not in `UNCHANGED` or `RULES` differs,
+or has not been compared yet.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COMPARISONS = ("EQ", "NEQ", "GT", "GTE", "LT", "LTE", "NullSafeEQ", "NullSafeNE
 
 
 def set_time_precision(tree: exp.Query) -> exp.Query:
-    """Times in microseconds: without a word of it, Trino's TIMESTAMP has milliseconds."""
+    """Set the precision of times to microseconds; by default Trino's TIMESTAMP has milliseconds."""
     for kind in tree.find_all(exp.DataType):
         if kind.this in (T.TIMESTAMP, T.TIMESTAMPNTZ, T.TIMESTAMPTZ):
             if kind.this == T.TIMESTAMPNTZ:
@@ -44,12 +44,12 @@ def set_time_precision(tree: exp.Query) -> exp.Query:
 
 
 def build_nan_test(node: exp.Expr) -> exp.Expr:
-    """Trino's test for NaN."""
+    """Return Trino's test for NaN."""
     return call("IS_NAN", node.copy(), kind=T.BOOLEAN)
 
 
 def _rewrite_anonymous(node: exp.Expr) -> exp.Expr:
-    """What the parser has no word for: the bytes of a text."""
+    """Rewrite functions unknown to the parser: the bytes of a text."""
     if node.name.lower() not in text_rules.BYTE_COUNT_FUNCTIONS:
         refuse_translation(construct_name(node))
     return call("LENGTH", call("TO_UTF8", text_rules.byte_count_argument(node)), kind=T.BIGINT)
@@ -71,7 +71,7 @@ def _rewrite_division(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_integer_division(node: exp.Expr) -> exp.Expr:
-    """`//` and `%`: null where Trino fails. Its `/` of integers is the former."""
+    """Rewrite `//` and `%`: null where Trino fails. Trino's `/` of integers is `//`."""
     assert isinstance(node, exp.Binary)
     families = ("integer",) if isinstance(node, exp.IntDiv) else ("integer", "decimal")
     require_family(node.left, *families, of=node)
@@ -93,7 +93,7 @@ def _rewrite_floor(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_round(node: exp.Expr) -> exp.Expr:
-    """Trino keeps the digits that were rounded away, as zeros."""
+    """Rewrite ROUND: Trino keeps the rounded digits as zeros."""
     places = shared_rules.round_digits(node)
     if places is None or family(node.this) != "decimal":
         return node
@@ -104,7 +104,7 @@ def _rewrite_cast(node: exp.Expr) -> exp.Expr:
     source, target = family(node.this), family(node)
     if isinstance(node, exp.TryCast) and source == "text":
         refuse_translation(
-            "TRY_CAST of a text", "engines take different texts for numbers and dates"
+            "TRY_CAST of a string", "engines accept different formats of numbers and dates"
         )
     match target, source:
         case "text", "text" | "null" | "integer" | "decimal" | "boolean" | "date":
@@ -150,7 +150,7 @@ def _rewrite_right(node: exp.Expr) -> exp.Expr:
 
 
 def _build_suffix(of: exp.Expr, count: int) -> exp.Expr:
-    """The last so many characters of a text, or all of them."""
+    """Rewrite RIGHT: the last characters of a text, or all of them."""
     after = exp.Sub(this=call("LENGTH", of.copy()), expression=exp.Literal.number(count - 1))
     start = call("GREATEST", after, exp.Literal.number(1))
     return call("SUBSTR", of, start, kind=T.TEXT)
@@ -163,17 +163,17 @@ def _rewrite_contains(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_ends_with(node: exp.Expr) -> exp.Expr:
-    """Trino has none: the last so many characters are compared."""
+    """Rewrite ENDS_WITH, which Trino lacks: compare the last characters."""
     node = text_rules.check_containment(node)
     end = node.expression
     if not isinstance(end, exp.Literal):
-        refuse_translation("ENDS_WITH of something that is no constant")
+        refuse_translation("ENDS_WITH with a suffix that is not a constant")
     last = _build_suffix(node.this, len(end.name))
     return with_type(exp.paren(exp.EQ(this=last, expression=end)), T.BOOLEAN)
 
 
 def _rewrite_trim(node: exp.Expr) -> exp.Expr:
-    """DuckDB takes away spaces, Trino whatever is white."""
+    """Rewrite TRIM: DuckDB removes spaces, Trino all white space."""
     require_family(node.this, "text", of=node)
     if node.expression is None or not node.args.get("expression"):
         node.set("expression", text_literal(" "))
@@ -188,7 +188,7 @@ def _rewrite_position(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_split_part(node: exp.Expr) -> exp.Expr:
-    """Behind the last part there is nothing: for DuckDB an empty text, for Trino a null."""
+    """Rewrite SPLIT_PART: after the last part, DuckDB returns an empty text, Trino null."""
     node = text_rules.check_split_part(node)
     index = node.args["part_index"]
     found = call("SPLIT_PART", node.this.copy(), node.args["delimiter"], index)
@@ -205,7 +205,7 @@ def _check_min(node: exp.Expr, place: Rule) -> exp.Expr | None:
 
 
 def _rewrite_max(node: exp.Expr, place: Rule) -> exp.Expr | None:
-    """Trino's MAX passes NaN over; for DuckDB it is the most there is."""
+    """Rewrite MAX: Trino ignores NaN, in DuckDB NaN is the greatest value."""
     _check_min(node, place)
     if not nan.may_be_nan(node.this):
         return None
@@ -264,7 +264,7 @@ def _check_nullif(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_greatest_least(node: exp.Expr) -> exp.Expr:
-    """One null makes Trino's null; DuckDB passes nulls over."""
+    """Rewrite GREATEST and LEAST: Trino returns null for any null, DuckDB ignores nulls."""
     found = [node.this, *node.expressions]
     nan.refuse_fractions(node, found, construct_name(node))
     require_same_family(found, construct_name(node))
@@ -275,7 +275,7 @@ def _rewrite_greatest_least(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_is(node: exp.Expr) -> exp.Expr:
-    """Trino has IS TRUE for nothing but null, and the parser's `=` instead gives null for null."""
+    """Rewrite IS TRUE, which Trino lacks; the parser's `=` would return null for null."""
     node = shared_rules.RULES["Is"](node)
     if not isinstance(node.expression, exp.Boolean):
         return node
@@ -284,12 +284,12 @@ def _rewrite_is(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_select(node: exp.Expr) -> exp.Expr:
-    """A SEMI or ANTI JOIN as a condition on its rows, which Trino has no join for."""
+    """Rewrite SEMI and ANTI JOIN, which Trino lacks, as a condition."""
     assert isinstance(node, exp.Select)
     joins = node.args.get("joins") or []
     halves = [join for join in joins if join.text("kind").upper() in {"SEMI", "ANTI"}]
     if any(join.text("side").upper() in {"RIGHT", "FULL"} for join in joins) and halves:
-        refuse_translation("a SEMI or ANTI JOIN beside a RIGHT or FULL JOIN")
+        refuse_translation("a SEMI or ANTI JOIN next to a RIGHT or FULL JOIN")
     for join in halves:
         on = join.args.get("on")
         if on is None:
@@ -308,12 +308,12 @@ def _rewrite_order(node: exp.Expr) -> exp.Expr:
 
 
 def _check_group(node: exp.Expr) -> exp.Expr:
-    """Of several groupings at once, Trino takes columns alone."""
+    """Check grouping sets: Trino accepts only columns."""
     for several in node.find_all(*_GROUPING_NODES[1:]):
         for each in several.expressions:
             keys = each.expressions if isinstance(each, exp.Tuple) else [each.unnest()]
             if not all(isinstance(key, _GROUPING_NODES) for key in keys):
-                refuse_translation("ROLLUP, CUBE or GROUPING SETS of something that is no column")
+                refuse_translation("ROLLUP, CUBE or GROUPING SETS of a value that is no column")
     return shared_rules.RULES["Group"](node)
 
 
@@ -323,8 +323,10 @@ def _rewrite_list_element(node: exp.Expr) -> exp.Expr:
 
 RULES: dict[str, Rule] = {
     **shared_rules.RULES,
-    **build_aggregate_rules({"Avg": _rewrite_average, "Sum": _rewrite_sum, "Max": _rewrite_max, "Min": _check_min},
-                shared_rules.RULES["Window"]),
+    **build_aggregate_rules(
+        {"Avg": _rewrite_average, "Sum": _rewrite_sum, "Max": _rewrite_max, "Min": _check_min},
+        shared_rules.RULES["Window"],
+    ),
     **dict.fromkeys(_COMPARISONS, _rewrite_comparison),
     **dict.fromkeys(("IntDiv", "Mod"), _rewrite_integer_division),
     **dict.fromkeys(("Floor", "Ceil"), _rewrite_floor),
@@ -334,13 +336,18 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("Greatest", "Least"), _rewrite_greatest_least),
     **dict.fromkeys(("Case", "If"), _check_case),
     "Anonymous": _rewrite_anonymous,
-    "Div": _rewrite_division, "Pow": signed_zero.rewrite_power, "Round": _rewrite_round, "Length": _rewrite_length,
+    "Div": _rewrite_division, "Pow": signed_zero.rewrite_power, "Round": _rewrite_round,
+    "Length": _rewrite_length,
     "ArraySize": _rewrite_length,
-    "Lower": rewrite_lower_for_trino, "Upper": rewrite_upper_for_trino, "Escape": text_rules.check_escape,
+    "Lower": rewrite_lower_for_trino, "Upper": rewrite_upper_for_trino,
+    "Escape": text_rules.check_escape,
     "RegexpLike": text_rules.check_regexp, "Left": text_rules.check_left_right,
-    "Substring": text_rules.check_substring, "Right": _rewrite_right, "Trim": _rewrite_trim, "StrPosition": _rewrite_position,
-    "Replace": text_rules.check_replace, "SplitPart": _rewrite_split_part, "Between": _rewrite_between, "In": _rewrite_in,
-    "Nullif": _check_nullif, "Select": _rewrite_select, "Is": _rewrite_is, "Order": _rewrite_order, "Group": _check_group,
+    "Substring": text_rules.check_substring, "Right": _rewrite_right, "Trim": _rewrite_trim,
+    "StrPosition": _rewrite_position,
+    "Replace": text_rules.check_replace, "SplitPart": _rewrite_split_part,
+    "Between": _rewrite_between, "In": _rewrite_in,
+    "Nullif": _check_nullif, "Select": _rewrite_select, "Is": _rewrite_is,
+    "Order": _rewrite_order, "Group": _check_group,
     "Bracket": _rewrite_list_element, "Contains": _rewrite_contains, "EndsWith": _rewrite_ends_with,
     "RegexpReplace": text_rules.rewrite_regexp_replace, "GroupConcat": text_rules.check_string_agg,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Trino's CAST and TRY_CAST in DuckDB's words."""
+"""Translate Trino's CAST and TRY_CAST to DuckDB."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from thermocline.sql.dialect.text_rules import text_literal
 
 @dataclass(frozen=True)
 class _Spelling:
-    """How texts of a type are written: those that both read alike, and all that Trino may read."""
+    """Text formats of a type: those that both engines share, and all that Trino accepts."""
 
-    alike: str
+    shared: str
     perhaps: str
 
 
@@ -47,7 +47,7 @@ _SPELLINGS = {
 
 
 def rewrite_cast(node: exp.Expr) -> exp.Expr:
-    """CAST or TRY_CAST between the families that both convert alike."""
+    """Rewrite CAST or TRY_CAST between families that both engines convert in the same way."""
     source, target = family(node.this), family(node)
     to = node.args["to"]
     match target, source:
@@ -56,7 +56,7 @@ def rewrite_cast(node: exp.Expr) -> exp.Expr:
             return exp.Substring(this=node.this, start=exp.Literal.number(1), length=width)
         case "text", "text" | "null" | "integer" | "decimal" | "boolean" | "date":
             if to.this == T.CHAR or (to.expressions and source != "text"):
-                refuse_translation("a cast to a text of a given length")
+                refuse_translation("a cast to a text of limited length")
             return cast(node.this, T.TEXT)
         case "decimal", _ if not to.expressions and source in {"integer", "decimal", "null"}:
             node.set("to", decimal_type(38, 0))
@@ -92,7 +92,7 @@ def rewrite_cast(node: exp.Expr) -> exp.Expr:
 
 
 def _cast_text(node: exp.Expr, target: str) -> exp.Expr:
-    """A text that is read as a value. What only Trino can read fails the query."""
+    """Rewrite a cast from text. A text that only Trino accepts fails the query."""
     to, value = node.args["to"], node.this
     if target == "decimal" and not to.expressions:
         to = decimal_type(38, 0)
@@ -100,13 +100,13 @@ def _cast_text(node: exp.Expr, target: str) -> exp.Expr:
     trimmed = call("trim", value.copy(), text_literal("".join(map(chr, range(1, 33)))))
     read = exp.TryCast if isinstance(node, exp.TryCast) else exp.Cast
     found = read(this=trimmed, to=to.copy())
-    alike = call("regexp_full_match", value.copy(), text_literal(spelling.alike))
+    shared = call("regexp_full_match", value.copy(), text_literal(spelling.shared))
     perhaps = call("regexp_full_match", value.copy(), text_literal(spelling.perhaps))
     failing = call(
         "error", text_literal(f"A text cannot be read as {target} with its meaning in Trino.")
     )
-    branches = [exp.If(this=alike, true=found), exp.If(this=perhaps, true=failing)]
-    # What nobody can read: so that the failure is that of a cast, only once there is such a row.
+    branches = [exp.If(this=shared, true=found), exp.If(this=perhaps, true=failing)]
+    # An invalid text, so that the query fails with a cast error only if such a row exists.
     never = exp.Cast(this=call("concat", value.copy(), text_literal("?")), to=to.copy())
     absent = exp.Is(this=value.copy(), expression=exp.Null())
     if read is exp.Cast:
@@ -115,16 +115,16 @@ def _cast_text(node: exp.Expr, target: str) -> exp.Expr:
 
 
 def _fraction_digits(to: exp.Expr) -> int:
-    """How many digits of a second a type has: milliseconds, unless it says otherwise."""
+    """Return the digits of a second of a type: milliseconds by default."""
     return integer_value(to.expressions[0].this) or 0 if to.expressions else 3
 
 
 _HALVES = {0: ("second", 500_000), 3: ("millisecond", 500)}
-"""Digits of a second → the unit that a time is rounded to, and half of it in microseconds."""
+"""Digits of a second → the unit to round to, and half of it in microseconds."""
 
 
 def round_time(node: exp.Expr, places: int, kind: exp.DType) -> exp.Expr:
-    """A time rounded to so many digits of a second, halves up."""
+    """Round a time to a number of digits of a second, half up."""
     if places >= 6:
         return node
     if places not in _HALVES:
@@ -142,7 +142,7 @@ _UNPADDED_TIME = re.compile(
 
 
 def _pad_time(written: str) -> str:
-    """A time with two digits for each of its parts, which Trino does not ask for."""
+    """Pad the parts of a time to two digits, which Trino does not require."""
     found = _UNPADDED_TIME.fullmatch(written)
     if found is None:
         return written
@@ -153,24 +153,24 @@ def _pad_time(written: str) -> str:
 
 
 def _cast_text_to_time(node: exp.Expr, target: str) -> exp.Expr:
-    """A time that is written as a text."""
+    """Rewrite a cast of a string literal to a time."""
     literal, to = node.this, node.args["to"]
     if not isinstance(literal, exp.Literal):
-        refuse_translation("a cast of a text to a time", "engines read different spellings")
+        refuse_translation("a cast of a string to a time", "engines accept different formats")
     if isinstance(node, exp.TryCast):
         refuse_translation("TRY_CAST of a constant to a time")
     fraction = literal.name.partition(".")[2].split(" ")[0].split("+")[0]
     if target != "date" and len(fraction) > _fraction_digits(to):
         refuse_translation("a time with more digits of a second than its type")
     if re.search(r"[+-]\d\d:?\d\d$", literal.name) and target == "timestamptz":
-        # Trino's value keeps its zone, and its parts are those of that zone; DuckDB's is in UTC.
-        refuse_translation("a time in another zone than UTC")
+        # Trino's value keeps its zone, and its parts are in that zone; DuckDB's is in UTC.
+        refuse_translation("a time in a zone other than UTC")
     kinds = {"date": T.DATE, "timestamp": T.TIMESTAMPNTZ, "timestamptz": T.TIMESTAMPTZ}
     return build_time_literal(_pad_time(literal.name), kinds[target])
 
 
 def rewrite_date(node: exp.Expr) -> exp.Expr:
-    """DATE(x) is a cast."""
+    """Rewrite DATE(x) as a cast."""
     if node.expressions or node.args.get("zone"):
         refuse_translation("DATE of several values")
     return rewrite_cast(with_type(exp.Cast(this=node.this, to=exp.DataType(this=T.DATE)), T.DATE))

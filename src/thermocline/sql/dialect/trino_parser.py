@@ -1,4 +1,4 @@
-"""Trino's texts as the parser reads them, with the types that literals have there."""
+"""The parser's Trino dialect, with Trino's types of literals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DECIMAL = re.compile(r"\s*[+-]?(?:0*(?P<whole>\d*))(?:\.(?P<rest>\d*))?\s*")
 
 
 def _parse_decimal_literal(self: Any, value: exp.Expr, kind: exp.DataType) -> exp.Expr:
-    """Type `DECIMAL '1.2'` by its digits; CAST('1.2' AS DECIMAL) has none behind the point."""
+    """Type `DECIMAL '1.2'` by its digits; CAST('1.2' AS DECIMAL) has scale 0."""
     found = _DECIMAL.fullmatch(value.name) if isinstance(value, exp.Literal) else None
     if found is not None and not kind.expressions:
         rest = len(found["rest"] or "")
@@ -24,7 +24,7 @@ def _parse_decimal_literal(self: Any, value: exp.Expr, kind: exp.DataType) -> ex
 
 
 class TrinoDialect(Trino):
-    """The dialect in which Trino's queries are read."""
+    """The dialect for parsing Trino queries."""
 
     class Parser(TrinoParser):
         TYPE_LITERAL_PARSERS: ClassVar[dict[Any, Any]] = {

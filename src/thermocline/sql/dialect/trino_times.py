@@ -1,4 +1,4 @@
-"""Dates and times of DuckDB's in Trino's words."""
+"""Translate DuckDB's dates and times to Trino."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _rewrite_time_part(node: exp.Expr) -> exp.Expr:
 
 
 def _build_time_part(kind: str, of: exp.Expr, node: exp.Expr) -> exp.Expr:
-    """A part of a time. DuckDB counts days of the week from Sunday as 0, Trino to it as 7."""
+    """Rewrite a part of a time. Sunday is weekday 0 in DuckDB and 7 in Trino."""
     require_family(of, *TIMES, of=node)
     if kind in {"Hour", "Minute", "Second"}:
         of = shared_rules.to_timestamp(of)
@@ -77,7 +77,7 @@ def _rewrite_truncation(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_date_diff(node: exp.Expr) -> exp.Expr:
-    """How many boundaries of a unit lie between two times; Trino's own counts whole units."""
+    """Rewrite DATE_DIFF, which counts unit boundaries; Trino's counts whole units."""
     require_family(node.this, *TIMES, of=node)
     require_family(node.expression, *TIMES, of=node)
     unit = shared_rules.time_unit(node).lower()

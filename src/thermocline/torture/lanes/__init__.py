@@ -1,4 +1,4 @@
-"""Lanes: the ways that events take to a source. Each has its source, its tables and its events."""
+"""Lanes: kinds of sources that events are sent to, each with its own tables and events."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ __all__ = ["FilesLane", "KafkaLane", "Lane", "PostgresLane", "lanes_for"]
 
 
 def lanes_for(
-    sources: Iterable[Source], wanted: Sequence[str], workload: Workload, name: str
+    sources: Iterable[Source], selected: Sequence[str], workload: Workload, name: str
 ) -> list[Lane]:
-    """The lanes that a project's sources allow, or those of them that are wanted.
+    """Return the selected lanes that a project's sources allow, by default all.
 
-    Files always; Kafka where a source names a broker, Postgres where one names a database.
+    Files are always possible; Kafka if a source names a broker, Postgres if one names a database.
     """
-    reach: dict[str, Any] = {}
+    connections: dict[str, Any] = {}
     for source in sources:
-        reach.setdefault(source.kind, source.connection)
+        connections.setdefault(source.kind, source.connection)
     makers: dict[str, Callable[[], Lane]] = {"files": lambda: FilesLane(workload)}
-    if broker := reach.get("kafka"):
+    if broker := connections.get("kafka"):
         makers["kafka"] = lambda: KafkaLane(
             workload, f"torture-{name}", broker.servers, broker.options
         )
-    if database := reach.get("postgres"):
+    if database := connections.get("postgres"):
         makers["postgres"] = lambda: PostgresLane(workload.readable(), f"torture_{name}", database)
-    unknown = [lane for lane in wanted if lane not in makers]
+    unknown = [lane for lane in selected if lane not in makers]
     if unknown:
         raise BadInput(
             f"There is no lane {', '.join(unknown)} here.",
             f"There are: {', '.join(makers)}. Others need a source of their kind in the project.",
         )
-    return [make() for lane, make in makers.items() if not wanted or lane in wanted]
+    return [make() for lane, make in makers.items() if not selected or lane in selected]

@@ -1,4 +1,4 @@
-"""Events as files in a landing folder."""
+"""Send events as files in a landing folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELIVER_TWICE_ONE_IN = 7
 
 @dataclass
 class FilesLane:
-    """Files in a landing folder. Every seventh is delivered twice, under another name."""
+    """Files in a landing folder. Every seventh file is delivered twice, under another name."""
 
     workload: Workload
     kind: str = "files"
@@ -23,16 +23,16 @@ class FilesLane:
     _files: int = 0
 
     def source(self) -> dict[str, Any]:
-        """A landing folder of JSON lines."""
+        """Return the settings of a landing folder of JSON lines."""
         return {"kind": "files", "path": "landing", "format": "jsonl"}
 
-    def begin(self, project: Path) -> None:
-        """The landing folder."""
+    def set_up(self, project: Path) -> None:
+        """Create the landing folder."""
         self._folder = project / "landing"
         self._folder.mkdir(parents=True)
 
     def send(self, events: Events) -> None:
-        """Write files. Each appears whole: it is written under a name that nobody reads."""
+        """Write files. Each appears complete: it is written under a hidden name first."""
         for start in range(0, len(events), FILE_EVENTS):
             part = events.part(start, start + FILE_EVENTS)
             text = "".join(f"{line}\n" for _, line in part.messages())
@@ -46,9 +46,9 @@ class FilesLane:
         hidden.write_text(text)
         hidden.rename(self._folder / name)
 
-    def state(self) -> State | None:
-        """A folder keeps events only."""
+    def read_state(self) -> State | None:
+        """Return None: a folder keeps events only."""
         return None
 
-    def end(self, *, keep: bool) -> None:
-        """The folder is the project's own, and goes or stays with it."""
+    def tear_down(self, *, keep: bool) -> None:
+        """Do nothing: the folder is part of the project."""

@@ -1,4 +1,4 @@
-"""Events as messages of a Kafka topic."""
+"""Send events as messages of a Kafka topic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import ConfigError, Transient
-from thermocline.torture.lanes.lane import PATIENCE_SECONDS
+from thermocline.torture.lanes.lane import MAX_OUTAGE_SECONDS
 from thermocline.torture.workload import Events, State, Workload
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _LOGIN = re.compile(r'\b(username|password)="((?:[^"\\]|\\.)*)"')
 
 @dataclass
 class KafkaLane:
-    """A topic of its own on a broker that the project's sources name."""
+    """A separate topic on a broker of the project's sources."""
 
     workload: Workload
     topic: str
@@ -30,10 +30,10 @@ class KafkaLane:
     kind: str = "kafka"
     changes: bool = False
     _producer: Producer | None = None
-    _failed: str | None = None
+    _failure: str | None = None
 
     def source(self) -> dict[str, Any]:
-        """The topic, reached as the project's own source reaches its broker."""
+        """Return the topic's settings, with the connection of the project's own source."""
         options = {"options": dict(self.options)} if self.options else {}
         return {
             "kind": "kafka",
@@ -43,21 +43,21 @@ class KafkaLane:
             **options,
         }
 
-    def begin(self, project: Path) -> None:
-        """The topic, with a few partitions."""
+    def set_up(self, project: Path) -> None:
+        """Create the topic with a few partitions."""
         from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         del project
         admin = AdminClient(self._settings())
-        made = admin.create_topics([NewTopic(self.topic, num_partitions=PARTITIONS)])
-        self._wait(made[self.topic], "made")
+        created = admin.create_topics([NewTopic(self.topic, num_partitions=PARTITIONS)])
+        self._wait(created[self.topic], "created")
 
     def send(self, events: Events) -> None:
-        """Produce, and wait until the broker has all of them."""
+        """Produce events, and wait until the broker has stored all of them."""
         from confluent_kafka import Producer
 
         if self._producer is None:
-            # Idempotent: what the producer sends again after an error, the broker keeps once.
+            # Idempotent: the broker stores a message once, even if the producer repeats it.
             reliable = {"enable.idempotence": True, "linger.ms": 20, "message.timeout.ms": 120_000}
             self._producer = Producer({**self._settings(), **reliable})
         for key, text in events.messages():
@@ -67,44 +67,47 @@ class KafkaLane:
                     break
                 except BufferError:
                     self._producer.poll(0.1)
-        left = self._producer.flush(PATIENCE_SECONDS)
-        if left or self._failed:
-            why = self._failed or "no answer"
+        left = self._producer.flush(MAX_OUTAGE_SECONDS)
+        if left or self._failure:
+            reason = self._failure or "no answer"
             raise Transient(
-                f"{left:,} events could not be sent to {self.topic}: {why}.",
-                "Look at the broker; the trial cannot judge what was never sent.",
+                f"{left:,} events could not be sent to {self.topic}: {reason}.",
+                "Look at the broker; the trial cannot verify events that were never sent.",
             )
 
-    def state(self) -> State | None:
-        """A topic keeps events only."""
+    def read_state(self) -> State | None:
+        """Return None: a topic keeps events only."""
         return None
 
-    def end(self, *, keep: bool) -> None:
+    def tear_down(self, *, keep: bool) -> None:
         """Remove the topic."""
         from confluent_kafka.admin import AdminClient
 
         self._producer = None
         if keep:
             return
-        admin = AdminClient(self._settings())  # what it began ends with it
+        admin = AdminClient(self._settings())  # kept alive until the request ends
         self._wait(admin.delete_topics([self.topic])[self.topic], "removed")
 
     def _delivered(self, error: Any, message: Any) -> None:
         del message
         if error is not None:
-            self._failed = str(error)
+            self._failure = str(error)
 
     def _settings(self) -> dict[str, Any]:
         from thermocline.ingest.secret import reveal
 
-        quiet = {"bootstrap.servers": self.servers, "log_level": 0}  # a broker away is no news here
+        quiet = {
+            "bootstrap.servers": self.servers,
+            "log_level": 0,
+        }  # an unreachable broker is expected here
         return {**quiet, **producer_options(reveal(dict(self.options)))}
 
     def _wait(self, future: Any, done: str) -> None:
         from confluent_kafka import KafkaException
 
         try:
-            future.result(timeout=PATIENCE_SECONDS)
+            future.result(timeout=MAX_OUTAGE_SECONDS)
         except KafkaException as error:
             raise ConfigError(
                 f"The topic {self.topic} cannot be {done}: {error}",
@@ -113,7 +116,7 @@ class KafkaLane:
 
 
 def producer_options(options: Mapping[str, Any]) -> dict[str, str]:
-    """A source's options as the producer takes them: they are written for Kafka's Java client."""
+    """Convert a source's options, written for Kafka's Java client, to producer options."""
     found: dict[str, str] = {}
     for name, value in options.items():
         if name == "sasl.jaas.config":

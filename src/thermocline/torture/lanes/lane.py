@@ -1,4 +1,4 @@
-"""What a lane is."""
+"""The interface of a lane."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from typing import Any, Protocol
 
 from thermocline.torture.workload import Events, State, Workload
 
-PATIENCE_SECONDS = 120.0
-"""How long a server may be away before the trial gives up sending."""
+MAX_OUTAGE_SECONDS = 120.0
+"""Seconds that a server may be unreachable before the trial stops sending."""
 
 
 class Lane(Protocol):
-    """A source whose every event is known. One thread sends.
+    """A source with known events, sent by one thread.
 
-    Where it `changes` a table, bronze gets the changes that the events made there, and not the
-    events as they were sent.
+    If it `changes` a table, bronze gets the changes of that table instead of the events.
     """
 
     kind: str
@@ -23,16 +22,16 @@ class Lane(Protocol):
     changes: bool
 
     def source(self) -> dict[str, Any]:
-        """What the source's file says beside its name and target."""
+        """Return the source's settings without name and target."""
 
-    def begin(self, project: Path) -> None:
-        """Make what the events are sent to."""
+    def set_up(self, project: Path) -> None:
+        """Create the destination of the events."""
 
     def send(self, events: Events) -> None:
-        """Hand events over; when this returns, the source keeps them, each once."""
+        """Send events; on return the source has stored each of them once."""
 
-    def state(self) -> State | None:
-        """What the source itself holds by now; None where it keeps events only."""
+    def read_state(self) -> State | None:
+        """Return the rows of the source itself; None if it keeps events only."""
 
-    def end(self, *, keep: bool) -> None:
-        """Remove what was made outside the project; to `keep` it, only what does harm there."""
+    def tear_down(self, *, keep: bool) -> None:
+        """Remove what was created outside the project; with `keep` only what does harm there."""

@@ -1,4 +1,4 @@
-"""Events as changes of a Postgres table, in transactions."""
+"""Send events as changes of a Postgres table, in transactions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from thermocline.errors import Permanent, Transient
 from thermocline.ingest.postgres.database import Database
 from thermocline.telemetry import one_line, redact
-from thermocline.torture.lanes.lane import PATIENCE_SECONDS
+from thermocline.torture.lanes.lane import MAX_OUTAGE_SECONDS
 from thermocline.torture.workload import Events, State, Workload
 
 if TYPE_CHECKING:
-    from thermocline.ingest.postgres.source import Postgres
+    from thermocline.ingest.postgres.source import PostgresSource
 
-LARGEST_TRANSACTION = 3_000
+MAX_TRANSACTION_EVENTS = 3_000
 ROLL_BACK_ONE_IN = 8
 PAUSE_SECONDS = 0.2
 
@@ -29,9 +29,9 @@ alter table {table} replica identity full;
 create table {progress} (sent bigint not null);
 insert into {progress} values (0);
 """
-# An event that deletes leaves its number in the row first: the delete then tells it by the row
-# before it. A loop, because one statement cannot touch a key twice; and on the server, because a
-# round trip an event would be slow.
+# An event that deletes first writes its number to the row, so that the delete reports it in the old
+# row. A loop, because one statement cannot change a key twice; and on the server, because a round
+# trip for each event would be slow.
 _APPLY = """
 create function pg_temp.apply(bigint[], text[], bigint[], boolean[]) returns void
 language plpgsql as $$
@@ -54,101 +54,105 @@ T = TypeVar("T")
 
 @dataclass
 class PostgresLane:
-    """A table of its own in a database that the project's sources name.
+    """A separate table in a database of the project's sources.
 
-    Transactions have every size from one event to thousands, and some are rolled back first. A
-    table of progress is written in each, so that after a broken connection it is known whether
-    the commit was done.
+    Transactions have all sizes from one event to thousands, and some are rolled back first. Each
+    writes to a progress table, so that after a broken connection it is known whether it committed.
     """
 
     workload: Workload
     name: str
-    reach: Postgres
+    database: PostgresSource
     kind: str = "postgres"
     changes: bool = True
     _connection: Any = None
 
     def source(self) -> dict[str, Any]:
-        """The table, reached as the project's own source reaches its database."""
-        reach = self.reach
-        tls = {"mode": reach.tls.mode, "rootCert": reach.tls.root_cert,
-               "cert": reach.tls.cert, "key": reach.tls.key}  # fmt: skip
-        given = {
-            "kind": "postgres", "host": reach.host, "port": reach.port, "database": reach.database,
-            "user": reach.user, "password": reach.password and dict(reach.password),
+        """Return the table's settings, with the connection of the project's own source."""
+        database = self.database
+        tls = {"mode": database.tls.mode, "rootCert": database.tls.root_cert,
+               "cert": database.tls.cert, "key": database.tls.key}  # fmt: skip
+        settings = {
+            "kind": "postgres", "host": database.host, "port": database.port,
+            "database": database.database, "user": database.user,
+            "password": database.password and dict(database.password),
             "tls": {key: value for key, value in tls.items() if value},
             "tables": [f"{self._schema}.{self.name}"],
         }  # fmt: skip
-        return {key: value for key, value in given.items() if value}
+        return {key: value for key, value in settings.items() if value}
 
-    def begin(self, project: Path) -> None:
-        """The table, and beside it the one of progress, which is not captured."""
+    def set_up(self, project: Path) -> None:
+        """Create the table, and the progress table, which is not captured."""
         del project
-        self._ask(lambda cursor: cursor.execute(self._worded(_MAKE)), patience=0)
+        self._run(lambda cursor: cursor.execute(self._format(_MAKE)), retry_seconds=0)
 
     def send(self, events: Events) -> None:
-        """Change the table, a transaction after the other."""
+        """Change the table, one transaction after the other."""
         for part in self._transactions(events):
-            self._ask(lambda cursor, part=part: self._commit(cursor, part))  # type: ignore[misc]
+            self._run(lambda cursor, part=part: self._commit(cursor, part))  # type: ignore[misc]
 
-    def state(self) -> State | None:
-        """The table, row by row."""
+    def read_state(self) -> State | None:
+        """Return the rows of the table."""
 
         def read(cursor: Any) -> State:
-            cursor.execute(self._worded("select key, event, value from {table}"))
+            cursor.execute(self._format("select key, event, value from {table}"))
             return {key: (event, value) for key, event, value in cursor.fetchall()}
 
-        return self._ask(read)
+        return self._run(read)
 
-    def end(self, *, keep: bool) -> None:
-        """Drop slot, publication and tables; the slot in any case: it holds up the server's log."""
-        self._ask(self._drop_slot)
+    def tear_down(self, *, keep: bool) -> None:
+        """Drop publication and tables, and in any case the slot, which retains the server's log."""
+        self._run(self._drop_slot)
         if not keep:
-            self._ask(self._drop_tables)
-        self._forget()
+            self._run(self._drop_tables)
+        self._disconnect()
+
+    @property
+    def _address(self) -> str:
+        return f"{self.database.host}:{self.database.port}"
 
     @property
     def _schema(self) -> str:
-        """That of the source's own table: its user has rights there."""
-        return self.reach.tables[0].partition(".")[0]
+        """The schema of the source's own table, where its user has rights."""
+        return self.database.tables[0].partition(".")[0]
 
     @property
     def _reader(self) -> str:
-        """How the names of slot and publication begin that the source makes."""
+        """The prefix of the names of the source's slot and publication."""
         return f"thermocline_{self.name}_"[:50]
 
-    def _worded(self, statement: str) -> str:
+    def _format(self, statement: str) -> str:
         schema = self._schema.replace('"', '""')
         table, progress = (f'"{schema}".{each}' for each in (self.name, f"{self.name}_progress"))
         return statement.format(table=table, progress=progress)
 
     def _transactions(self, events: Events) -> Iterator[Events]:
-        """Events in transactions, small and large as likely, whose sizes follow from the seed."""
+        """Yield transactions of log-uniform sizes, derived from the seed."""
         start = 0
         while start < len(events):
-            chance = self._chance(int(events.number[start]))
-            size = int(math.exp(chance.uniform(0, math.log(LARGEST_TRANSACTION))))
+            rng = self._rng(int(events.number[start]))
+            size = int(math.exp(rng.uniform(0, math.log(MAX_TRANSACTION_EVENTS))))
             yield events.part(start, start + size)
             start += size
 
-    def _chance(self, number: int) -> random.Random:
+    def _rng(self, number: int) -> random.Random:
         return random.Random(f"{self.workload.seed}/{number}")  # noqa: S311  no secret: repeatable
 
     def _commit(self, cursor: Any, part: Events) -> None:
         first, last = int(part.number[0]), int(part.number[-1])
-        cursor.execute(self._worded("select sent from {progress}"))
+        cursor.execute(self._format("select sent from {progress}"))
         if cursor.fetchone()[0] > last:
-            return  # done before: the connection broke behind the commit
+            return  # committed before: the connection broke after the commit
         columns = (
             part.number.tolist(), [f"k{key}" for key in part.key.tolist()], part.value.tolist(),
             part.deletes.tolist(),
         )  # fmt: skip
         arrays = ["{" + ",".join(map(str, column)) + "}" for column in columns]
-        if self._chance(-1 - first).randrange(ROLL_BACK_ONE_IN) == 0:
+        if self._rng(-1 - first).randrange(ROLL_BACK_ONE_IN) == 0:
             cursor.execute(_CALL, arrays)
             cursor.connection.rollback()
         cursor.execute(_CALL, arrays)
-        cursor.execute(self._worded("update {progress} set sent = %s"), (last + 1,))
+        cursor.execute(self._format("update {progress} set sent = %s"), (last + 1,))
 
     def _drop_slot(self, cursor: Any) -> None:
         cursor.execute(
@@ -164,47 +168,47 @@ class PostgresLane:
         )
         for (publication,) in cursor.fetchall():
             cursor.execute(f"drop publication {publication}")
-        cursor.execute(self._worded("drop table if exists {table}, {progress}"))
+        cursor.execute(self._format("drop table if exists {table}, {progress}"))
 
-    def _ask(self, work: Callable[[Any], T], patience: float = PATIENCE_SECONDS) -> T:
-        """Do some work in a transaction, again and again while the server is away."""
+    def _run(self, work: Callable[[Any], T], retry_seconds: float = MAX_OUTAGE_SECONDS) -> T:
+        """Run work in a transaction, with retries while the server is unreachable."""
         import psycopg2
 
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + retry_seconds
         while True:
             try:
-                with self._connected(), self._connection.cursor() as cursor:
+                with self._connect(), self._connection.cursor() as cursor:
                     return work(cursor)
             except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-                self._forget()
+                self._disconnect()
                 if time.monotonic() > deadline:
                     raise Transient(
-                        f"{self.reach.host}:{self.reach.port} does not answer: {_said(error)}",
-                        "Look at the server; the trial cannot judge what was never sent.",
+                        f"{self._address} does not answer: {_first_line(error)}",
+                        "Look at the server; the trial cannot verify events that were never sent.",
                     ) from error
                 time.sleep(PAUSE_SECONDS)
             except psycopg2.Error as error:
                 raise Permanent(
-                    f"{self.reach.host}:{self.reach.port} refuses: {_said(error)}",
-                    f"Let {one_line(self.reach.user)} make tables in the schema of the source's.",
+                    f"{self._address} refuses: {_first_line(error)}",
+                    f"Let {one_line(self.database.user)} create tables in the source's schema.",
                 ) from error
 
-    def _connected(self) -> Any:
-        """The connection, whose block is a transaction. What it commits survives the server."""
+    def _connect(self) -> Any:
+        """Return the connection, whose `with` block is a durable transaction."""
         import psycopg2
 
         if self._connection is None:
-            reach = Database(self.reach).options()
-            self._connection = psycopg2.connect(**reach, options="-c synchronous_commit=on")
+            database = Database(self.database).connection_options()
+            self._connection = psycopg2.connect(**database, options="-c synchronous_commit=on")
             with self._connection, self._connection.cursor() as cursor:
-                cursor.execute(self._worded(_APPLY))
+                cursor.execute(self._format(_APPLY))
         return self._connection
 
-    def _forget(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
 
-def _said(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return redact(one_line(str(error).strip().partition("\n")[0]))[:300]

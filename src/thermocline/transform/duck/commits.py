@@ -1,4 +1,4 @@
-"""Putting decided changes into a table: each function makes exactly one Iceberg commit."""
+"""Commit changes to a table on a draft; each call makes exactly one Iceberg commit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from thermocline.contract.definition import Contract, UpdateMode
 from thermocline.engine.duck import build_scan
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.lake import row_counts
-from thermocline.transform.duck.append_overwrite import laid_out
-from thermocline.transform.duck.key_filters import few, within
-from thermocline.transform.duck.session import FILE, PLACES, ROW, Session
-from thermocline.transform.duck.write_errors import Ready
+from thermocline.transform.duck.append_overwrite import sort_by_partition
+from thermocline.transform.duck.key_filters import build_key_filter, has_few_keys
+from thermocline.transform.duck.session import FILE, POSITION_COLUMNS, ROW, Session
+from thermocline.transform.duck.write_errors import PreparedRows
 from thermocline.transform.write_rules import ACTION
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Target:
-    """A table on a draft, and the model's rows in which failures are looked for."""
+class DraftTable:
+    """A table on a draft, and the model's rows, which errors quote."""
 
     session: Session
     contract: Contract
@@ -31,40 +31,42 @@ class Target:
     model: str
 
     @property
-    def now(self) -> str:
-        """The table's rows as they are on the draft."""
-        return self.session.table(self.contract.table, self.draft.head(self.contract.table))
+    def current_rows(self) -> str:
+        """The table's rows on the draft."""
+        return self.session.scan(self.contract.table, self.draft.head(self.contract.table))
 
-    def beside(self, batch: str, key: Sequence[str] | None = None) -> str:
-        """The table's rows that can have a key of a batch, and maybe others."""
-        near = within(self.session, self.contract, key or self.contract.key, batch)
-        return f"SELECT * FROM ({self.now}) WHERE {near}"
+    def rows_near(self, batch: str, key: Sequence[str] | None = None) -> str:
+        """Return the table's rows that may have a key of a batch, and possibly other rows."""
+        near = build_key_filter(self.session, self.contract, key or self.contract.key, batch)
+        return f"SELECT * FROM ({self.current_rows}) WHERE {near}"
 
-    def found(self, batch: str) -> str | None:
-        """The same rows, kept with the places that they are at; None where the keys are many.
+    def find_rows(self, batch: str) -> str | None:
+        """Materialize the same rows with their file positions; None if the batch has many keys.
 
-        Each look at the table goes through the list of all its files, so there is one.
+        Every scan of the table plans all of its files, so one scan serves all later reads.
         """
-        if not few(self.session, self.contract, batch):
+        if not has_few_keys(self.session, self.contract, batch):
             return None
         head = self.draft.head(self.contract.table)
-        rows = self.session.table(self.contract.table, head, places=True)
-        near = within(self.session, self.contract, self.contract.key, batch)
-        return self.session.keep(f"SELECT * FROM ({rows}) WHERE {near}")
+        rows = self.session.scan(self.contract.table, head, positions=True)
+        near = build_key_filter(self.session, self.contract, self.contract.key, batch)
+        return self.session.materialize(f"SELECT * FROM ({rows}) WHERE {near}")
 
     def append(self, rows: str, *, bookmark: Any, operation: str) -> int:
-        """Add rows; no rows still make a commit, which carries the bookmark."""
-        ready = self._ready(rows)
-        return self.draft.append(self.contract.table, ready, bookmark=bookmark, operation=operation)
-
-    def replace(self, rows: str, *, bookmark: Any, operation: str) -> int:
-        """Put rows in the place of everything there is."""
-        ready = self._ready(rows)
-        return self.draft.replace(
-            self.contract.table, ready, bookmark=bookmark, operation=operation
+        """Append rows; an empty append still makes a commit, which carries the bookmark."""
+        prepare_rows = self._prepare(rows)
+        return self.draft.append(
+            self.contract.table, prepare_rows, bookmark=bookmark, operation=operation
         )
 
-    def change(
+    def replace(self, rows: str, *, bookmark: Any, operation: str) -> int:
+        """Replace the whole table by rows."""
+        prepare_rows = self._prepare(rows)
+        return self.draft.replace(
+            self.contract.table, prepare_rows, bookmark=bookmark, operation=operation
+        )
+
+    def apply_actions(
         self,
         changes: str,
         *,
@@ -74,34 +76,38 @@ class Target:
         operation: str,
         found: str | None = None,
     ) -> int:
-        """Insert, update and delete rows as their ACTION says, found by the columns `on`.
+        """Insert, update and delete rows by their ACTION; the columns `on` identify them.
 
-        `changes` names a table that has at most one row for each value of those, `found` what was
-        kept of the table's rows that have them.
+        `changes` names a table with at most one row per value of these columns. `found` names the
+        materialized rows of `find_rows`, if there are any.
         """
-        named = ", ".join(quote_identifier(name) for name in columns)
-        rows = f"SELECT {named} FROM {changes} WHERE {ACTION} IN ('insert', 'update')"
-        gone = self._places(changes, on, found)
-        if not gone:
+        names = ", ".join(quote_identifier(name) for name in columns)
+        rows = f"SELECT {names} FROM {changes} WHERE {ACTION} IN ('insert', 'update')"
+        removed = self._find_positions(changes, on, found)
+        if not removed:
             return self.append(rows, bookmark=bookmark, operation=operation)
-        asked = f"SELECT {ACTION}, count(*) FROM {changes} GROUP BY ALL"
-        meant = row_counts.count_merge(dict(self.session.rows(asked)), sum(map(len, gone.values())))
+        counts = f"SELECT {ACTION}, count(*) FROM {changes} GROUP BY ALL"
+        counted = row_counts.count_merge(
+            dict(self.session.fetch(counts)), sum(map(len, removed.values()))
+        )
         return self.draft.replace_rows(
             self.contract.table,
-            self._ready(rows),
-            gone,
+            self._prepare(rows),
+            removed,
             on_read=self.contract.updates is UpdateMode.MERGE_ON_READ,
             bookmark=bookmark,
             operation=operation,
-            notes=meant.notes(),
+            extra_properties=counted.as_properties(),
         )
 
-    def _places(self, changes: str, on: Sequence[str], found: str | None) -> dict[str, Positions]:
-        """Where in the table's files the rows are that are to go, by the files' paths."""
+    def _find_positions(
+        self, changes: str, on: Sequence[str], found: str | None
+    ) -> dict[str, Positions]:
+        """Return the positions of the rows to delete, by the paths of their files."""
         import numpy as np
 
-        going = f"SELECT * FROM {changes} WHERE {ACTION} IN ('update', 'delete')"
-        if not self.session.rows(f"SELECT 1 FROM ({going}) LIMIT 1"):
+        removed_rows = f"SELECT * FROM {changes} WHERE {ACTION} IN ('update', 'delete')"
+        if not self.session.fetch(f"SELECT 1 FROM ({removed_rows}) LIMIT 1"):
             return {}
         if found is not None:
             source, near = found, "true"
@@ -109,21 +115,25 @@ class Target:
         else:
             state = self.draft.lake.state(self.contract.table)
             scanned = build_scan(state.metadata_location, self.draft.head(self.contract.table))
-            source = f"(SELECT *, {PLACES} FROM {scanned})"
-            near = within(self.session, self.contract, on, changes, alias="t")
-            same = " AND ".join(f"{_text(self.contract, n)} = s.{quote_identifier(n)}" for n in on)
+            source = f"(SELECT *, {POSITION_COLUMNS} FROM {scanned})"
+            near = build_key_filter(self.session, self.contract, on, changes, alias="t")
+            same = " AND ".join(
+                f"{_key_text(self.contract, n)} = s.{quote_identifier(n)}" for n in on
+            )
         at = self.session.connection.execute(
             f"SELECT t.{FILE}, list(t.{ROW}) FROM {source} AS t "
-            f"SEMI JOIN ({going}) AS s ON {same} WHERE {near} GROUP BY t.{FILE}"
+            f"SEMI JOIN ({removed_rows}) AS s ON {same} WHERE {near} GROUP BY t.{FILE}"
         )
         return {path: np.sort(np.asarray(rows, np.int64)) for path, rows in at.fetchall()}
 
-    def _ready(self, rows: str) -> Ready:
-        return Ready(self.session, laid_out(rows, self.contract), self.contract, self.model)
+    def _prepare(self, rows: str) -> PreparedRows:
+        return PreparedRows(
+            self.session, sort_by_partition(rows, self.contract), self.contract, self.model
+        )
 
 
-def _text(contract: Contract, name: str) -> str:
-    """A column of the table itself, whose uuids are not text."""
+def _key_text(contract: Contract, name: str) -> str:
+    """Return SQL for a key column of the scanned table; the scan does not cast uuids to text."""
     column = contract.column(name)
     uuid = column is not None and str(column.type) == "uuid"
     return f"CAST(t.{quote_identifier(name)} AS VARCHAR)" if uuid else f"t.{quote_identifier(name)}"

@@ -9,14 +9,14 @@ from thermocline.contract.definition import Contract, WriteMode
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.errors import ThermoclineError
 from thermocline.transform.duck import strategies
-from thermocline.transform.duck.commits import Target
+from thermocline.transform.duck.commits import DraftTable
 from thermocline.transform.duck.python_inputs import PolarsInputs
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
-from thermocline.transform.duck.write_errors import judged
-from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.duck.write_errors import explain_error
+from thermocline.transform.executor import Bookmark, StepWrite
+from thermocline.transform.inputs import Inputs, SourceSpan
 from thermocline.transform.models import Model
-from thermocline.transform.target_parts import Touched
 from thermocline.transform.write_rules import ACTION
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class DuckExecutor:
-    """Computes steps in one DuckDB connection of the run, with the memory that settings give it."""
+    """Computes a run's steps in one DuckDB connection, within the configured memory limit."""
 
     name = "duckdb"
 
@@ -37,65 +37,55 @@ class DuckExecutor:
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
-        """What it raises for a query that it cannot compute."""
+        """The exceptions that DuckDB raises for a query that it cannot compute."""
         import duckdb
 
         return (duckdb.Error,)
 
-    def failed(self, error: Exception, contract: Contract) -> ThermoclineError:
-        """Such a failure in our words."""
-        return judged(error, contract)
+    def explain_failure(self, error: Exception, contract: Contract) -> ThermoclineError:
+        """Return the error for such a failure."""
+        return explain_error(error, contract)
 
-    def inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str] | PolarsInputs:
-        """What a step reads."""
+    def open_inputs(
+        self, model: Model, spans: Mapping[str, SourceSpan]
+    ) -> Inputs[str] | PolarsInputs:
+        """Open the input of a step."""
         if not model.is_sql:
             return PolarsInputs(model, spans, self.session)
-        return self.sql_inputs(model, spans)
+        return self.open_sql_inputs(model, spans)
 
-    def sql_inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[str]:
-        """What a step of a SQL model reads."""
+    def open_sql_inputs(self, model: Model, spans: Mapping[str, SourceSpan]) -> Inputs[str]:
+        """Open the input of a SQL model's step."""
         return Inputs(self._lake, model, spans, self._reader)
 
-    def write(
-        self,
-        rows: str,
-        model: Model,
-        draft: Draft,
-        *,
-        bookmark: Mapping[str, Any] | None,
-        full: bool = False,
-        touched: Touched | None = None,
-    ) -> int:
+    def write(self, rows: str, target: StepWrite) -> int:
         """Write a model's rows to the draft as its contract says."""
+        model, touched = target.model, target.touched
         more: dict[str, Any] = {}
         if touched is not None and model.contract.write is WriteMode.PARTITIONS:
             more["computed"] = touched.as_dicts()
         elif touched is not None:
-            more["affected"] = self.session.keep(self._reader.touched(model, touched))
+            more["affected"] = self.session.materialize(self._reader.register_parts(model, touched))
         return strategies.write(
-            self.session, rows, model.contract, draft, bookmark=bookmark, full=full, **more
-        )
+            self.session, rows, model.contract, target.draft,
+            bookmark=target.bookmark, full=target.full, **more,
+        )  # fmt: skip
 
-    def replay(
-        self,
-        changes: ChangeSet,
-        contract: Contract,
-        draft: Draft,
-        *,
-        bookmark: Mapping[str, Any] | None,
+    def apply_changes(
+        self, changes: ChangeSet, contract: Contract, draft: Draft, bookmark: Bookmark | None
     ) -> int:
-        """Put rows that were inserted, changed and deleted elsewhere into a table of the draft."""
+        """Apply inserted, updated and deleted rows to a table of the draft."""
         names = ", ".join(quote_identifier(column.name) for column in contract.table_columns)
         parts = {"update": (changes.inserts, changes.after), "delete": (changes.deletes,)}
-        marked = " UNION ALL ".join(
+        changed_rows = " UNION ALL ".join(
             f"SELECT {names}, '{action}' AS {ACTION} FROM {self.session.register(rows)}"
             for action, some in parts.items()
             for rows in some
         )
         try:
-            target = Target(self.session, contract, draft, marked)
-            return target.change(
-                self.session.keep(marked),
+            target = DraftTable(self.session, contract, draft, changed_rows)
+            return target.apply_actions(
+                self.session.materialize(changed_rows),
                 on=contract.shape.key,
                 columns=[column.name for column in contract.table_columns],
                 bookmark=bookmark,

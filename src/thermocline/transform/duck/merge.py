@@ -1,6 +1,7 @@
-"""Merge on DuckDB: one row a key, the newest, whatever the order of arrival.
+"""Merge on DuckDB: one row per key, the newest, independent of the order of arrival.
 
-The rules are those of `strategies.merge`, which says why; here they are said in DuckDB's SQL.
+The rules are those of `spark/merge.py`, which explains them; this module writes them in DuckDB
+SQL.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.transform import tombstones
 from thermocline.transform.duck import ordering
-from thermocline.transform.duck.commits import Target
-from thermocline.transform.duck.conform import shaped
+from thermocline.transform.duck.commits import DraftTable
+from thermocline.transform.duck.conform import conform_rows
 from thermocline.transform.duck.session import FILE, ROW, Session
-from thermocline.transform.duck.write_errors import without
+from thermocline.transform.duck.write_errors import build_missing_key_error
 from thermocline.transform.write_rules import (
     ACTION,
     DELETED,
@@ -29,31 +30,35 @@ if TYPE_CHECKING:
     from thermocline.lake.draft import Draft
 
 
-def events(
+def write_events(
     session: Session, rows: str, contract: Contract, draft: Draft, *, bookmark: Any, full: bool
 ) -> int:
-    """Write rows that are events: of each key the newest by `order_by` stays, or its delete."""
-    target = Target(session, contract, draft, rows)
-    companion = tombstones.contract_for(contract)
-    newest = ordering.newest(shaped(session, rows, contract, deletes=True), contract)
+    """Write events: keep the newest event of each key by `order_by`, or its delete."""
+    target = DraftTable(session, contract, draft, rows)
+    companion = tombstones.derive_companion(contract)
+    newest = ordering.select_newest(conform_rows(session, rows, contract, deletes=True), contract)
     if companion is None and (full or is_empty(draft, contract.table)):
-        return _filled(target, newest, bookmark, full=full)
-    kept = session.keep(newest)
-    require_values(session, kept, contract)
+        return _write_all(target, newest, bookmark, full=full)
+    batch = session.materialize(newest)
+    require_values(session, batch, contract)
     if companion is None:
-        return _settle(target, kept, bookmark)
-    graves = replace(target, contract=companion)
-    deletes = f"SELECT * FROM {kept} WHERE {DELETED}"
+        return _merge_batch(target, batch, bookmark)
+    tombstone_table = replace(target, contract=companion)
+    deletes = f"SELECT * FROM {batch} WHERE {DELETED}"
     tables = (contract.table, companion.table)
     if full or all(is_empty(draft, table) for table in tables):
-        _filled(graves, shaped(session, deletes, companion), None, full=full)
-        return _filled(target, f"SELECT * FROM {kept}", bookmark, full=full)
-    if session.rows(f"{deletes} LIMIT 1"):
-        _settle(graves, session.keep(shaped(session, deletes, companion)), None)
-    return _settle(target, session.keep(_not_buried(kept, target, graves)), bookmark)
+        _write_all(tombstone_table, conform_rows(session, deletes, companion), None, full=full)
+        return _write_all(target, f"SELECT * FROM {batch}", bookmark, full=full)
+    if session.fetch(f"{deletes} LIMIT 1"):
+        _merge_batch(
+            tombstone_table, session.materialize(conform_rows(session, deletes, companion)), None
+        )
+    return _merge_batch(
+        target, session.materialize(_remove_deleted(batch, target, tombstone_table)), bookmark
+    )
 
 
-def state(
+def write_states(
     session: Session,
     rows: str,
     contract: Contract,
@@ -63,95 +68,101 @@ def state(
     full: bool,
     affected: str | None,
 ) -> int:
-    """Write rows that are the state of some keys: what is there becomes what the rows say.
+    """Write states: the rows replace the table's rows of the same keys.
 
-    Keys in `affected` that have no row are deleted. A key with two rows is an error.
+    Keys in `affected` without a row are deleted. A key with two rows is an error.
     """
-    target = Target(session, contract, draft, rows)
-    states = _one_each(shaped(session, rows, contract, deletes=True), contract, affected)
+    target = DraftTable(session, contract, draft, rows)
+    states = _require_one_per_key(
+        conform_rows(session, rows, contract, deletes=True), contract, affected
+    )
     if full:
-        return _filled(target, states, bookmark, full=True)
-    kept = session.keep(states)
-    require_values(session, kept, contract)
-    return _settle(target, kept, bookmark)
+        return _write_all(target, states, bookmark, full=True)
+    batch = session.materialize(states)
+    require_values(session, batch, contract)
+    return _merge_batch(target, batch, bookmark)
 
 
 def require_values(
-    session: Session, kept: str, contract: Contract, needed: Sequence[str] = ()
+    session: Session, batch: str, contract: Contract, needed: Sequence[str] = ()
 ) -> None:
-    """Raise CheckFailed where rows have no key, or no value in another column that is `needed`."""
+    """Raise CheckFailed if rows lack a value in a key column or another `needed` column."""
     needed = (*contract.key, *needed)
     null = " OR ".join(f"{quote_identifier(name)} IS NULL" for name in needed)
-    [(nulls,)] = session.rows(f"SELECT count(*) FROM {kept} WHERE {null}")
+    [(nulls,)] = session.fetch(f"SELECT count(*) FROM {batch} WHERE {null}")
     if nulls:
-        broken = f"SELECT * FROM {kept} WHERE {null}"
-        raise without(session, broken, contract, needed, nulls)
+        broken = f"SELECT * FROM {batch} WHERE {null}"
+        raise build_missing_key_error(session, broken, contract, needed, nulls)
 
 
-def equal(key: Sequence[str]) -> str:
-    """SQL that holds when two rows, t and s, have the same key."""
+def match_keys(key: Sequence[str]) -> str:
+    """Return SQL that is true if two rows, t and s, have the same key."""
     return " AND ".join(f"t.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in key)
 
 
-def _one_each(rows: str, contract: Contract, affected: str | None) -> str:
-    """The rows, and a delete for each affected key without one. Two rows of a key fail."""
+def _require_one_per_key(rows: str, contract: Contract, affected: str | None) -> str:
+    """Return the rows, and a delete for each affected key without a row; two rows per key fail."""
     key = ", ".join(quote_identifier(name) for name in contract.key)
     every = f"SELECT *, true AS _tc_stated FROM ({rows})"
     if affected is not None:
         keys = f"SELECT {key}, true AS {DELETED}, false AS _tc_stated FROM {affected}"
         every = f"({every}) UNION ALL BY NAME ({keys})"
-    shown = f"to_json(struct_pack({', '.join(f'{quote_identifier(n)} := {quote_identifier(n)}' for n in contract.key)}))"
-    said = f"{contract.table}: the model gives several rows for the key ".replace("'", "''")
+    members = (f"{quote_identifier(n)} := {quote_identifier(n)}" for n in contract.key)
+    key_json = f"to_json(struct_pack({', '.join(members)}))"
+    message = f"{contract.table}: the model gives several rows for the key ".replace("'", "''")
     number = f"row_number() OVER (PARTITION BY {key} ORDER BY _tc_stated DESC)"
     return (
         f"SELECT * EXCLUDE (_tc_stated, _tc_number) FROM (SELECT *, {number} AS _tc_number "
         f"FROM ({every})) WHERE CASE WHEN _tc_number = 1 THEN true WHEN _tc_stated "
-        f"THEN error('{said}' || {shown}) ELSE false END"
+        f"THEN error('{message}' || {key_json}) ELSE false END"
     )
 
 
-def _not_buried(batch: str, target: Target, graves: Target) -> str:
-    """The batch without rows that a remembered delete outdoes; a tie is the delete's."""
-    if is_empty(target.draft, graves.contract.table):
+def _remove_deleted(batch: str, target: DraftTable, tombstone_table: DraftTable) -> str:
+    """Return the batch without rows older than a stored delete of their key; a delete wins ties."""
+    if is_empty(target.draft, tombstone_table.contract.table):
         return f"SELECT * FROM {batch}"
     contract = target.contract
-    # A LEFT JOIN by the key alone, of which there is one grave at most: DuckDB would not hash an
-    # ANTI JOIN that also compares places.
-    stands = (
+    # A LEFT JOIN on the key alone, which has one tombstone at most: DuckDB would not hash an
+    # ANTI JOIN that also compares positions.
+    survives = (
         f"s.{DELETED} OR t.{quote_identifier(contract.key[0])} IS NULL OR "
-        f"{ordering.place(contract, 't')} < {ordering.place(contract, 's')}"
+        f"{ordering.build_position(contract, 't')} < {ordering.build_position(contract, 's')}"
     )
-    joined = f"{batch} AS s LEFT JOIN ({graves.beside(batch)}) AS t ON {equal(contract.key)}"
-    return f"SELECT s.* FROM {joined} WHERE {stands}"
+    deletes = tombstone_table.rows_near(batch)
+    joined = f"{batch} AS s LEFT JOIN ({deletes}) AS t ON {match_keys(contract.key)}"
+    return f"SELECT s.* FROM {joined} WHERE {survives}"
 
 
-def _settle(target: Target, batch: str, bookmark: Any) -> int:
-    """Decide what each row of the batch does to the table, and commit that."""
+def _merge_batch(target: DraftTable, batch: str, bookmark: Any) -> int:
+    """Decide the action of each row of the batch, and commit the changes."""
     contract, session = target.contract, target.session
     if is_empty(target.draft, contract.table):
-        return _filled(target, f"SELECT * FROM {batch}", bookmark, full=False)
-    found = target.found(batch)
+        return _write_all(target, f"SELECT * FROM {batch}", bookmark, full=False)
+    found = target.find_rows(batch)
     near = (
-        target.beside(batch) if found is None else f"SELECT * EXCLUDE ({FILE}, {ROW}) FROM {found}"
+        target.rows_near(batch)
+        if found is None
+        else f"SELECT * EXCLUDE ({FILE}, {ROW}) FROM {found}"
     )
-    changes = session.keep(_decided(batch, near, contract))
-    if session.rows(f"SELECT 1 FROM {changes} WHERE {ACTION} = 'compare' LIMIT 1"):
-        changes = session.keep(_compared(changes, near, contract))
+    changes = session.materialize(_decide_actions(batch, near, contract))
+    if session.fetch(f"SELECT 1 FROM {changes} WHERE {ACTION} = 'compare' LIMIT 1"):
+        changes = session.materialize(_compare_contents(changes, near, contract))
     columns = [column.name for column in written_columns(contract)]
-    return target.change(
+    return target.apply_actions(
         changes, on=contract.key, columns=columns, bookmark=bookmark, operation="merge", found=found
     )
 
 
-def _decided(batch: str, table: str, contract: Contract) -> str:
-    """The batch with each row's action, from key and ordering columns alone.
+def _decide_actions(batch: str, table: str, contract: Contract) -> str:
+    """Return the batch with each row's action, decided from key and ordering columns alone.
 
-    Those are a small part of most tables. Where they leave it open, the action is "compare";
-    a table that has no other columns leaves nothing open.
+    These are a small part of most tables. If they do not decide, the action is "compare"; in a
+    table without other columns they always decide.
     """
     names = dict.fromkeys((*contract.key, *contract.order_by))
     narrow = f"SELECT {', '.join(quote_identifier(name) for name in names)} FROM ({table})"
-    ours, theirs = ordering.place(contract, "s"), ordering.place(contract, "t")
+    ours, theirs = ordering.build_position(contract, "s"), ordering.build_position(contract, "t")
     undecided = "NULL" if {c.name for c in content_columns(contract)} <= {*names} else "'compare'"
     action = (
         f"CASE WHEN t.{quote_identifier(contract.key[0])} IS NULL "
@@ -160,28 +171,29 @@ def _decided(batch: str, table: str, contract: Contract) -> str:
         f"THEN CASE WHEN s.{DELETED} THEN 'delete' ELSE 'update' END "
         f"WHEN {ours} = {theirs} THEN {undecided} END"
     )
-    joined = f"{batch} AS s LEFT JOIN ({narrow}) AS t ON {equal(contract.key)}"
+    joined = f"{batch} AS s LEFT JOIN ({narrow}) AS t ON {match_keys(contract.key)}"
     decided = f"SELECT s.*, {action} AS {ACTION} FROM {joined}"
     return f"SELECT * FROM ({decided}) WHERE {ACTION} IS NOT NULL"
 
 
-def _compared(changes: str, table: str, contract: Contract) -> str:
-    """The changes with what was open decided by content: the greater row stays, or the new one
-    where the contract knows no order."""
+def _compare_contents(changes: str, table: str, contract: Contract) -> str:
+    """Decide the action "compare" by content: the greater row stays, or the new one if the contract
+    has no order."""
     if contract.order_by:
-        differs = f"{ordering.rank(contract, 's')} > {ordering.rank(contract, 't')}"
+        differs = f"{ordering.build_rank(contract, 's')} > {ordering.build_rank(contract, 't')}"
     else:
-        differs = f"NOT {ordering.same(written_columns(contract), 's', 't')}"
+        differs = f"NOT {ordering.build_equality(written_columns(contract), 's', 't')}"
     return (
         f"SELECT * FROM {changes} WHERE {ACTION} <> 'compare' UNION ALL BY NAME "
         f"SELECT s.* REPLACE ('update' AS {ACTION}) FROM {changes} AS s "
-        f"JOIN ({table}) AS t ON {equal(contract.key)} WHERE s.{ACTION} = 'compare' AND {differs}"
+        f"JOIN ({table}) AS t ON {match_keys(contract.key)} "
+        f"WHERE s.{ACTION} = 'compare' AND {differs}"
     )
 
 
-def _filled(target: Target, batch: str, bookmark: Any, *, full: bool) -> int:
-    """Put a batch into an empty table, or in the place of everything there is."""
+def _write_all(target: DraftTable, batch: str, bookmark: Any, *, full: bool) -> int:
+    """Write a batch into an empty table, or replace the whole table by it."""
     names = ", ".join(quote_identifier(column.name) for column in written_columns(target.contract))
     rows = f"SELECT {names} FROM ({batch}) WHERE NOT {DELETED}"
-    put = target.replace if full else target.append
-    return put(rows, bookmark=bookmark, operation="merge")
+    write = target.replace if full else target.append
+    return write(rows, bookmark=bookmark, operation="merge")

@@ -1,7 +1,7 @@
-"""Which of two rows is newer, in the one order that `strategies.ordering` has on Spark.
+"""SQL for the order of rows on DuckDB: the same order as `spark/ordering.py` has on Spark.
 
-DuckDB puts null above every value where Spark puts it below. So a value is compared together with
-whether there is one, at every depth.
+DuckDB sorts nulls above all values, Spark below. So every value is compared together with its
+presence, at every depth.
 """
 
 from __future__ import annotations
@@ -11,85 +11,89 @@ from collections.abc import Sequence
 from thermocline.contract import types
 from thermocline.contract.definition import Column, Contract
 from thermocline.engine.duck_types import quote_identifier
-from thermocline.transform.duck.session import Unable
+from thermocline.transform.duck.session import UnsupportedByDuckDB
 from thermocline.transform.write_rules import DELETED, content_columns
 
 
-def comparable(column: Column, alias: str) -> str:
-    """SQL for a column's value that compares as Spark compares it."""
-    return _comparable(f"{alias}.{quote_identifier(column.name)}", column.type, column.name)
+def build_comparable(column: Column, alias: str) -> str:
+    """Build SQL for a column's value that compares as on Spark."""
+    return _build_comparable(f"{alias}.{quote_identifier(column.name)}", column.type, column.name)
 
 
-def same(columns: Sequence[Column], left: str, right: str) -> str:
-    """SQL that holds when two rows agree in all columns, null with null."""
+def build_equality(columns: Sequence[Column], left: str, right: str) -> str:
+    """Build SQL that is true if two rows are equal in all columns; null equals null."""
     if not columns:
         return "true"
-    pairs = (
-        f"{left}.{quote_identifier(column.name)} IS NOT DISTINCT FROM {right}.{quote_identifier(column.name)}"
-        for column in columns
-    )
+    names = [quote_identifier(column.name) for column in columns]
+    pairs = (f"{left}.{name} IS NOT DISTINCT FROM {right}.{name}" for name in names)
     return f"({' AND '.join(pairs)})"
 
 
-def rank(contract: Contract, alias: str) -> str:
-    """SQL for a row's place in the order, comparable with another's; deletes left aside."""
-    return _row(
-        [*_places(contract, alias), *(comparable(c, alias) for c in content_columns(contract))]
+def build_rank(contract: Contract, alias: str) -> str:
+    """Build SQL for a row's rank in the order, deletes ignored, to compare with another row's."""
+    return _pack(
+        [
+            *_position_values(contract, alias),
+            *(build_comparable(c, alias) for c in content_columns(contract)),
+        ]
     )
 
 
-def place(contract: Contract, alias: str) -> str:
-    """SQL for the ordering columns alone; the same for all rows if there are none."""
-    return _row(_places(contract, alias) or ["0"])
+def build_position(contract: Contract, alias: str) -> str:
+    """Build SQL for the ordering columns alone; equal for all rows if there are none."""
+    return _pack(_position_values(contract, alias) or ["0"])
 
 
-def descending(contract: Contract, alias: str, skip: int = 0) -> list[str]:
-    """Sort keys from newest to oldest, to be used after the first `skip` ordering columns."""
+def build_descending_order(contract: Contract, alias: str, skip: int = 0) -> list[str]:
+    """Build sort keys from newest to oldest, without the first `skip` ordering columns."""
     names = [f"{alias}.{quote_identifier(name)}" for name in contract.order_by[skip:]]
-    values = [_sortable(column, alias) for column in content_columns(contract)]
-    return [f"{said} DESC NULLS LAST" for said in (*names, f"{alias}.{DELETED}", *values)]
+    values = [_sort_key(column, alias) for column in content_columns(contract)]
+    return [f"{value} DESC NULLS LAST" for value in (*names, f"{alias}.{DELETED}", *values)]
 
 
-def newest(events: str, contract: Contract) -> str:
-    """One row a key: its newest event, deletes included."""
+def select_newest(events: str, contract: Contract) -> str:
+    """Select one row per key: its newest event, deletes included."""
     key = ", ".join(f"e.{quote_identifier(name)}" for name in contract.key)
-    system = [f"{_sortable(c, 'e')} DESC NULLS LAST" for c in contract.system_columns]
-    order = ", ".join([*descending(contract, "e"), *system])
+    system = [f"{_sort_key(c, 'e')} DESC NULLS LAST" for c in contract.system_columns]
+    order = ", ".join([*build_descending_order(contract, "e"), *system])
     return (
         f"SELECT e.* FROM ({events}) AS e "
         f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {order}) = 1"
     )
 
 
-def _places(contract: Contract, alias: str) -> list[str]:
-    return [_with_presence(f"{alias}.{quote_identifier(name)}") for name in contract.order_by]
+def _position_values(contract: Contract, alias: str) -> list[str]:
+    return [_pack_with_presence(f"{alias}.{quote_identifier(name)}") for name in contract.order_by]
 
 
-def _sortable(column: Column, alias: str) -> str:
-    """A plain value sorts by itself; only inside of nested ones nulls have to be looked after."""
+def _sort_key(column: Column, alias: str) -> str:
+    """Return a sort key: primitives sort by themselves; nested values need their nulls handled."""
     if isinstance(column.type, types.Struct | types.List | types.Map):
-        return comparable(column, alias)
+        return build_comparable(column, alias)
     return f"{alias}.{quote_identifier(column.name)}"
 
 
-def _comparable(value: str, type_: types.Type, path: str) -> str:
+def _build_comparable(value: str, type_: types.Type, path: str) -> str:
     match type_:
         case types.Map():
-            raise Unable(f"{path} holds a map, and DuckDB does not order maps as Spark does.")
+            raise UnsupportedByDuckDB(
+                f"{path} holds a map, and DuckDB does not order maps as Spark does."
+            )
         case types.List(element):
-            inner = _comparable("x", element, path)
-            return _with_presence(value, f"list_transform({value}, lambda x: {inner})")
+            inner = _build_comparable("x", element, path)
+            return _pack_with_presence(value, f"list_transform({value}, lambda x: {inner})")
         case types.Struct(fields):
             members = [
-                _comparable(f"{value}.{quote_identifier(f.name)}", f.type, path) for f in fields
+                _build_comparable(f"{value}.{quote_identifier(f.name)}", f.type, path)
+                for f in fields
             ]
-            return _with_presence(value, _row(members))
-    return _with_presence(value)
+            return _pack_with_presence(value, _pack(members))
+    return _pack_with_presence(value)
 
 
-def _with_presence(value: str, inner: str | None = None) -> str:
+def _pack_with_presence(value: str, inner: str | None = None) -> str:
     return f"struct_pack(there := {value} IS NOT NULL, value := {inner or value})"
 
 
-def _row(values: Sequence[str]) -> str:
-    return f"struct_pack({', '.join(f'v{n} := {said}' for n, said in enumerate(values))})"
+def _pack(values: Sequence[str]) -> str:
+    return f"struct_pack({', '.join(f'v{n} := {value}' for n, value in enumerate(values))})"

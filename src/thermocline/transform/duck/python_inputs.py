@@ -1,6 +1,6 @@
-"""What a step of a Python model reads as polars frames, and the call of its function.
+"""The input of a Python model's step as polars frames, and the call of its function.
 
-DuckDB reads the tables and writes what the function gave; polars is what the function speaks.
+DuckDB reads the tables and writes the function's rows; the function itself works on polars frames.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from thermocline.engine.arrow import normalize
 from thermocline.errors import EngineUnavailable
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.session import Session
-from thermocline.transform.inputs import appended_only
-from thermocline.transform.model_decorator import How
-from thermocline.transform.python_models import CHANGE, PythonInputs, called, changed_rows
+from thermocline.transform.inputs import is_append_only
+from thermocline.transform.model_decorator import ReadMode
+from thermocline.transform.python_models import CHANGE, PythonInputs, call_model, read_changed_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,48 +23,48 @@ if TYPE_CHECKING:
 
 @dataclass
 class PolarsInputs(PythonInputs["pa.Table", str]):
-    """The sources of one step of a Python model, as polars frames. Its rows are a query."""
+    """The input of a Python model's step, as polars frames. The function's rows become a query."""
 
     session: Session
 
     def close(self) -> None:
-        """Drop what was made."""
+        """Drop the views and tables of the step."""
         self.session.clear()
 
-    def _call(self, read: Callable[[str, How], pa.Table]) -> str:
-        pl = _polars()
+    def _call(self, read: Callable[[str, ReadMode], pa.Table]) -> str:
+        pl = _import_polars()
         frames = {
-            name: pl.from_arrow(read(each.table, each.how))
+            name: pl.from_arrow(read(each.table, each.mode))
             for name, each in self.model.reads.items()
         }
-        rows = called(self.model, frames, gives=(pl.DataFrame, pl.LazyFrame))
-        given = rows.collect() if isinstance(rows, pl.LazyFrame) else rows
-        return f"SELECT * FROM {self.session.register(normalize(given.to_arrow()))}"
+        rows = call_model(self.model, frames, expected=(pl.DataFrame, pl.LazyFrame))
+        collected = rows.collect() if isinstance(rows, pl.LazyFrame) else rows
+        return f"SELECT * FROM {self.session.register(normalize(collected.to_arrow()))}"
 
-    def _whole(self, table: str, how: How) -> pa.Table:
-        rows = self.session.table(table, self.spans[table].end)
-        return self._read(rows, marked=how is How.CHANGES)
+    def _read_all(self, table: str, mode: ReadMode) -> pa.Table:
+        rows = self.session.scan(table, self.spans[table].end)
+        return self._read(rows, with_change=mode is ReadMode.CHANGES)
 
-    def _new(self, table: str, how: How) -> pa.Table:
+    def _read_new(self, table: str, mode: ReadMode) -> pa.Table:
         span = self.spans[table]
-        if how is not How.CHANGES:
-            return self._whole(table, how)
-        if not span.moved or appended_only(self.session.lake, span):
-            return self._read(DuckReader(self.session).appended(span), marked=True)
-        return changed_rows(self.session.lake, span)
+        if mode is not ReadMode.CHANGES:
+            return self._read_all(table, mode)
+        if not span.has_changed or is_append_only(self.session.lake, span):
+            return self._read(DuckReader(self.session).read_appended(span), with_change=True)
+        return read_changed_rows(self.session.lake, span)
 
-    def _read(self, rows: str, *, marked: bool) -> pa.Table:
-        more = f", 'insert' AS {CHANGE}" if marked else ""
+    def _read(self, rows: str, *, with_change: bool) -> pa.Table:
+        more = f", 'insert' AS {CHANGE}" if with_change else ""
         found = self.session.connection.execute(f"SELECT *{more} FROM ({rows})").to_arrow_table()
         return normalize(found)
 
 
-def _polars() -> Any:
+def _import_polars() -> Any:
     try:
         import polars
     except ImportError as error:
         raise EngineUnavailable(
-            "A Python model wants polars, which is not installed.",
+            "A Python model needs polars, which is not installed.",
             "Install it: pip install 'thermocline[polars]'.",
         ) from error
     return polars

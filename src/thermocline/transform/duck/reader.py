@@ -1,4 +1,4 @@
-"""A step's sources as queries of DuckDB."""
+"""Read a step's sources as DuckDB queries."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract.definition import Column
 from thermocline.engine.duck_types import quote_identifier, to_ddl
 from thermocline.transform import target_parts
-from thermocline.transform.duck.conform import shaped
+from thermocline.transform.duck.conform import conform_rows
 from thermocline.transform.duck.session import Session
-from thermocline.transform.inputs import Span
+from thermocline.transform.inputs import SourceSpan
 from thermocline.transform.models import DIALECT, Model
-from thermocline.transform.target_parts import OLD, Touched
+from thermocline.transform.target_parts import OLD, TouchedParts
 from thermocline.transform.write_rules import written_columns
 
 if TYPE_CHECKING:
@@ -31,40 +31,43 @@ class DuckReader:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def at(self, table: str, snapshot: int) -> str:
-        """A table's rows at a snapshot."""
-        return self._session.table(table, snapshot)
+    def read_snapshot(self, table: str, snapshot: int) -> str:
+        """Return a table's rows at a snapshot."""
+        return self._session.scan(table, snapshot)
 
-    def appended(self, span: Span) -> str:
-        """The rows of the files that a span's appends added, file by file."""
-        if span.start is None or not span.moved:
-            rows = self.at(span.table, span.end)
-            return rows if span.moved else f"{rows} LIMIT 0"
+    def read_appended(self, span: SourceSpan) -> str:
+        """Return the rows of the files that a span's appends added, file by file."""
+        if span.start is None or not span.has_changed:
+            rows = self.read_snapshot(span.table, span.end)
+            return rows if span.has_changed else f"{rows} LIMIT 0"
         lake = self._session.lake
         between = lake.state(span.table).between(span.start, span.end) or []
         appends = [snapshot.id for snapshot in between if snapshot.operation == "append"]
-        added = _Appended(lake.iceberg(span.table), span.end, appends)
+        added = _AppendedRows(lake.iceberg(span.table), span.end, appends)
         return f"SELECT * FROM {self._session.register(added)}"
 
-    def changed(self, rows: pa.Table, table: str) -> str:
-        """Images of changed rows."""
+    def add_changed(self, rows: pa.Table, table: str) -> str:
+        """Register images of changed rows."""
         return f"SELECT * FROM {self._session.register(rows)}"
 
-    def with_old(self, rows: str, changed: str) -> str:
-        """Rows, and the old images among the changed ones."""
-        gone = f"SELECT * EXCLUDE ({OLD}) FROM ({changed}) WHERE {OLD}"
-        return f"({rows}) UNION ALL BY NAME ({gone})"
+    def add_old_images(self, rows: str, changed: str) -> str:
+        """Return the rows together with the old images among the changed rows."""
+        old = f"SELECT * EXCLUDE ({OLD}) FROM ({changed}) WHERE {OLD}"
+        return f"({rows}) UNION ALL BY NAME ({old})"
 
-    def within(self, rows: str, column: str, values: Sequence[Any], *, days: bool) -> str | None:
-        """The rows of some values or days of a column, by comparisons that skip files."""
-        kind = str(self._session.columns(rows).get(column, ""))
+    def filter_values(
+        self, rows: str, column: str, values: Sequence[Any], *, days: bool
+    ) -> str | None:
+        """Return the rows of some values or days of a column, by comparisons that skip files."""
+        kind = str(self._session.describe(rows).get(column, ""))
         if None in values or (days and kind not in _TIMES):
             return None
         name = quote_identifier(column)
         if days:
-            runs = target_parts.runs(sorted(values))
+            runs = target_parts.merge_days(sorted(values))
             conditions = [
-                f"({name} >= {_at(low, kind)} AND {name} < {_at(high + timedelta(days=1), kind)})"
+                f"({name} >= {_day_literal(low, kind)} "
+                f"AND {name} < {_day_literal(high + timedelta(days=1), kind)})"
                 for low, high in runs
             ]
         elif all(isinstance(value, _LITERALS) for value in values):
@@ -73,12 +76,12 @@ class DuckReader:
             return None
         return f"SELECT * FROM ({rows}) WHERE {' OR '.join(conditions)}"
 
-    def view(self, rows: str) -> str:
-        """A temporary view."""
-        return self._session.view(rows)
+    def create_view(self, rows: str) -> str:
+        """Create a temporary view."""
+        return self._session.create_view(rows)
 
-    def select(self, query: exp.Query) -> str:
-        """A query of the models' dialect, which is DuckDB's own."""
+    def run_query(self, query: exp.Query) -> str:
+        """Run a query of the models' dialect, which is DuckDB's."""
         from sqlglot import exp
 
         from thermocline.engine import duck_sql
@@ -87,84 +90,84 @@ class DuckReader:
         text = query.sql(dialect=DIALECT)
         chosen = self._session.lake.settings.transform.engine == "auto"
         if chosen and any(join.side for join in query.find_all(exp.Join)):
-            self._session.require_speed(text)
+            self._session.require_fast_joins(text)
         return text
 
-    def target_parts(
+    def find_parts(
         self, rows: str, model: Model, columns: Sequence[str], most: int
     ) -> set[tuple[Any, ...]]:
-        """The parts that rows lie in."""
-        asked = ", ".join(_part(model, name) for name in columns)
-        found = self._session.rows(f"SELECT DISTINCT {asked} FROM ({rows}) LIMIT {most + 1}")
+        """Return the parts that rows lie in."""
+        columns_sql = ", ".join(_part_expression(model, name) for name in columns)
+        found = self._session.fetch(f"SELECT DISTINCT {columns_sql} FROM ({rows}) LIMIT {most + 1}")
         return set(found)
 
-    def of_parts(self, rows: str, model: Model, touched: Touched) -> str:
-        """The rows of the touched parts."""
-        wanted = self._session.keep(self.touched(model, touched))
+    def filter_parts(self, rows: str, model: Model, touched: TouchedParts) -> str:
+        """Return the rows of the touched parts."""
+        parts = self._session.materialize(self.register_parts(model, touched))
         same = " AND ".join(
-            f"{_part(model, name, 'r')} IS NOT DISTINCT FROM t.{quote_identifier(name)}"
+            f"{_part_expression(model, name, 'r')} IS NOT DISTINCT FROM t.{quote_identifier(name)}"
             for name in touched.columns
         )
-        return f"SELECT r.* FROM ({rows}) AS r SEMI JOIN {wanted} AS t ON {same}"
+        return f"SELECT r.* FROM ({rows}) AS r SEMI JOIN {parts} AS t ON {same}"
 
-    def some(self, rows: str, share: float, most: int) -> str:
-        """A random share of rows."""
+    def sample_rows(self, rows: str, share: float, most: int) -> str:
+        """Return a random share of rows."""
         percent = min(100.0, share * 100)
         sample = f"SELECT * FROM ({rows}) USING SAMPLE {percent} PERCENT (bernoulli)"
         return f"SELECT * FROM ({sample}) LIMIT {most}"
 
-    def differing(
-        self, rows: str, held: str, model: Model, columns: Sequence[str]
+    def find_differing(
+        self, rows: str, registered: str, model: Model, columns: Sequence[str]
     ) -> list[tuple[Any, ...]]:
-        """The parts in which a model's rows are not those that its table holds."""
-        values = ", ".join(map(_comparable, written_columns(model.contract)))
-        computed = self._session.keep(
-            f"SELECT {values} FROM ({shaped(self._session, rows, model.contract)})"
+        """Return the parts in which a model's rows differ from its table's rows."""
+        values = ", ".join(map(_comparable_value, written_columns(model.contract)))
+        computed = self._session.materialize(
+            f"SELECT {values} FROM ({conform_rows(self._session, rows, model.contract)})"
         )
-        there = self._session.keep(f"SELECT {values} FROM ({held})")
-        asked = ", ".join(_part(model, name) for name in columns)
+        there = self._session.materialize(f"SELECT {values} FROM ({registered})")
+        columns_sql = ", ".join(_part_expression(model, name) for name in columns)
         both = (
             f"(FROM {computed} EXCEPT ALL FROM {there}) UNION ALL "
             f"(FROM {there} EXCEPT ALL FROM {computed})"
         )
-        return sorted(self._session.rows(f"SELECT DISTINCT {asked} FROM ({both})"), key=repr)
+        return sorted(self._session.fetch(f"SELECT DISTINCT {columns_sql} FROM ({both})"), key=repr)
 
-    def touched(self, model: Model, touched: Touched) -> str:
-        """The parts as rows, in the types of the target's columns."""
+    def register_parts(self, model: Model, touched: TouchedParts) -> str:
+        """Register the parts as rows, in the types of the target's columns."""
         import pyarrow as pa
 
         columns, kinds = {}, {}
         for position, name in enumerate(touched.columns):
             column = model.contract.column(name)
             assert column is not None, name
-            day = target_parts.by_day(model, name)
+            day = target_parts.is_by_day(model, name)
             kinds[name] = "DATE" if day else to_ddl(column.type)
             columns[name] = pa.array([value[position] for value in touched.values])
-        held = self._session.register(pa.table(columns))
-        asked = ", ".join(
+        registered = self._session.register(pa.table(columns))
+        columns_sql = ", ".join(
             f"CAST({quote_identifier(n)} AS {kind}) AS {quote_identifier(n)}"
             for n, kind in kinds.items()
         )
-        return f"SELECT {asked} FROM {held}"
+        return f"SELECT {columns_sql} FROM {registered}"
 
     def close(self) -> None:
         """Drop the views."""
         self._session.clear()
 
 
-def _comparable(column: Column) -> str:
-    """A column's value, without the last digits of a sum that depend on the order of its rows."""
+def _comparable_value(column: Column) -> str:
+    """Return a column's value, without last digits of a sum that depend on the row order."""
     real = str(column.type) in {"float", "double"}
     name = quote_identifier(column.name)
     return f"CAST({name} AS FLOAT) AS {name}" if real else name
 
 
-def _part(model: Model, name: str, alias: str | None = None) -> str:
+def _part_expression(model: Model, name: str, alias: str | None = None) -> str:
     column = f"{alias}.{quote_identifier(name)}" if alias else quote_identifier(name)
-    return f"CAST({column} AS DATE)" if target_parts.by_day(model, name) else column
+    return f"CAST({column} AS DATE)" if target_parts.is_by_day(model, name) else column
 
 
-def _at(day: date, kind: str) -> str:
+def _day_literal(day: date, kind: str) -> str:
     return f"CAST('{day.isoformat()}' AS {kind})"
 
 
@@ -173,13 +176,13 @@ def _literal(value: str | int | date) -> str:
         return str(value)
     if isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
-    return _at(value, "DATE")
+    return _day_literal(value, "DATE")
 
 
-class _Appended:
-    """The rows of all files that some snapshots added, read part by part, each time they are asked.
+class _AppendedRows:
+    """The rows of all files that some snapshots added; each scan reads them again, in parts.
 
-    By Arrow's interface of streams, because a reader itself could be read once only.
+    It is an Arrow stream interface, because an Arrow reader could be consumed only once.
     """
 
     def __init__(self, table: Table, end: int, snapshots: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""In which partitions of its table rows lie, by the values that name them."""
+"""Find the partitions that rows fall into, by their partition values."""
 
 from __future__ import annotations
 
@@ -12,53 +12,55 @@ from thermocline.transform.duck.session import Session
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-_COUNTED = {"year", "month", "hour"}
+_COUNTED_UNITS = {"year", "month", "hour"}
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One field of a partitioning: the column that it is made of, and how."""
+class PartitionColumn:
+    """One field of a partitioning: its source column and its transform."""
 
-    column: str
+    name: str
     transform: str
 
 
-def cuts_of(table: Table) -> list[Cut]:
-    """How a table's files are partitioned today."""
+def list_partition_columns(table: Table) -> list[PartitionColumn]:
+    """List the fields of a table's current partitioning."""
     schema = table.schema()
     fields = [(schema.find_column_name(f.source_id), f) for f in table.spec().fields]
-    return [Cut(name or "", str(field.transform)) for name, field in fields]
+    return [PartitionColumn(name or "", str(field.transform)) for name, field in fields]
 
 
-def placed(session: Session, rows: str, table: Table) -> set[tuple[Any, ...]] | None:
-    """The partitions that rows lie in; None where that cannot be told from their columns."""
-    cuts = cuts_of(table)
-    there = session.columns(rows)
-    if any(cut.column not in there for cut in cuts):
+def find_row_partitions(session: Session, rows: str, table: Table) -> set[tuple[Any, ...]] | None:
+    """Return the partitions that rows fall into; None if their columns do not determine them."""
+    columns = list_partition_columns(table)
+    there = session.describe(rows)
+    if any(column.name not in there for column in columns):
         return None
-    asked = [_expression(cut) for cut in cuts]
-    if not asked:
-        return {()} if session.rows(f"SELECT 1 FROM ({rows}) LIMIT 1") else set()
-    found = session.rows(f"SELECT DISTINCT {', '.join(asked)} FROM ({rows})")
-    return {_transformed(values, cuts, table) for values in found}
+    expressions = [_build_expression(column) for column in columns]
+    if not expressions:
+        return {()} if session.fetch(f"SELECT 1 FROM ({rows}) LIMIT 1") else set()
+    found = session.fetch(f"SELECT DISTINCT {', '.join(expressions)} FROM ({rows})")
+    return {_apply_transforms(values, columns, table) for values in found}
 
 
-def _expression(cut: Cut) -> str:
-    """SQL for a field's value, or for the column's where it is made of that here."""
-    column = quote_identifier(cut.column)
-    if cut.transform == "day":
-        return f"CAST({column} AS DATE)"
-    if cut.transform in _COUNTED:
-        moment = f"CAST({column} AS TIMESTAMP)"
-        return f"date_diff('{cut.transform}', TIMESTAMP '1970-01-01', {moment})"
-    return column
+def _build_expression(column: PartitionColumn) -> str:
+    """Build SQL for a field's value, or for its column if Python applies the transform."""
+    name = quote_identifier(column.name)
+    if column.transform == "day":
+        return f"CAST({name} AS DATE)"
+    if column.transform in _COUNTED_UNITS:
+        moment = f"CAST({name} AS TIMESTAMP)"
+        return f"date_diff('{column.transform}', TIMESTAMP '1970-01-01', {moment})"
+    return name
 
 
-def _transformed(values: Sequence[Any], cuts: Sequence[Cut], table: Table) -> tuple[Any, ...]:
+def _apply_transforms(
+    values: Sequence[Any], columns: Sequence[PartitionColumn], table: Table
+) -> tuple[Any, ...]:
     found = []
-    for value, cut, field in zip(values, cuts, table.spec().fields, strict=True):
-        if cut.transform.partition("[")[0] in {"bucket", "truncate"} and value is not None:
+    for value, column, field in zip(values, columns, table.spec().fields, strict=True):
+        if column.transform.partition("[")[0] in {"bucket", "truncate"} and value is not None:
             kind = table.schema().find_type(field.source_id)
             value = field.transform.transform(kind)(value)
-        found.append(None if cut.transform == "void" else value)
+        found.append(None if column.transform == "void" else value)
     return tuple(found)

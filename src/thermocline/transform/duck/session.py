@@ -1,4 +1,4 @@
-"""A connection for the steps of a run, and what they make in it."""
+"""A DuckDB connection for the steps of a run, and the temporary objects in it."""
 
 from __future__ import annotations
 
@@ -23,117 +23,118 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 BATCH_ROWS = 64 * 1024
-UNABLE = "unable: "
-"""What a query says first when a row shows that DuckDB is not able to do what is asked."""
+UNSUPPORTED_PREFIX = "unable: "
+"""The prefix of an error that a query raises for a row that DuckDB does not support."""
 
 
-MOST_PAIRS = 2_000_000_000
-"""So many pairs of rows may be compared one by one: some seconds of work."""
-_ONE_BY_ONE = {"BLOCKWISE_NL_JOIN", "NESTED_LOOP_JOIN"}
+MAX_PAIRS = 2_000_000_000
+"""Most pairs of rows to compare one by one: some seconds of work."""
+_NESTED_LOOP_JOINS = {"BLOCKWISE_NL_JOIN", "NESTED_LOOP_JOIN"}
 
 
 FILE, ROW = private_view_name("file"), private_view_name("row")
-PLACES = f"filename AS {FILE}, file_row_number AS {ROW}"
-"""Of each row of a table the data file that it is in, and its number there."""
+POSITION_COLUMNS = f"filename AS {FILE}, file_row_number AS {ROW}"
+"""The data file of each row, and the row's number in it."""
 
-BY_SPARK = "Set transform.engine = auto, and Spark computes it."
+SPARK_NEXT_STEP = "Set transform.engine = auto, and Spark computes it."
 
 
-class Unable(Permanent):
-    """Something that DuckDB cannot do, or not as Spark would; nothing was written by then.
+class UnsupportedByDuckDB(Permanent):
+    """DuckDB cannot do something, or not with Spark's result; nothing was written yet.
 
-    With `auto` Spark is asked then. So its next step is only shown where that is not set.
+    With `transform.engine = auto` the step falls back to Spark, so its next step is shown only
+    with another setting.
     """
 
     code = "unable"
 
-    def __init__(self, what: str, next_step: str = BY_SPARK) -> None:
+    def __init__(self, what: str, next_step: str = SPARK_NEXT_STEP) -> None:
         super().__init__(what, next_step)
 
 
 class Session:
-    """One DuckDB connection with memory of its own, opened when first used.
+    """One DuckDB connection with its own memory, opened on first use.
 
-    Rows that are yet to be computed are the text of a query.
+    Lazy rows are the text of a query.
     """
 
     def __init__(self, lake: Lake) -> None:
         self.lake = lake
-        self._opened: duckdb.DuckDBPyConnection | None = None
+        self._connection: duckdb.DuckDBPyConnection | None = None
         self._numbers = count()
-        self._made: list[tuple[str, str]] = []
+        self._objects: list[tuple[str, str]] = []
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
-        """The connection itself."""
-        if self._opened is None:
-            self._opened = self.lake.duck.connect()
-            # What order rows have is said where it matters; keeping any other costs memory.
-            self._opened.execute("SET preserve_insertion_order = false")
-        return self._opened
+        """The connection."""
+        if self._connection is None:
+            self._connection = self.lake.duck.connect()
+            # Queries order rows where the order matters; preserving any other order costs memory.
+            self._connection.execute("SET preserve_insertion_order = false")
+        return self._connection
 
-    def table(self, name: str, snapshot: int, *, places: bool = False) -> str:
-        """All rows of a table at a snapshot. Uuids are text, as they are in Spark.
+    def scan(self, name: str, snapshot: int, *, positions: bool = False) -> str:
+        """Return all rows of a table at a snapshot. Uuids are text, as on Spark.
 
-        With `places` each also has its file and its number in there.
+        With `positions`, each row also has its file and its number in the file.
         """
         state = self.lake.state(name)
         rows = build_snapshot_query(
             self.connection, state.metadata_location, snapshot,
-            also=f", {PLACES}" if places else "", fractions=state.may_hold_nan,
+            also=f", {POSITION_COLUMNS}" if positions else "", fractions=state.may_hold_nan,
         )  # fmt: skip
         uuids = _uuid_columns(state, self, rows)
         texts = ", ".join(f"CAST({column} AS {kind}) AS {column}" for column, kind in uuids)
         return f"SELECT * REPLACE ({texts}) FROM ({rows})" if uuids else rows
 
-    def view(self, sql: str) -> str:
-        """A name for rows, which are computed whenever they are read."""
-        return self._make("VIEW", sql)
+    def create_view(self, sql: str) -> str:
+        """Create a view: its rows are computed on every read."""
+        return self._create("VIEW", sql)
 
-    def keep(self, sql: str) -> str:
-        """A name for rows, which are computed now and kept; on disk where memory is short."""
-        return self._make("TABLE", sql)
+    def materialize(self, sql: str) -> str:
+        """Create a table: its rows are computed now and stored, on disk if memory is short."""
+        return self._create("TABLE", sql)
 
-    def _make(self, kind: str, sql: str) -> str:
+    def _create(self, kind: str, sql: str) -> str:
         name = private_view_name(str(next(self._numbers)))
         self.connection.execute(f"CREATE TEMP {kind} {name} AS {sql}")
-        self._made.append((kind, name))
+        self._objects.append((kind, name))
         return name
 
     def register(self, rows: object) -> str:
-        """A name for rows that Arrow can read: a table, or what gives a stream of them."""
+        """Register Arrow rows, a table or an object with an Arrow stream, and return their name."""
         name = private_view_name(str(next(self._numbers)))
-        # A join may hand its filter down to the rows of Arrow, which cannot take every kind.
+        # A join may push its filter down to Arrow rows, which do not support every filter.
         self.connection.execute("SET disabled_optimizers = 'join_filter_pushdown'")
         self.connection.register(name, rows)
-        self._made.append(("", name))
+        self._objects.append(("", name))
         return name
 
-    def columns(self, sql: str) -> dict[str, DuckDBPyType]:
-        """The names and types of a query's columns, without running it."""
+    def describe(self, sql: str) -> dict[str, DuckDBPyType]:
+        """Return the names and types of a query's columns, without running it."""
         relation = self.connection.sql(sql)
         return dict(zip(relation.columns, relation.types, strict=True))
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """A query's rows as Python values, for answers that are small."""
+    def fetch(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return a query's rows as Python values; for small results."""
         return self.connection.execute(sql).fetchall()
 
-    def require_speed(self, sql: str) -> None:
-        """Raise Unable where DuckDB would join large tables by comparing all their rows.
+    def require_fast_joins(self, sql: str) -> None:
+        """Raise UnsupportedByDuckDB if DuckDB would join large tables by comparing all row pairs.
 
-        It does so for outer joins with a condition that is not a comparison of one side with the
-        other, even beside an equality; Spark takes the equality first.
+        It does so for outer joins with a condition that does not compare one side with the other,
+        even next to an equality; Spark evaluates the equality first.
         """
-        ((_, text),) = self.rows(f"EXPLAIN (FORMAT json) {sql}")
-        pairs = max(map(_pairs, json.loads(text)), default=0)
-        if pairs > MOST_PAIRS:
-            raise Unable(
+        ((_, text),) = self.fetch(f"EXPLAIN (FORMAT json) {sql}")
+        pairs = max(map(_estimate_pairs, json.loads(text)), default=0)
+        if pairs > MAX_PAIRS:
+            raise UnsupportedByDuckDB(
                 f"an outer join would compare {pairs:.0e} pairs of rows; "
                 "write its condition as comparisons of one side with the other"
             )
 
     def stream(self, sql: str) -> Iterator[pa.Table]:
-        """A query's rows in the canonical Arrow form, a few at a time."""
+        """Yield a query's rows in the canonical Arrow form, in batches."""
         import pyarrow as pa
 
         from thermocline.engine.arrow import normalize
@@ -142,41 +143,41 @@ class Session:
             yield normalize(pa.Table.from_batches([batch]))
 
     def clear(self) -> None:
-        """Drop all that was made."""
-        if any(not kind for kind, _ in self._made):
+        """Drop all temporary objects."""
+        if any(not kind for kind, _ in self._objects):
             self.connection.execute("RESET disabled_optimizers")
-        for kind, name in reversed(self._made):
+        for kind, name in reversed(self._objects):
             if kind:
                 self.connection.execute(f"DROP {kind} {name}")
             else:
                 self.connection.unregister(name)
-        self._made.clear()
+        self._objects.clear()
 
     def close(self) -> None:
         """Close the connection."""
-        if self._opened is not None:
-            self._opened.close()
-            self._opened = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
-def _pairs(node: Mapping[str, Any]) -> int:
-    """The most pairs of rows that an operator of a plan compares one by one, as DuckDB guesses."""
-    below = [_pairs(child) for child in node["children"]]
-    if node["name"].strip() in _ONE_BY_ONE:
-        below.append(math.prod(_guessed(child) for child in node["children"]))
+def _estimate_pairs(node: Mapping[str, Any]) -> int:
+    """Return the most row pairs that an operator of a plan compares, as DuckDB estimates."""
+    below = [_estimate_pairs(child) for child in node["children"]]
+    if node["name"].strip() in _NESTED_LOOP_JOINS:
+        below.append(math.prod(_estimate_rows(child) for child in node["children"]))
     return max(below, default=0)
 
 
-def _guessed(node: Mapping[str, Any]) -> int:
-    """How many rows an operator gives; one that does not say gives what those below it do."""
-    said = node["extra_info"].get("Estimated Cardinality")
-    if said is not None:
-        return int(said)
-    return max((_guessed(child) for child in node["children"]), default=1)
+def _estimate_rows(node: Mapping[str, Any]) -> int:
+    """Return an operator's estimated rows; without an estimate, those of its largest child."""
+    estimate = node["extra_info"].get("Estimated Cardinality")
+    if estimate is not None:
+        return int(estimate)
+    return max((_estimate_rows(child) for child in node["children"]), default=1)
 
 
 def _uuid_columns(state: TableState, session: Session, rows: str) -> list[tuple[str, str]]:
-    """The columns that hold uuids, with the type that has text in their place."""
-    held = [c for c in shape_of(state).columns if "uuid" in str(c.type)]
-    there = session.columns(rows) if held else {}
-    return [(quote_identifier(c.name), to_ddl(c.type)) for c in held if c.name in there]
+    """Return the columns with uuids, with the type that has text instead."""
+    uuid_columns = [c for c in shape_of(state).columns if "uuid" in str(c.type)]
+    there = session.describe(rows) if uuid_columns else {}
+    return [(quote_identifier(c.name), to_ddl(c.type)) for c in uuid_columns if c.name in there]

@@ -1,4 +1,4 @@
-"""How a model's rows meet the rows already in the table, on DuckDB."""
+"""Write a model's rows into its table on DuckDB, as its contract says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract.definition import Contract, WriteMode
 from thermocline.transform.duck import append_overwrite, merge, scd2
 from thermocline.transform.duck.session import Session
-from thermocline.transform.duck.write_errors import explained
+from thermocline.transform.duck.write_errors import explain_errors
 from thermocline.transform.write_rules import require_key
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ def write(
     affected: str | None = None,
     computed: Any = None,
 ) -> int:
-    """Write what a query gives, with the meaning and the errors of `spark.strategies.write`.
+    """Write a query's rows, with the semantics and the errors of `spark.strategies.write`.
 
-    `affected` names a table of keys.
+    `affected` is the name of a table of keys.
     """
     require_key(contract)
-    with explained(session, rows, contract):
+    with explain_errors(session, rows, contract):
         match contract.write:
             case WriteMode.APPEND:
                 return append_overwrite.append(
@@ -48,8 +48,10 @@ def write(
             case WriteMode.SCD2:
                 return scd2.write(session, rows, contract, draft, bookmark=bookmark, full=full)
             case WriteMode.MERGE if contract.order_by:
-                return merge.events(session, rows, contract, draft, bookmark=bookmark, full=full)
+                return merge.write_events(
+                    session, rows, contract, draft, bookmark=bookmark, full=full
+                )
             case WriteMode.MERGE:
-                return merge.state(
+                return merge.write_states(
                     session, rows, contract, draft, bookmark=bookmark, full=full, affected=affected
                 )

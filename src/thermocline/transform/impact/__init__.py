@@ -1,9 +1,9 @@
-"""Which part of a model's output can a change in its inputs touch? Decided from the query alone.
+"""Analyze from a query alone which parts of its output a change of its inputs can touch.
 
-The query is bound, so that every name has one meaning (`bind`); it may hold only constructs that
-are listed (`allowed`); and the columns that name the output's parts are followed down to the
-stored tables by one rule an operator (`carry`). Whatever has no rule raises `Unsafe` with its
-reason, and the model is computed as a whole.
+The query is bound, so that every name has one meaning (`bound_query`). It may hold only constructs
+of an allow-list (`allow_list`). The columns that identify the output's parts are traced down to
+the stored tables, with one rule per operator (`lineage`). A construct without a rule raises
+`Unsafe` with the reason, and the model is computed in full.
 """
 
 from __future__ import annotations
@@ -14,81 +14,88 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from thermocline.engine import query_types
-from thermocline.transform.impact.allow_list import aggregates
-from thermocline.transform.impact.bound_query import Bound, bind, sources, stored_tables
-from thermocline.transform.impact.errors import Unsafe
-from thermocline.transform.impact.lineage import Carry
-from thermocline.transform.impact.pruning import Filter, filters_of
-from thermocline.transform.impact.touch_queries import Touch
+from thermocline.transform.impact.allow_list import has_aggregate
+from thermocline.transform.impact.bound_query import (
+    BoundQuery,
+    bind,
+    find_stored_tables,
+    list_sources,
+)
+from thermocline.transform.impact.lineage import LineageTracer
+from thermocline.transform.impact.pruning import SourceFilter, find_source_filters
+from thermocline.transform.impact.touch_queries import TouchQuery
+from thermocline.transform.impact.unsafe import Unsafe
 
 __all__ = [
-    "Filter",
     "Impact",
-    "Touch",
+    "SourceFilter",
+    "TouchQuery",
     "Unsafe",
-    "columns_read",
-    "impact_of",
+    "analyze_query",
+    "find_columns_read",
+    "find_stored_tables",
     "require_row_by_row",
-    "stored_tables",
 ]
 
 Columns = Mapping[str, Mapping[str, str]]
-"""Table → column → its type in the words of contracts."""
+"""Table → column → its type, as in contracts."""
 
 
 @dataclass(frozen=True)
 class Impact:
     """How changes of a query's sources reach its output.
 
-    `touches` are queries that together name all parts that changes can touch. `filters` are the
-    mentions of stored tables whose rows can be left out when only some parts are asked for.
+    `touches` are queries that together return all parts that changes can touch. `filters` are the
+    references to stored tables whose rows can be pruned when only some parts are computed.
     """
 
-    touches: tuple[Touch, ...]
-    filters: tuple[Filter, ...]
+    touches: tuple[TouchQuery, ...]
+    filters: tuple[SourceFilter, ...]
 
 
-def impact_of(
+def analyze_query(
     query: exp.Query,
     columns: Columns,
     target: Mapping[str, str],
     days: Collection[str] = (),
 ) -> Impact:
-    """Follow the `target` columns of a query, of those among `days` only the day; or raise Unsafe.
+    """Trace the `target` columns of a query, only the day for those in `days`; or raise Unsafe.
 
-    `target` has the type in which each is written, `columns` are those of the tables that the
-    query reads.
+    `target` maps each column to the type in which it is written. `columns` are the columns of the
+    tables that the query reads.
     """
     bound = bind(query, columns)
     _require_types(bound.query, target)
-    carry = Carry(bound)
-    values: list[exp.Expr] = [
+    tracer = LineageTracer(bound)
+    expressions: list[exp.Expr] = [
         exp.cast(exp.column(name), exp.DataType.Type.DATE) if name in days else exp.column(name)
         for name in target
     ]
-    touches = carry.query(bound.query, values)
-    filters = filters_of(carry, bound) if len(target) == 1 else []
-    named = (_named(touch, list(target), bound) for touch in touches)
-    return Impact(tuple(named), tuple(filters))
+    touches = tracer.trace_query(bound.query, expressions)
+    filters = find_source_filters(tracer, bound) if len(target) == 1 else []
+    outputs = (_name_outputs(touch, list(target), bound) for touch in touches)
+    return Impact(tuple(outputs), tuple(filters))
 
 
 def _require_types(query: exp.Query, target: Mapping[str, str]) -> None:
-    """A value that is converted when it is written names another part than it does before."""
-    values = {each.alias_or_name.lower(): each.unalias() for each in query.selects}
+    """Refuse a value that is converted when it is written: it would name another part."""
+    expressions = {each.alias_or_name.lower(): each.unalias() for each in query.selects}
     for name, written in target.items():
-        value = values.get(name.lower())
+        value = expressions.get(name.lower())
         if value is None:
-            raise Unsafe(f"{name}, a partition or key that it does not give")
+            raise Unsafe(f"{name}, a partition or key that it does not return")
         if not query_types.matches_type(value, written):
-            given = value.type.sql("duckdb").lower() if value.type is not None else "unknown"
-            raise Unsafe(f"{name}, which is {given} there and {written} in the contract")
+            actual = value.type.sql("duckdb").lower() if value.type is not None else "unknown"
+            raise Unsafe(f"{name}, which is {actual} there and {written} in the contract")
 
 
-def _named(touch: Touch, target: Sequence[str], bound: Bound) -> Touch:
+def _name_outputs(touch: TouchQuery, target: Sequence[str], bound: BoundQuery) -> TouchQuery:
     query = touch.query
-    values = zip(query.selects, target, strict=True)
-    query.set("expressions", [exp.alias_(v.unalias(), name, quoted=True) for v, name in values])
-    return Touch(touch.table, bound.with_ctes(query), touch.column, touch.day)
+    expressions = zip(query.selects, target, strict=True)
+    query.set(
+        "expressions", [exp.alias_(v.unalias(), name, quoted=True) for v, name in expressions]
+    )
+    return TouchQuery(touch.table, bound.with_ctes(query), touch.column, touch.day)
 
 
 def require_row_by_row(
@@ -98,20 +105,20 @@ def require_row_by_row(
 
     Output columns among `load_times` may be the time of the computation.
     """
-    bound = bind(_without_clock(query, load_times), columns).query
-    if not isinstance(bound, exp.Select) or len(sources(bound)) != 1:
+    bound = bind(_remove_clock(query, load_times), columns).query
+    if not isinstance(bound, exp.Select) or len(list_sources(bound)) != 1:
         raise Unsafe("more than one source")
-    (source,) = sources(bound)
+    (source,) = list_sources(bound)
     if not isinstance(source, exp.Table) or not source.db:
         raise Unsafe("a source that is not a stored table")
     for part in ("group", "having", "qualify", "distinct"):
         if bound.args.get(part):
             raise Unsafe(part.upper())
-    if any(aggregates(each) or each.find(exp.Window) for each in bound.selects):
+    if any(has_aggregate(each) or each.find(exp.Window) for each in bound.selects):
         raise Unsafe("an aggregate or a window")
 
 
-def _without_clock(query: exp.Query, load_times: Collection[str]) -> exp.Query:
+def _remove_clock(query: exp.Query, load_times: Collection[str]) -> exp.Query:
     copy = query.copy()
     for value in copy.selects if isinstance(copy, exp.Select) else ():
         clock = value.unalias()
@@ -122,13 +129,13 @@ def _without_clock(query: exp.Query, load_times: Collection[str]) -> exp.Query:
     return copy
 
 
-def columns_read(query: exp.Query, available: Sequence[str]) -> list[str]:
-    """The columns of a table that a query may read, by name; all of them if it says `*`."""
+def find_columns_read(query: exp.Query, available: Sequence[str]) -> list[str]:
+    """Return the columns of a table that a query may read, by name; all of them for `*`."""
     stars = query.find_all(exp.Star)
     if any(not isinstance(star.parent, exp.Count) for star in stars):
         return list(available)
-    named = {column.name.lower() for column in query.find_all(exp.Column)}
+    outputs = {column.name.lower() for column in query.find_all(exp.Column)}
     # A struct's field is written like a qualified column: its root is the table part.
-    named |= {column.table.lower() for column in query.find_all(exp.Column) if column.table}
-    named |= {identifier.name.lower() for identifier in query.find_all(exp.Identifier)}
-    return [name for name in available if name.lower() in named]
+    outputs |= {column.table.lower() for column in query.find_all(exp.Column) if column.table}
+    outputs |= {identifier.name.lower() for identifier in query.find_all(exp.Identifier)}
+    return [name for name in available if name.lower() in outputs]

@@ -1,7 +1,7 @@
-"""A model's query with every name resolved: stars written out, each column under its source.
+"""A model's query with every name resolved: stars expanded, each column qualified by its source.
 
-All CTEs stand at the root, so that any part of the query can be asked for by itself. A query whose
-names cannot be resolved with certainty is not safe to be computed in parts.
+All CTEs are hoisted to the root, so that each part of the query can run by itself. A query whose
+names cannot be resolved with certainty is not safe for computing only some parts.
 """
 
 from __future__ import annotations
@@ -12,66 +12,67 @@ from sqlglot import errors, exp
 
 from thermocline.engine import query_types
 from thermocline.engine.query_types import Columns
+from thermocline.errors import first_line
 from thermocline.transform.impact.allow_list import require_allowed
-from thermocline.transform.impact.errors import Unsafe
+from thermocline.transform.impact.unsafe import Unsafe
 
-PLACE = "place"
-"""In a table's meta: which mention of a stored table it is, counted through the query's text."""
+POSITION = "place"
+"""Key in a table's meta: its position among the references to stored tables in the query's text."""
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundQuery:
     """A bound query. `query` has no WITH: its CTEs are in `ctes`, each after those it reads."""
 
     query: exp.Query
     ctes: dict[str, exp.Query]
 
     def with_ctes(self, query: exp.Select) -> exp.Select:
-        """A query over parts of this one, which can be run by itself."""
+        """Return a query over parts of this one, with the CTEs that it needs to run by itself."""
         query.set("with_", None)
         for name, inner in self.ctes.items():
             query = query.with_(name, as_=inner.copy(), copy=False)
         return query
 
 
-def bind(query: exp.Query, columns: Columns) -> Bound:
-    """Resolve a query's names over its sources' columns; raise Unsafe for what has no rule."""
+def bind(query: exp.Query, columns: Columns) -> BoundQuery:
+    """Resolve a query's names over its sources' columns; raise Unsafe for unlisted constructs."""
     query = query.copy()
     if any(each.recursive for each in query.find_all(exp.With)):
         raise Unsafe("a recursive CTE")
-    mentions = stored_tables(query)
-    for place, reference in enumerate(mentions):
-        reference.meta[PLACE] = place
+    mentions = find_stored_tables(query)
+    for position, reference in enumerate(mentions):
+        reference.meta[POSITION] = position
     try:
         bound = query_types.qualify_and_annotate(query, columns)
     except (errors.SqlglotError, RecursionError) as error:
-        raise Unsafe(f"a name in it ({str(error).splitlines()[0]})") from error
+        raise Unsafe(f"a name in it ({first_line(error)})") from error
     if not isinstance(bound, exp.Query):
-        raise Unsafe("what is no SELECT")
+        raise Unsafe("a statement that is not a SELECT")
     for ordered in list(bound.find_all(exp.Select, exp.SetOperation)):
         if not (ordered.args.get("limit") or ordered.args.get("offset")):
-            ordered.set("order", None)  # the order of a table's rows means nothing
-    _name_branches_alike(bound)
+            ordered.set("order", None)  # a table's rows have no order
+    _align_branch_names(bound)
     require_allowed(bound)
-    found = Bound(bound, _hoisted(bound))
+    found = BoundQuery(bound, _hoist_ctes(bound))
     _require_resolved(found)
     return found
 
 
-def stored_tables(query: exp.Expr) -> list[exp.Table]:
-    """The mentions of stored tables in a query, in the order of its text."""
+def find_stored_tables(query: exp.Expr) -> list[exp.Table]:
+    """Return the references to stored tables in a query, in the order of its text."""
     return [found for found in query.find_all(exp.Table) if found.db]
 
 
-def sources(select: exp.Select) -> list[exp.Expr]:
-    """What a SELECT reads from: its FROM and its joins."""
+def list_sources(select: exp.Select) -> list[exp.Expr]:
+    """Return the sources of a SELECT: its FROM and its joins."""
     first = select.args.get("from_")
     joins = select.args.get("joins") or []
     return ([first.this] if first else []) + [join.this for join in joins]
 
 
-def _name_branches_alike(bound: exp.Query) -> None:
-    """Give all branches of a set operation the column names that it takes from its first one."""
+def _align_branch_names(bound: exp.Query) -> None:
+    """Give all branches of a set operation the column names of its first branch."""
     for operation in bound.find_all(exp.SetOperation):
         names = [each.alias_or_name for each in operation.selects]
         branch: exp.Expr = operation.right
@@ -80,23 +81,23 @@ def _name_branches_alike(bound: exp.Query) -> None:
         if not isinstance(branch, exp.Select) or len(branch.selects) != len(names):
             raise Unsafe("branches of different width")
         named = zip(branch.selects, names, strict=True)
-        branch.set("expressions", [_aliased(each.unalias(), name) for each, name in named])
+        branch.set("expressions", [_add_alias(each.unalias(), name) for each, name in named])
 
 
-def _aliased(value: exp.Expr, name: str) -> exp.Expr:
+def _add_alias(value: exp.Expr, name: str) -> exp.Expr:
     return query_types.with_type(exp.alias_(value, name), value.type or exp.DType.UNKNOWN)
 
 
-def _hoisted(bound: exp.Query) -> dict[str, exp.Query]:
-    """Take all CTEs out of a query, those of inner queries before the ones that hold them."""
+def _hoist_ctes(bound: exp.Query) -> dict[str, exp.Query]:
+    """Remove all CTEs from a query and return them, inner CTEs before outer ones."""
     found: dict[str, exp.Query] = {}
     for node in [each for each in bound.walk() if each.args.get("with_") is not None]:
         with_ = node.args["with_"]
         if with_ is None:
-            continue  # taken with the CTE that held it
+            continue  # hoisted with its outer CTE
         node.set("with_", None)
         for cte in with_.expressions:
-            inner = _hoisted(cte.this)
+            inner = _hoist_ctes(cte.this)
             if cte.args["alias"].columns:
                 raise Unsafe("a CTE with a list of columns")
             for name, query in {**inner, cte.alias.lower(): cte.this}.items():
@@ -106,21 +107,21 @@ def _hoisted(bound: exp.Query) -> dict[str, exp.Query]:
     return found
 
 
-def _require_resolved(bound: Bound) -> None:
-    """Every column belongs to a source of the SELECT that it stands in, by one name alone."""
+def _require_resolved(bound: BoundQuery) -> None:
+    """Require that every column belongs to exactly one source of its own SELECT."""
     for query in (bound.query, *bound.ctes.values()):
         for select in query.find_all(exp.Select):
-            _require_own(select)
+            _require_own_columns(select)
         for table in query.find_all(exp.Table):
             if not table.db and table.name.lower() not in bound.ctes:
                 raise Unsafe(f"{table.name}, a source that is not known")
 
 
-def _require_own(select: exp.Select) -> None:
-    names = [source.alias_or_name.lower() for source in sources(select)]
+def _require_own_columns(select: exp.Select) -> None:
+    names = [source.alias_or_name.lower() for source in list_sources(select)]
     if len(set(names)) < len(names) or "" in names:
         raise Unsafe("two sources of one name")
-    for source in sources(select):
+    for source in list_sources(select):
         alias = source.args.get("alias")
         if alias is not None and alias.columns and not isinstance(source, exp.Unnest):
             raise Unsafe("a source with a list of columns")

@@ -1,9 +1,9 @@
-"""Which mentions of stored tables need only the rows of the parts that are asked for?
+"""Find the references to stored tables that need only the rows of the requested parts.
 
-A query that is asked for a few days of its target should read a few days of its sources. Where
-the values that name the parts arrive at a stored table as a column of it, a row of another value
-cannot reach the asked parts. That must hold on every way by which the mention is read: a CTE may
-be read by several, and by some of them for the rows of other parts, too.
+A query for a few days of its target should read a few days of its sources. Where the values that
+identify the parts arrive at a stored table as one of its columns, rows with other values cannot
+reach the requested parts. This must hold on every path to the reference: a CTE may be read several
+times, and sometimes for the rows of other parts, too.
 """
 
 from __future__ import annotations
@@ -14,61 +14,63 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from thermocline.transform.impact.bound_query import PLACE, Bound
-from thermocline.transform.impact.lineage import Arrival, Carry
+from thermocline.transform.impact.bound_query import POSITION, BoundQuery
+from thermocline.transform.impact.lineage import LineageTracer, TracedColumn
 
 _ROOT = ""
 
 
 @dataclass(frozen=True)
-class Filter:
-    """A mention of a stored table whose rows reach only the part that a column of theirs names.
+class SourceFilter:
+    """A reference to a stored table whose rows reach only the part that one of its columns names.
 
-    `place` counts the mentions through the query's text; with `day` the part is the column's day.
+    `position` counts the references in the query's text. With `day`, the part is the column's day.
     """
 
-    place: int
+    position: int
     table: str
     column: str
     day: bool
 
 
-def filters_of(carry: Carry, bound: Bound) -> list[Filter]:
-    """The mentions to which the values of a carry came, as one column, whenever they are read."""
-    entries = Counter(carry.entries)
+def find_source_filters(tracer: LineageTracer, bound: BoundQuery) -> list[SourceFilter]:
+    """Return the references that the traced values reach as one column, on every path."""
+    cte_references = Counter(tracer.cte_references)
     visits = Counter({_ROOT: 1})
-    for _, reference in _mentions(bound):
-        visits[reference.name.lower()] += entries[id(reference)]
-    whole = _read_whole(bound, entries, visits)
-    arrived: dict[int, list[Arrival]] = {}
-    for arrival in carry.arrivals:
-        arrived.setdefault(arrival.place, []).append(arrival)
+    for _, reference in _find_references(bound):
+        visits[reference.name.lower()] += cte_references[id(reference)]
+    whole_ctes = _find_whole_ctes(bound, cte_references, visits)
+    traced: dict[int, list[TracedColumn]] = {}
+    for each in tracer.traced_columns:
+        traced.setdefault(each.position, []).append(each)
     found = []
-    for owner, table in _mentions(bound, stored=True):
-        ways = arrived.get(table.meta[PLACE], [])
-        if owner not in whole and _always(ways, visits[owner]):
-            way = ways[0]
-            found.append(Filter(way.place, way.table, way.column, way.day))
+    for owner, table in _find_references(bound, stored=True):
+        columns = traced.get(table.meta[POSITION], [])
+        if owner not in whole_ctes and _is_always_column(columns, visits[owner]):
+            column = columns[0]
+            found.append(SourceFilter(column.position, column.table, column.column, column.day))
     return found
 
 
-def _always(ways: list[Arrival], visits: int) -> bool:
-    """Whether the values came as one and the same column, each time that a mention was read."""
-    return len(ways) == visits and len(set(ways)) == 1 and bool(ways[0].column)
+def _is_always_column(traced: list[TracedColumn], visits: int) -> bool:
+    """Return whether the values arrived as the same column on every visit of a reference."""
+    return len(traced) == visits and len(set(traced)) == 1 and bool(traced[0].column)
 
 
-def _read_whole(bound: Bound, entries: Counter[int], visits: Counter[str]) -> set[str]:
-    """The CTEs that something reads for the rows of all parts."""
-    whole: set[str] = set()
+def _find_whole_ctes(
+    bound: BoundQuery, cte_references: Counter[int], visits: Counter[str]
+) -> set[str]:
+    """Return the CTEs that some reader needs with the rows of all parts."""
+    whole_ctes: set[str] = set()
     for _ in range(len(bound.ctes) + 1):
-        for owner, reference in _mentions(bound):
-            if owner in whole or entries[id(reference)] != visits[owner]:
-                whole.add(reference.name.lower())
-    return whole
+        for owner, reference in _find_references(bound):
+            if owner in whole_ctes or cte_references[id(reference)] != visits[owner]:
+                whole_ctes.add(reference.name.lower())
+    return whole_ctes
 
 
-def _mentions(bound: Bound, *, stored: bool = False) -> Iterator[tuple[str, exp.Table]]:
-    """The mentions of CTEs, or of stored tables, each with the CTE that it stands in."""
+def _find_references(bound: BoundQuery, *, stored: bool = False) -> Iterator[tuple[str, exp.Table]]:
+    """Yield the references to CTEs, or to stored tables, each with the CTE that holds it."""
     for owner, query in ((_ROOT, bound.query), *bound.ctes.items()):
         for table in query.find_all(exp.Table):
             if bool(table.db) is stored:

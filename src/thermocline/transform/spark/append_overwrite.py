@@ -1,4 +1,4 @@
-"""Strategies that never look at the rows already there: append, partitions, replace."""
+"""Write strategies that ignore the table's existing rows: append, partitions, replace."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.spark_types import quote_identifier
 from thermocline.transform.spark import commits
-from thermocline.transform.spark.conform import shaped
-from thermocline.transform.spark.write_errors import explained
+from thermocline.transform.spark.conform import conform_rows
+from thermocline.transform.spark.write_errors import explain_errors
 from thermocline.transform.write_rules import DELETED
 
 if TYPE_CHECKING:
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from thermocline.lake.draft import Draft
 
 Partitions = Sequence[Mapping[str, Any]]
-"""Partitions by the values of the columns that they are cut by."""
+"""Partitions, as values of the partitioning columns."""
 
 
 def append(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, full: bool) -> int:
-    """Add the rows; with `full` they take the place of everything."""
-    ready = shaped(rows, contract).drop(DELETED)
+    """Append the rows; with `full`, replace the whole table by them."""
+    prepared = conform_rows(rows, contract).drop(DELETED)
 
     def commit(target: str) -> None:
-        with explained(rows, contract):
-            (commits.replace if full else commits.append)(ready, target)
+        with explain_errors(rows, contract):
+            (commits.replace if full else commits.append)(prepared, target)
 
     operation = "replace" if full else "append"
     return draft.commit(contract.table, commit, bookmark=bookmark, operation=operation)
 
 
 def replace(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any) -> int:
-    """Put the rows in the place of the whole table, in one commit that keeps the history."""
+    """Replace the whole table by the rows, in one commit that keeps the history."""
     return append(rows, contract, draft, bookmark=bookmark, full=True)
 
 
@@ -50,29 +50,29 @@ def partitions(
     full: bool,
     computed: Expression | Partitions | None,
 ) -> int:
-    """Replace whole partitions by the rows that the model now gives for them.
+    """Replace whole partitions by the model's new rows for them.
 
-    `computed` says which partitions the model was asked for: a condition that selects exactly
-    those, or the values of their columns. One that got no row is emptied; a row outside them is
-    an error. Without it, the partitions that occur in the rows are replaced.
+    `computed` are the partitions that the model computed: a condition that selects exactly them, or
+    the values of their columns. One without rows is emptied; a row outside of them is an error.
+    Without it, the partitions that occur in the rows are replaced.
     """
     if full:
         return replace(rows, contract, draft, bookmark=bookmark)
-    ready = shaped(rows, contract).drop(DELETED)
+    prepared = conform_rows(rows, contract).drop(DELETED)
     if computed is None:
-        return _replace_present(rows, ready, contract, draft, bookmark)
-    within = computed if not isinstance(computed, Sequence) else condition(computed)
-    guarded = _guarded(ready, contract, within)
+        return _replace_present(rows, prepared, contract, draft, bookmark)
+    within = computed if not isinstance(computed, Sequence) else build_condition(computed)
+    guarded = _guard_partitions(prepared, contract, within)
 
     def commit(target: str) -> None:
-        with explained(rows, contract):
+        with explain_errors(rows, contract):
             guarded.writeTo(target).overwrite(within)
 
     return draft.commit(contract.table, commit, bookmark=bookmark, operation="partitions")
 
 
-def condition(partitions: Partitions) -> Expression:
-    """The condition that selects exactly these partitions of identity-partitioned columns."""
+def build_condition(partitions: Partitions) -> Expression:
+    """Build the condition that selects exactly these partitions of identity-partitioned columns."""
     from pyspark.sql import functions as F
 
     def equal(name: str, value: Any) -> Expression:
@@ -84,32 +84,32 @@ def condition(partitions: Partitions) -> Expression:
 
 
 def _replace_present(
-    rows: DataFrame, ready: DataFrame, contract: Contract, draft: Draft, bookmark: Any
+    rows: DataFrame, prepared: DataFrame, contract: Contract, draft: Draft, bookmark: Any
 ) -> int:
     def commit(target: str) -> None:
         before = draft.head(contract.table)
-        with explained(rows, contract):
-            ready.writeTo(target).overwritePartitions()
+        with explain_errors(rows, contract):
+            prepared.writeTo(target).overwritePartitions()
         # Iceberg skips the commit when there is nothing to write, and the bookmark with it.
         if draft.head(contract.table) == before:
-            commits.append(ready.limit(0), target)
+            commits.append(prepared.limit(0), target)
 
     return draft.commit(contract.table, commit, bookmark=bookmark, operation="partitions")
 
 
-def _guarded(ready: DataFrame, contract: Contract, within: Expression) -> DataFrame:
-    """The same rows, failing on one outside: it would be added beside a partition's old rows.
+def _guard_partitions(prepared: DataFrame, contract: Contract, within: Expression) -> DataFrame:
+    """Make rows outside the partitions fail: they would be added to a partition's old rows.
 
-    The guard sits in a column rather than in a filter, which Spark may move below the model's own
-    joins and there meet rows that the model throws away.
+    The guard is in a column rather than in a filter: Spark may push a filter below the model's own
+    joins, to rows that the model discards.
     """
     from pyspark.sql import functions as F
 
-    first = contract.partition[0].column if contract.partition else ready.columns[0]
+    first = contract.partition[0].column if contract.partition else prepared.columns[0]
     message = F.concat(
         F.lit(f"{contract.table}: a row lies outside the partitions that were computed: "),
         F.to_json(F.struct(*(F.col(quote_identifier(p.column)) for p in contract.partition))),
     )
     inside = F.when(within, F.col(quote_identifier(first))).otherwise(F.raise_error(message))
-    kept = ready.schema[first].dataType
-    return ready.withColumn(first, inside.cast(kept))
+    kept = prepared.schema[first].dataType
+    return prepared.withColumn(first, inside.cast(kept))

@@ -1,4 +1,4 @@
-"""Putting prepared rows into a table: each function makes exactly one Iceberg commit."""
+"""Commit prepared rows to a table with Spark; each write makes exactly one Iceberg commit."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ if TYPE_CHECKING:
 
 
 def append(rows: DataFrame, target: str) -> None:
-    """Add rows; no rows still make a commit, which carries the bookmark."""
+    """Append rows; an empty append still makes a commit, which carries the bookmark."""
     rows.writeTo(target).append()
 
 
 def replace(rows: DataFrame, target: str) -> None:
-    """Put rows in the place of everything there is. Older snapshots keep what was there."""
+    """Replace the whole table by rows. Older snapshots keep the old rows."""
     from pyspark.sql import functions as F
 
     rows.writeTo(target).overwrite(F.lit(True))
 
 
-def actions(changes: DataFrame) -> Counter[str]:
-    """How many rows there are of each ACTION; of those without one, none."""
+def count_actions(changes: DataFrame) -> Counter[str]:
+    """Count the rows of each ACTION; rows without an action do not count."""
     rows = changes.where(f"{ACTION} is not null").groupBy(ACTION).count().collect()
     return Counter({row[0]: row[1] for row in rows})
 
 
-def change(changes: DataFrame, target: str, *, on: Sequence[str], columns: Sequence[str]) -> None:
-    """Insert, update and delete rows as their ACTION says.
+def apply_actions(
+    changes: DataFrame, target: str, *, on: Sequence[str], columns: Sequence[str]
+) -> None:
+    """Insert, update and delete rows by their ACTION.
 
-    `changes` has at most one row for each value of the columns `on`, and the action is right:
-    what is to be updated or deleted is there, what is to be inserted is not. It is read more
-    than once, so it must be evaluated once.
+    `changes` has at most one row per value of the columns `on`. The actions must be valid: rows to
+    update or delete exist, rows to insert do not. It is read several times, so it must be evaluated
+    once (`evaluate_once`).
     """
     from pyspark.sql import functions as F
 
-    asked = actions(changes)
-    if not asked["update"] and not asked["delete"]:
-        # Nothing to look for in the table, so it is not read at all.
+    counts = count_actions(changes)
+    if not counts["update"] and not counts["delete"]:
+        # Inserts need no lookup, so the table is not read at all.
         new = changes.where(f"{ACTION} = 'insert'")
         append(new.select(*(quote_identifier(name) for name in columns)), target)
         return
@@ -57,20 +59,20 @@ def change(changes: DataFrame, target: str, *, on: Sequence[str], columns: Seque
     # Not SQL's MERGE: that takes a view, and Spark 4.1 cannot plan a view over a cached frame
     # that reads the table which is merged into.
     merge = changes.alias("s").mergeInto(target, F.expr(matching))
-    if asked["delete"]:
+    if counts["delete"]:
         merge = merge.whenMatched(F.expr(f"s.{ACTION} = 'delete'")).delete()
-    if asked["update"]:
+    if counts["update"]:
         merge = merge.whenMatched(F.expr(f"s.{ACTION} = 'update'")).update(values)
-    if asked["insert"]:
+    if counts["insert"]:
         # Without this clause Spark sends the changes to the table instead of shuffling both.
         merge = merge.whenNotMatched(F.expr(f"s.{ACTION} = 'insert'")).insert(values)
-    with _hash_joins(changes.sparkSession):
+    with _prefer_hash_joins(changes.sparkSession):
         merge.merge()
 
 
 @contextmanager
-def _hash_joins(session: SparkSession) -> Iterator[None]:
-    """Let Spark join by a hash of the few changes, where by default it sorts the whole table.
+def _prefer_hash_joins(session: SparkSession) -> Iterator[None]:
+    """Let Spark hash-join the few changes, where by default it sorts the whole table.
 
     It still sorts where the changes are not much smaller than the table. A hint would do it too,
     but Spark heeds it only in the search for the files, where a broadcast is better still.
@@ -84,28 +86,28 @@ def _hash_joins(session: SparkSession) -> Iterator[None]:
         session.conf.set(name, before or "true")
 
 
-def as_of_now(draft: Draft, table: str) -> DataFrame:
-    """The draft's branch of a table, fixed at its newest snapshot.
+def read_head(draft: Draft, table: str) -> DataFrame:
+    """Read the draft's branch of a table, pinned at its newest snapshot.
 
-    A frame over the branch itself would be read anew after our own next commit, also when it was
+    A frame over the branch itself would be read again after our own next commit, even if it was
     cached: Spark refreshes cached frames whose table was written.
     """
     reader = draft.lake.spark.session.read.option("versionAsOf", str(draft.head(table)))
     return reader.table(f"{CATALOG}.{table}")
 
 
-def repeatable(rows: DataFrame) -> bool:
-    """Whether rows are the same each time they are computed, as far as Spark knows."""
+def is_deterministic(rows: DataFrame) -> bool:
+    """Return whether Spark considers the rows deterministic."""
     return bool(rows._jdf.queryExecution().analyzed().deterministic())
 
 
 @contextmanager
-def evaluated_once(rows: DataFrame) -> Iterator[DataFrame]:
-    """Rows that are computed once however often they are read.
+def evaluate_once(rows: DataFrame) -> Iterator[DataFrame]:
+    """Cache rows, so that they are computed once however often they are read.
 
-    Needed where one write reads its source several times: a copy-on-write MERGE looks for the
-    files first and rewrites them after, and a model that is not deterministic (a random id, the
-    current time) must not answer the two differently.
+    Writes that read their source several times need it: a copy-on-write MERGE first finds the files
+    and then rewrites them, and a model that is not deterministic (a random id, the current time)
+    must return the same rows to both.
     """
     kept = rows.persist()
     try:

@@ -1,4 +1,4 @@
-"""A model's rows in the shape that the contract promises: its columns, its types, nothing else."""
+"""Conform a model's rows to its contract on Spark: its columns, its types, nothing else."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 
-def shaped(rows: DataFrame, contract: Contract, *, deletes: bool = False) -> DataFrame:
-    """The author's columns and those of ingestion, cast to the contract's types, by name.
+def conform_rows(rows: DataFrame, contract: Contract, *, deletes: bool = False) -> DataFrame:
+    """Select the author's and the ingestion columns by name, cast to the contract's types.
 
-    A column more says which rows are deletes: with `deletes` those for which `delete_when` holds,
-    otherwise none. Columns of history are left to the scd2 strategy.
+    The additional column DELETED marks deletes: with `deletes`, the rows for which `delete_when`
+    holds, otherwise none. The scd2 strategy adds the history columns.
     """
-    wanted = written_columns(contract)
+    columns = written_columns(contract)
     expressions = [
         value.alias(column.name)
-        for column, value in zip(wanted, _values(rows, contract, wanted), strict=True)
+        for column, value in zip(columns, _cast_columns(rows, contract, columns), strict=True)
     ]
-    deleted = _deleted(contract.delete_when if deletes else None)
+    deleted = _build_delete_condition(contract.delete_when if deletes else None)
     return rows.select(*expressions, deleted.alias(DELETED))
 
 
-def _deleted(condition: str | None) -> Expression:
+def _build_delete_condition(condition: str | None) -> Expression:
     from pyspark.sql import functions as F
 
     if condition is None:
         return F.lit(False)
-    # Unknown is not true: a row is never deleted because a field is missing.
+    # Null is not true: a missing field never deletes a row.
     return F.coalesce(F.expr(condition).cast("boolean"), F.lit(False))
 
 
-def _values(rows: DataFrame, contract: Contract, wanted: Sequence[Column]) -> list[Expression]:
+def _cast_columns(
+    rows: DataFrame, contract: Contract, columns: Sequence[Column]
+) -> list[Expression]:
     from pyspark.sql import functions as F
 
-    have = {field.name.lower(): field for field in rows.schema.fields}
+    source = {field.name.lower(): field for field in rows.schema.fields}
     optional = {column.name for column in INGEST_COLUMNS}
     values: list[Expression] = []
     missing: list[str] = []
-    for column in wanted:
-        field = have.get(column.name.lower())
+    for column in columns:
+        field = source.get(column.name.lower())
         if field is not None:
             value = F.col(quote_identifier(field.name))
-            values.append(_fitted(value, field.dataType, column.type, column.name, missing))
+            values.append(_cast_value(value, field.dataType, column.type, column.name, missing))
         elif column.name in optional:
             values.append(F.lit(None).cast(to_ddl(column.type)))
         else:
@@ -66,78 +68,78 @@ def _values(rows: DataFrame, contract: Contract, wanted: Sequence[Column]) -> li
     return values
 
 
-def _fitted(
-    value: Expression, have: DataType, want: types.Type, path: str, missing: list[str]
+def _cast_value(
+    value: Expression, source: DataType, target: types.Type, path: str, missing: list[str]
 ) -> Expression:
-    """The value as the wanted type. Members of structs are matched by name: Spark's own cast
-    goes by position and would put a street into the city without a word."""
+    """Cast a value to the target type. Struct members are matched by name: Spark's own cast matches
+    them by position, and would silently put a street into the city."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    match want, have:
+    match target, source:
         case types.Struct(fields), StructType():
-            return _fitted_struct(value, have, fields, path, missing)
+            return _cast_struct(value, source, fields, path, missing)
         case types.List(element), ArrayType():
-            inner = have.elementType
-            if _same(inner, element):
+            inner = source.elementType
+            if _is_same_type(inner, element):
                 return value
-            return F.transform(value, lambda x: _fitted(x, inner, element, path, missing))
+            return F.transform(value, lambda x: _cast_value(x, inner, element, path, missing))
         case types.Map(key, element), MapType():
-            if _same(have, want):
+            if _is_same_type(source, target):
                 return value
             keyed = F.transform_keys(
-                value, lambda k, _: _fitted(k, have.keyType, key, path, missing)
+                value, lambda k, _: _cast_value(k, source.keyType, key, path, missing)
             )
             return F.transform_values(
-                keyed, lambda _, v: _fitted(v, have.valueType, element, path, missing)
+                keyed, lambda _, v: _cast_value(v, source.valueType, element, path, missing)
             )
         case types.Primitive("uuid"), _:
-            # Iceberg gives it back in lower case; rows that compare must agree on the letters.
+            # Iceberg returns uuids in lower case; compared rows must have the same case.
             return F.lower(value.cast("string"))
-    return value if _same(have, want) else value.cast(to_ddl(want))
+    return value if _is_same_type(source, target) else value.cast(to_ddl(target))
 
 
-def _fitted_struct(
+def _cast_struct(
     value: Expression,
-    have: StructType,
+    source: StructType,
     fields: Sequence[types.Field],
     path: str,
     missing: list[str],
 ) -> Expression:
     from pyspark.sql import functions as F
 
-    if _same(have, types.Struct(tuple(fields))):
+    if _is_same_type(source, types.Struct(tuple(fields))):
         return value
-    members = {field.name.lower(): field for field in have.fields}
-    fitted = []
+    members = {field.name.lower(): field for field in source.fields}
+    members_cast = []
     for field in fields:
         found = members.get(field.name.lower())
         if found is None:
             missing.append(f"{path}.{field.name}")
             continue
         inner = value.getField(found.name)
-        fitted.append(
-            _fitted(inner, found.dataType, field.type, f"{path}.{field.name}", missing).alias(
+        members_cast.append(
+            _cast_value(inner, found.dataType, field.type, f"{path}.{field.name}", missing).alias(
                 field.name
             )
         )
-    return F.when(value.isNotNull(), F.struct(*fitted)) if fitted else value
+    return F.when(value.isNotNull(), F.struct(*members_cast)) if members_cast else value
 
 
-def _same(have: DataType, want: types.Type) -> bool:
-    """Whether a value needs no cast: same type, same members in the same order."""
+def _is_same_type(source: DataType, target: types.Type) -> bool:
+    """Return whether a value needs no cast: same type, same members in the same order."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    match want, have:
+    match target, source:
         case types.Struct(fields), StructType():
-            return len(fields) == len(have.fields) and all(
-                field.name == other.name and _same(other.dataType, field.type)
-                for field, other in zip(fields, have.fields, strict=True)
+            return len(fields) == len(source.fields) and all(
+                field.name == other.name and _is_same_type(other.dataType, field.type)
+                for field, other in zip(fields, source.fields, strict=True)
             )
         case types.List(element), ArrayType():
-            return _same(have.elementType, element)
+            return _is_same_type(source.elementType, element)
         case types.Map(key, value), MapType():
-            return _same(have.keyType, key) and _same(have.valueType, value)
+            return _is_same_type(source.keyType, key) and _is_same_type(source.valueType, value)
         case (types.Struct() | types.List() | types.Map(), _) | (types.Primitive("uuid"), _):
             return False
-    return have.simpleString() == to_ddl(want)
+    return source.simpleString() == to_ddl(target)

@@ -1,4 +1,4 @@
-"""Where a step runs: Spark. Rows are data frames, computed and written by its executors."""
+"""Compute steps on Spark. Rows are data frames, which Spark's executors compute and write."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from thermocline.contract.definition import Contract, WriteMode
 from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.errors import ThermoclineError
 from thermocline.transform import target_parts
-from thermocline.transform.executor import cannot_compute
-from thermocline.transform.inputs import Inputs, Span
+from thermocline.transform.executor import Bookmark, StepWrite, build_compute_error
+from thermocline.transform.inputs import Inputs, SourceSpan
 from thermocline.transform.models import Model
 from thermocline.transform.spark import strategies
 from thermocline.transform.spark.python_inputs import FunctionInputs
-from thermocline.transform.spark.reader import SparkReader, frame
-from thermocline.transform.target_parts import Touched
+from thermocline.transform.spark.reader import SparkReader, create_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class SparkExecutor:
-    """Computes steps in the lake's Spark session, which starts with the first of them."""
+    """Computes steps in the lake's Spark session, which starts with the first step."""
 
     name = "spark"
 
@@ -36,73 +35,63 @@ class SparkExecutor:
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
-        """What it raises for a query that it cannot compute."""
+        """The exceptions that Spark raises for a query that it cannot compute."""
         from pyspark.errors import PySparkException
 
         return (PySparkException,)
 
-    def failed(self, error: Exception, contract: Contract) -> ThermoclineError:
-        """Such a failure in our words."""
-        return cannot_compute(contract, error)
+    def explain_failure(self, error: Exception, contract: Contract) -> ThermoclineError:
+        """Return the error for such a failure."""
+        return build_compute_error(contract, error)
 
-    def inputs(self, model: Model, spans: Mapping[str, Span]) -> Inputs[DataFrame] | FunctionInputs:
-        """What a step reads."""
+    def open_inputs(
+        self, model: Model, spans: Mapping[str, SourceSpan]
+    ) -> Inputs[DataFrame] | FunctionInputs:
+        """Open the input of a step."""
         if model.is_sql:
             return Inputs(self._lake, model, spans, SparkReader(self._lake))
         return FunctionInputs(model, spans, self._lake)
 
-    def write(
-        self,
-        rows: DataFrame,
-        model: Model,
-        draft: Draft,
-        *,
-        bookmark: Mapping[str, Any] | None,
-        full: bool = False,
-        touched: Touched | None = None,
-    ) -> int:
+    def write(self, rows: DataFrame, target: StepWrite) -> int:
         """Write a model's rows to the draft as its contract says; see `strategies.write`."""
-        contract = model.contract
+        contract, touched = target.model.contract, target.touched
         more: dict[str, Any] = {}
         if touched is not None and contract.write is WriteMode.PARTITIONS:
-            more["computed"] = target_parts.condition(model, touched)
+            more["computed"] = target_parts.build_condition(target.model, touched)
         elif touched is not None:
             more["affected"] = self._lake.spark.session.createDataFrame(
-                [tuple(value) for value in touched.values], schema=_key_schema(contract)
+                [tuple(value) for value in touched.values], schema=_build_key_schema(contract)
             )
-        return strategies.write(rows, contract, draft, bookmark=bookmark, full=full, **more)
+        return strategies.write(
+            rows, contract, target.draft, bookmark=target.bookmark, full=target.full, **more
+        )
 
-    def replay(
-        self,
-        changes: ChangeSet,
-        contract: Contract,
-        draft: Draft,
-        *,
-        bookmark: Mapping[str, Any] | None,
+    def apply_changes(
+        self, changes: ChangeSet, contract: Contract, draft: Draft, bookmark: Bookmark | None
     ) -> int:
-        """Put rows that were inserted, changed and deleted elsewhere into a table of the draft."""
+        """Apply inserted, updated and deleted rows to a table of the draft."""
 
         def commit(target: str) -> None:
-            _merge(self._lake, contract, changes, target)
+            _merge_changes(self._lake, contract, changes, target)
 
         operation = str(contract.write)
         return draft.commit(contract.table, commit, bookmark=bookmark, operation=operation)
 
     def close(self) -> None:
-        """The session stays: who opened the lake closes it."""
+        """Keep the session open: the lake's owner closes it."""
 
 
-def _merge(lake: Lake, contract: Contract, changes: ChangeSet, target: str) -> None:
-    """Write the changed rows and take out the deleted ones, in one commit."""
+def _merge_changes(lake: Lake, contract: Contract, changes: ChangeSet, target: str) -> None:
+    """Upsert the changed rows and remove the deleted ones, in one commit."""
     import pyarrow as pa
 
     session = lake.spark.session
-    kept, gone = pa.concat_tables([changes.inserts, changes.after]), changes.deletes
-    flags = pa.array([False] * kept.num_rows + [True] * gone.num_rows)
-    rows = pa.concat_tables([kept, gone]).append_column("_tc_gone", flags)
+    kept, deleted = pa.concat_tables([changes.inserts, changes.after]), changes.deletes
+    flags = pa.array([False] * kept.num_rows + [True] * deleted.num_rows)
+    rows = pa.concat_tables([kept, deleted]).append_column("_tc_gone", flags)
     names = [column.name for column in contract.table_columns]
     view = f"_tc_replay_{uuid4().hex}"
-    frame(lake, rows, contract.table, {"_tc_gone": "boolean"}).createTempView(view)
+    create_frame(lake, rows, contract.table, {"_tc_gone": "boolean"}).createTempView(view)
     on = " and ".join(
         f"t.{quote_identifier(name)} = s.{quote_identifier(name)}" for name in contract.shape.key
     )
@@ -122,7 +111,7 @@ def _merge(lake: Lake, contract: Contract, changes: ChangeSet, target: str) -> N
         session.catalog.dropTempView(view)
 
 
-def _key_schema(contract: Contract) -> str:
+def _build_key_schema(contract: Contract) -> str:
     columns = (contract.column(name) for name in contract.key)
     return ", ".join(
         f"{quote_identifier(c.name)} {to_ddl(c.type)}" for c in columns if c is not None

@@ -1,8 +1,8 @@
-"""Which of two rows is newer: one total order, so that the last word never depends on arrival.
+"""The total order of rows on Spark, so that the newest row never depends on the order of arrival.
 
 A row ranks by the contract's ordering columns (null first), then a delete over an upsert, then by
-its content. The last step means nothing to a user; it only makes two different rows with the same
-place in time give the same answer whichever comes first.
+its content. The last step has no meaning for a user; it only makes the result independent of which
+of two different rows at the same position arrives first.
 """
 
 from __future__ import annotations
@@ -22,58 +22,58 @@ if TYPE_CHECKING:
     from thermocline.contract.definition import Column, Contract
 
 
-def comparable(column: Column, alias: str | None = None) -> str:
-    """SQL for a column's value that can be compared; Spark has no order on maps."""
+def build_comparable(column: Column, alias: str | None = None) -> str:
+    """Build SQL for a column's value that can be compared; Spark has no order on maps."""
     name = f"{alias}.{quote_identifier(column.name)}" if alias else quote_identifier(column.name)
     return f"to_json(struct({name}), {EXACT_JSON})" if _has_map(column.type) else name
 
 
-def same(columns: Sequence[Column], left: str, right: str) -> str:
-    """SQL that holds when two rows agree in all columns, null with null."""
+def build_equality(columns: Sequence[Column], left: str, right: str) -> str:
+    """Build SQL that is true if two rows are equal in all columns; null equals null."""
     if not columns:
         return "true"
     return f"{_struct(columns, left)} <=> {_struct(columns, right)}"
 
 
-def rank(contract: Contract, alias: str, deleted: str) -> str:
-    """SQL for a row's place in the order, comparable with another's."""
+def build_rank(contract: Contract, alias: str, deleted: str) -> str:
+    """Build SQL for a row's rank in the order, to compare with another row's."""
     ordering = [f"{alias}.{quote_identifier(name)}" for name in contract.order_by]
-    values = [comparable(column, alias) for column in content_columns(contract)]
+    values = [build_comparable(column, alias) for column in content_columns(contract)]
     return f"struct({', '.join([*ordering, deleted, *values])})"
 
 
-def place(contract: Contract, alias: str) -> str:
-    """SQL for the ordering columns alone, null first; the same for all rows if there are none."""
+def build_position(contract: Contract, alias: str) -> str:
+    """Build SQL for the ordering columns alone, null first; equal for all rows without any."""
     names = [f"{alias}.{quote_identifier(name)}" for name in contract.order_by]
     return f"struct({', '.join(names) or '0'})"
 
 
-def ascending(contract: Contract, skip: int = 0) -> list[Expression]:
-    """Sort keys from oldest to newest, to be used after the first `skip` ordering columns."""
+def build_ascending_order(contract: Contract, skip: int = 0) -> list[Expression]:
+    """Build sort keys from oldest to newest, without the first `skip` ordering columns."""
     from pyspark.sql import functions as F
 
     names = [quote_identifier(name) for name in contract.order_by[skip:]]
-    values = [comparable(column) for column in content_columns(contract)]
+    values = [build_comparable(column) for column in content_columns(contract)]
     return [F.expr(text).asc_nulls_first() for text in (*names, DELETED, *values)]
 
 
-def newest(events: DataFrame, contract: Contract) -> DataFrame:
-    """One row a key: its newest event, deletes included. One shuffle, one sort.
+def select_newest(events: DataFrame, contract: Contract) -> DataFrame:
+    """Select one row per key: its newest event, deletes included. One shuffle, one sort.
 
-    "Nothing follows me" rather than `row_number() = 1`: Spark answers the latter with an extra
-    sort before the shuffle, which pays only where most rows are duplicates.
+    It tests that no row follows rather than `row_number() = 1`: Spark plans the latter with an
+    extra sort before the shuffle, which pays only if most rows are duplicates.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    system = [F.expr(comparable(column)) for column in contract.system_columns]
+    system = [F.expr(build_comparable(column)) for column in contract.system_columns]
     window = Window.partitionBy(*(quote_identifier(name) for name in contract.key))
-    last = F.lead(F.lit(1)).over(window.orderBy(*ascending(contract), *system))
+    last = F.lead(F.lit(1)).over(window.orderBy(*build_ascending_order(contract), *system))
     return events.withColumn("_tc_next", last).where("_tc_next is null").drop("_tc_next")
 
 
 def _struct(columns: Sequence[Column], alias: str) -> str:
-    return f"struct({', '.join(comparable(column, alias) for column in columns)})"
+    return f"struct({', '.join(build_comparable(column, alias) for column in columns)})"
 
 
 def _has_map(type_: types.Type) -> bool:

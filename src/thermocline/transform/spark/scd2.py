@@ -1,11 +1,11 @@
-"""scd2: every version a key ever had, with the time in which it was true.
+"""scd2 on Spark: every version that a key ever had, with its period of validity.
 
-The history of a key is a function of its events: sorted by the first ordering column, at most one
-event an instant (the one that ranks highest), an upsert that repeats the version before it opens
-nothing, a delete closes and opens nothing. Table and companion together hold exactly the event of
-each instant: versions in the table, deletes and repetitions in the companion. So a batch is
-written by taking the events of its keys back out, adding the new ones, and writing the
-difference: late rows need no rule of their own.
+The history of a key is a function of its events. They are sorted by the first ordering column, with
+at most one event per instant (the one that ranks highest). An upsert that repeats the version
+before it opens no version; a delete closes the version and opens none. Table and companion together
+store exactly the event of each instant: versions in the table, deletes and repetitions in the
+companion. So a write reads the events of the batch's keys back, adds the new ones, and writes the
+difference: late rows need no special rule.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.transform.spark import commits, ordering
-from thermocline.transform.spark.conform import shaped
-from thermocline.transform.spark.merge import of_these_keys, surveyed
-from thermocline.transform.spark.write_errors import explained
+from thermocline.transform.spark.conform import conform_rows
+from thermocline.transform.spark.merge import count_batch, filter_by_keys
+from thermocline.transform.spark.write_errors import explain_errors
 from thermocline.transform.tombstones import KIND
 from thermocline.transform.write_rules import (
     ACTION,
     DELETED,
-    HELD_AS,
+    STORED_AS,
     is_empty,
     payload_columns,
     require_history_companion,
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from thermocline.lake.draft import Draft
 
 _AT = "_tc_at"  # the instant of an event
-_WAS_UNTIL = "_tc_was_until"  # the end of the version that is held now
-_HELD = "_tc_held"  # how the instant's event is held now, whether or not that one still ranks first
-_HELD_UNTIL = "_tc_held_until"
-_IS = "_tc_is"  # how it is to be held
+_WAS_UNTIL = "_tc_was_until"  # the end of the version that is stored now
+_STORED = "_tc_held"  # the kind of event stored at the instant, even if it no longer ranks first
+_STORED_UNTIL = "_tc_held_until"
+_IS = "_tc_is"  # the kind to store
 _UNTIL = "_tc_until"
 
 
 @dataclass(frozen=True)
-class _Job:
-    """One write: what is asked for, and where to."""
+class _HistoryWrite:
+    """One write of events to an scd2 table and its companion."""
 
     rows: DataFrame
     contract: Contract
@@ -58,28 +58,30 @@ class _Job:
 
 
 def write(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, full: bool) -> int:
-    """Write rows that are events: the table becomes the canonical history of all events so far.
+    """Write events: the table becomes the canonical history of all events so far.
 
-    Only the batch's keys are read, and only versions that really change are written. Both tables
-    must be as the last whole write left them: a half-written draft is dropped, not continued.
+    It reads only the batch's keys, and writes only versions that change. Both tables must be as the
+    last complete write left them: a half-written draft is dropped, not resumed.
     """
-    job = _Job(rows, contract, require_history_companion(contract), draft, bookmark, full)
-    batch = _batch(rows, contract)
-    tables = (contract.table, job.companion.table)
+    request = _HistoryWrite(
+        rows, contract, require_history_companion(contract), draft, bookmark, full
+    )
+    batch = _build_batch(rows, contract)
+    tables = (contract.table, request.companion.table)
     if full or all(is_empty(draft, table) for table in tables):
-        return _commit(job, _canonical(_unheld(batch), contract))
-    with commits.evaluated_once(batch) as kept:
-        survey = surveyed(kept, contract, contract.order_by[:1])
-        known = _resolved(_known(job, kept, survey.rows), contract)
-        events = _held(kept.unionByName(known), contract)
-        return _commit(job, _canonical(events, contract))
+        return _commit_difference(request, _build_history(_add_empty_state(batch), contract))
+    with commits.evaluate_once(batch) as kept:
+        counts = count_batch(kept, contract, contract.order_by[:1])
+        known = _restore_payload(_read_stored_events(request, kept, counts.rows), contract)
+        events = _add_stored_state(kept.unionByName(known), contract)
+        return _commit_difference(request, _build_history(events, contract))
 
 
-def _batch(rows: DataFrame, contract: Contract) -> DataFrame:
-    """The new events, in the columns of an event. What a delete says of its key is dropped."""
+def _build_batch(rows: DataFrame, contract: Contract) -> DataFrame:
+    """Return the new events, in the columns of an event. Deletes lose their payload."""
     from pyspark.sql import functions as F
 
-    events = shaped(rows, contract, deletes=True)
+    events = conform_rows(rows, contract, deletes=True)
     if contract.delete_when is not None:
         names = [column.name for column in payload_columns(contract)]
         there = ~F.col(DELETED)
@@ -87,104 +89,104 @@ def _batch(rows: DataFrame, contract: Contract) -> DataFrame:
     return events.withColumns(
         {
             _AT: F.col(quote_identifier(contract.order_by[0])).cast("timestamp"),
-            HELD_AS: F.lit(None).cast("string"),
+            STORED_AS: F.lit(None).cast("string"),
             _WAS_UNTIL: F.lit(None).cast("timestamp"),
         }
     )
 
 
-def _known(job: _Job, batch: DataFrame, count: int) -> DataFrame:
-    """What the two tables hold of the batch's keys, in the columns of an event."""
+def _read_stored_events(request: _HistoryWrite, batch: DataFrame, count: int) -> DataFrame:
+    """Read the batch's keys from both tables, in the columns of an event."""
     from pyspark.sql import functions as F
 
-    contract, companion, draft = job.contract, job.companion, job.draft
+    contract, companion, draft = request.contract, request.companion, request.draft
     columns = written_columns(contract)
     version = {
         DELETED: F.lit(False),
         _AT: F.col("_valid_from"),
-        HELD_AS: F.lit("version"),
+        STORED_AS: F.lit("version"),
         _WAS_UNTIL: F.col("_valid_to"),
     }
-    table = commits.as_of_now(draft, contract.table)
-    versions = of_these_keys(table, batch, contract.key, count).withColumns(version)
+    table = commits.read_head(draft, contract.table)
+    versions = filter_by_keys(table, batch, contract.key, count).withColumns(version)
     stored = {column.name for column in companion.columns}
     absorbed = {c.name: F.lit(None).cast(to_ddl(c.type)) for c in columns if c.name not in stored}
     absorbed |= {
         DELETED: F.col(KIND) == "delete",
         _AT: F.col(quote_identifier(contract.order_by[0])).cast("timestamp"),
-        HELD_AS: F.col(KIND),
+        STORED_AS: F.col(KIND),
         _WAS_UNTIL: F.lit(None).cast("timestamp"),
     }
-    table = commits.as_of_now(draft, companion.table)
-    others = of_these_keys(table, batch, contract.key, count).withColumns(absorbed)
+    table = commits.read_head(draft, companion.table)
+    others = filter_by_keys(table, batch, contract.key, count).withColumns(absorbed)
     names = [
         *(quote_identifier(column.name) for column in columns),
         DELETED,
         _AT,
-        HELD_AS,
+        STORED_AS,
         _WAS_UNTIL,
     ]
     return versions.select(*names).unionByName(others.select(*names))
 
 
-def _resolved(known: DataFrame, contract: Contract) -> DataFrame:
-    """Known events with their payload: a repetition says what the version around it says."""
+def _restore_payload(known: DataFrame, contract: Contract) -> DataFrame:
+    """Restore the payload of stored events: a repetition has that of the version around it."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     payload = payload_columns(contract)
     if not payload:
         return known
-    whole = F.struct(*(quote_identifier(column.name) for column in payload))
-    latest = F.last(F.when(F.col(HELD_AS) == "version", whole), ignorenulls=True)
-    around = latest.over(_by_time(contract).rowsBetween(Window.unboundedPreceding, 0))
-    repeated = F.col(HELD_AS) == "same"
-    said = known.withColumn("_tc_around", around)
+    payload_struct = F.struct(*(quote_identifier(column.name) for column in payload))
+    latest = F.last(F.when(F.col(STORED_AS) == "version", payload_struct), ignorenulls=True)
+    around = latest.over(_order_by_time(contract).rowsBetween(Window.unboundedPreceding, 0))
+    repeated = F.col(STORED_AS) == "same"
+    with_payload = known.withColumn("_tc_around", around)
     values = {
         column.name: F.when(repeated, F.col("_tc_around").getField(column.name)).otherwise(
             F.col(quote_identifier(column.name))
         )
         for column in payload
     }
-    return said.withColumns(values).drop("_tc_around")
+    return with_payload.withColumns(values).drop("_tc_around")
 
 
-def _held(events: DataFrame, contract: Contract) -> DataFrame:
-    """Every event with what is held of its instant now, be it this event or another."""
+def _add_stored_state(events: DataFrame, contract: Contract) -> DataFrame:
+    """Add to every event what the tables store at its instant now: this event or another."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     instant = Window.partitionBy(*(quote_identifier(name) for name in contract.key), _AT)
     return events.withColumns(
-        {_HELD: F.max(HELD_AS).over(instant), _HELD_UNTIL: F.max(_WAS_UNTIL).over(instant)}
+        {_STORED: F.max(STORED_AS).over(instant), _STORED_UNTIL: F.max(_WAS_UNTIL).over(instant)}
     )
 
 
-def _unheld(events: DataFrame) -> DataFrame:
-    """The same where nothing is held."""
+def _add_empty_state(events: DataFrame) -> DataFrame:
+    """Add the same columns if nothing is stored."""
     from pyspark.sql import functions as F
 
-    return events.withColumns({_HELD: F.col(HELD_AS), _HELD_UNTIL: F.col(_WAS_UNTIL)})
+    return events.withColumns({_STORED: F.col(STORED_AS), _STORED_UNTIL: F.col(_WAS_UNTIL)})
 
 
-def _canonical(events: DataFrame, contract: Contract) -> DataFrame:
-    """One event an instant, each marked as version, same or delete, and until when it is true."""
+def _build_history(events: DataFrame, contract: Contract) -> DataFrame:
+    """Keep one event per instant, with its kind (version, same, delete) and its end of validity."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
     key = [quote_identifier(name) for name in contract.key]
     ranked = Window.partitionBy(*key).orderBy(
-        # Of two that say the same the one that is held already: it need not be written.
+        # Of two equal events the stored one wins: it need not be written.
         F.col(_AT),
-        *ordering.ascending(contract, skip=1),
-        F.col(HELD_AS).isNotNull(),
+        *ordering.build_ascending_order(contract, skip=1),
+        F.col(STORED_AS).isNotNull(),
     )
     following = events.withColumn("_tc_next", F.lead(_AT).over(ranked))
     winners = following.where(f"_tc_next is null or _tc_next > {_AT}")
-    said = F.struct(
-        *(F.expr(ordering.comparable(c)) for c in payload_columns(contract)), F.col(DELETED)
+    content = F.struct(
+        *(F.expr(ordering.build_comparable(c)) for c in payload_columns(contract)), F.col(DELETED)
     )
-    repeats = F.coalesce(F.lag(said).over(_by_time(contract)) == said, F.lit(False))
+    repeats = F.coalesce(F.lag(content).over(_order_by_time(contract)) == content, F.lit(False))
     kind = F.when(F.col(DELETED), "delete").when(repeats, "same").otherwise("version")
     ends = F.expr(
         f"lead(if({_IS} <> 'same', {_AT}, null), 1) ignore nulls "
@@ -193,37 +195,45 @@ def _canonical(events: DataFrame, contract: Contract) -> DataFrame:
     return winners.withColumn(_IS, kind).withColumn(_UNTIL, ends)
 
 
-def _commit(job: _Job, events: DataFrame) -> int:
-    """Commit the difference between what is held and what is to be held, companion first."""
+def _commit_difference(request: _HistoryWrite, events: DataFrame) -> int:
+    """Commit the difference between the stored and the new history, companion first."""
     from pyspark.sql import functions as F
 
     version = f"{_IS} = 'version'"
-    on_table = version_action(version, f"{_HELD} = 'version'", f"not ({_UNTIL} <=> {_HELD_UNTIL})")
-    beside = version_action(f"not {version}", f"{_HELD} <> 'version'", f"{_IS} <> {_HELD}")
-    content = [quote_identifier(column.name) for column in written_columns(job.contract)]
+    on_table = version_action(
+        version, f"{_STORED} = 'version'", f"not ({_UNTIL} <=> {_STORED_UNTIL})"
+    )
+    companion = version_action(f"not {version}", f"{_STORED} <> 'version'", f"{_IS} <> {_STORED}")
+    content = [quote_identifier(column.name) for column in written_columns(request.contract)]
     changed = events.selectExpr(
-        *content, _AT, _UNTIL, _IS, f"{on_table} as _tc_on_table", f"{beside} as _tc_beside"
+        *content, _AT, _UNTIL, _IS, f"{on_table} as _tc_on_table", f"{companion} as _tc_beside"
     )
     changed = changed.where("_tc_on_table is not null or _tc_beside is not null")
-    with commits.evaluated_once(changed) as changes:
+    with commits.evaluate_once(changed) as changes:
         absorbed = not changes.where("_tc_beside is not null").isEmpty()
-        if absorbed or job.full:
+        if absorbed or request.full:
             marks = changes.withColumns({KIND: F.col(_IS), ACTION: F.col("_tc_beside")})
-            _put(job, marks, job.companion, job.companion.key, None)
+            _commit_table(request, marks, request.companion, request.companion.key, None)
         history = {
             "_valid_from": F.col(_AT),
             "_valid_to": F.col(_UNTIL),
             "_is_current": F.col(_UNTIL).isNull(),
             ACTION: F.col("_tc_on_table"),
         }
-        key = (*job.contract.key, "_valid_from")
-        return _put(job, changes.withColumns(history), job.contract, key, job.bookmark)
+        key = (*request.contract.key, "_valid_from")
+        return _commit_table(
+            request, changes.withColumns(history), request.contract, key, request.bookmark
+        )
 
 
-def _put(
-    job: _Job, changes: DataFrame, contract: Contract, key: Sequence[str], bookmark: Any
+def _commit_table(
+    request: _HistoryWrite,
+    changes: DataFrame,
+    contract: Contract,
+    key: Sequence[str],
+    bookmark: Any,
 ) -> int:
-    """Commit one table's part of the changes."""
+    """Commit the changes of one of the two tables."""
     from pyspark.sql import functions as F
 
     columns = contract.table_columns
@@ -234,16 +244,16 @@ def _put(
     )
 
     def commit(target: str) -> None:
-        with explained(job.rows, job.contract):
-            if job.full:
+        with explain_errors(request.rows, request.contract):
+            if request.full:
                 commits.replace(part.select(*(quote_identifier(c.name) for c in columns)), target)
             else:
-                commits.change(part, target, on=key, columns=[c.name for c in columns])
+                commits.apply_actions(part, target, on=key, columns=[c.name for c in columns])
 
-    return job.draft.commit(contract.table, commit, bookmark=bookmark, operation="scd2")
+    return request.draft.commit(contract.table, commit, bookmark=bookmark, operation="scd2")
 
 
-def _by_time(contract: Contract) -> WindowSpec:
+def _order_by_time(contract: Contract) -> WindowSpec:
     from pyspark.sql import Window
 
     return Window.partitionBy(*(quote_identifier(name) for name in contract.key)).orderBy(_AT)

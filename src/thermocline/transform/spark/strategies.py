@@ -1,7 +1,7 @@
-"""How a model's rows meet the rows already in the table, as its contract says.
+"""Write a model's rows into its table on Spark, as its contract says.
 
-Every strategy writes to a draft's branch, with the bookmark in the same commit as the rows. What
-it leaves behind depends on the rows that ever came, not on their order or how they were batched.
+Every strategy writes to a draft's branch, with the bookmark in the same commit as the rows. The
+table depends on all rows that ever arrived, not on their order or batching.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract, WriteMode
 from thermocline.transform.spark import append_overwrite, merge, scd2
-from thermocline.transform.spark.write_errors import explained
+from thermocline.transform.spark.write_errors import explain_errors
 from thermocline.transform.write_rules import require_key
 
 if TYPE_CHECKING:
@@ -30,17 +30,17 @@ def write(
     affected: DataFrame | None = None,
     computed: Column | append_overwrite.Partitions | None = None,
 ) -> int:
-    """Write a model's rows to the draft and say which snapshot that made.
+    """Write a model's rows to the draft and return the new snapshot.
 
-    With `full` the rows are everything there is to know, and take the place of the table.
-    `affected` (merge without orderBy) are the keys that were computed: those without a row are
-    deleted. `computed` (partitions) says which partitions were: those without a row are emptied.
-    Rows that do not fit the contract raise CheckFailed, a model without a column of the contract
-    raises ContractError; in both cases nothing is committed to the table.
+    With `full`, the rows replace the whole table. `affected` (merge without orderBy) are the keys
+    that were computed: those without a row are deleted. `computed` (partitions) are the partitions
+    that were computed: those without a row are emptied. Rows that do not fit the contract raise
+    CheckFailed, a model without a column of the contract raises ContractError; in both cases
+    nothing is committed to the table.
     """
     require_key(contract)
     # Spark computes constants while it plans, so a value may fail before anything is written.
-    with explained(rows, contract):
+    with explain_errors(rows, contract):
         match contract.write:
             case WriteMode.APPEND:
                 return append_overwrite.append(rows, contract, draft, bookmark=bookmark, full=full)
@@ -53,8 +53,8 @@ def write(
             case WriteMode.SCD2:
                 return scd2.write(rows, contract, draft, bookmark=bookmark, full=full)
             case WriteMode.MERGE if contract.order_by:
-                return merge.events(rows, contract, draft, bookmark=bookmark, full=full)
+                return merge.write_events(rows, contract, draft, bookmark=bookmark, full=full)
             case WriteMode.MERGE:
-                return merge.state(
+                return merge.write_states(
                     rows, contract, draft, bookmark=bookmark, full=full, affected=affected
                 )

@@ -1,16 +1,16 @@
-"""A backfill: partitions of one table computed anew by workers, because somebody asked for it.
+"""A backfill: workers recompute partitions of one table on request.
 
-It works on a branch of its own, whose first commit notes what was asked. Which partitions are done
-is read off that branch, so a backfill that died goes on where it was, whoever calls it again. It
-is checked and published like a run. What others published meanwhile stays: partitions that only
-the backfill touched are put on top as they are, and those that both touched are computed again
-from what the sources hold by then.
+It works on a branch of its own, whose first commit records the request. The branch shows which
+partitions are done, so a backfill that died resumes when any process calls it again. It is checked
+and published like a run. Commits that others publish meanwhile are kept: partitions that only the
+backfill touched are rebased as they are; partitions that both touched are recomputed from the
+sources' newest rows.
 
-What the table's bookmark says of its sources is left alone, unless everything was computed: a
-backfill repeats work, it does not consume input. What it computed, by which model and from what,
-the bookmark says beside that (`formulas`). The branch is begun before the sources are looked at. So
-whatever the table had consumed by then, the backfill has read as well; and whoever consumes more
-later touches the partitions concerned, and is seen.
+The source snapshots in the table's bookmark stay as they are, unless all partitions were computed:
+a backfill repeats work, it does not consume input. The bookmark also records which ranges it
+computed, with which model version and from which snapshots (`model_versions`). The branch begins
+before the sources are pinned. So the backfill reads everything that the table had consumed by
+then; a later consumer touches the partitions concerned, and the rebase detects it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import raise_if_failed
-from thermocline.check.table_checks import check_tables, involved
+from thermocline.check.table_checks import check_tables, find_tables_read
 from thermocline.errors import BadInput, NotFound, Permanent
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.commit_failures import MainMoved
@@ -34,35 +34,35 @@ from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.naming import RUN_PREFIX, new_run_id
 from thermocline.lake.retention import list_consumers
 from thermocline.telemetry import SILENT, Progress
-from thermocline.transform.duck.session import BY_SPARK, Unable
-from thermocline.transform.inputs import Span
-from thermocline.transform.model_versions import Computed, Formulas, Range
+from thermocline.transform.duck.session import SPARK_NEXT_STEP, UnsupportedByDuckDB
+from thermocline.transform.inputs import SourceSpan
+from thermocline.transform.model_versions import ComputedRange, ModelVersions, PartitionRange
 from thermocline.transform.models import Model
 from thermocline.transform.target_parts import (
-    MOST_PARTS,
-    Touched,
-    by_day,
-    standing,
-    touched_columns,
-    unfit,
+    MAX_PARTS,
+    TouchedParts,
+    find_partition_blocker,
+    find_partitions,
+    is_by_day,
+    part_columns,
 )
-from thermocline.transform.workers.executor import WorkersExecutor, cut_up
-from thermocline.transform.workers.pool import Outcome
-from thermocline.transform.workers.work_unit import Piece
+from thermocline.transform.workers.executor import WorkersExecutor, split_into_units
+from thermocline.transform.workers.pool import UnitOutcome
+from thermocline.transform.workers.work_unit import WorkUnit
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.transform.executor import Executor
 
-ASKED = bookmarks.PREFIX + "backfill"
-FAILED = bookmarks.PREFIX + "failed"
-ROUNDS = 8
-_NOTED = 50
+REQUEST_KEY = bookmarks.PREFIX + "backfill"
+FAILED_KEY = bookmarks.PREFIX + "failed"
+MAX_ROUNDS = 8
+_MAX_NOTED = 50
 
 
 @dataclass(frozen=True)
 class BackfillReport:
-    """What a backfill did."""
+    """The result of a backfill."""
 
     run: str
     table: str
@@ -78,91 +78,95 @@ class BackfillReport:
     peak_bytes: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
-        said = {**vars(self), "seconds": round(self.seconds, 3)}
-        return said | {"published": {t: after for t, (_, after) in self.published.tables.items()}}
+        """Return the JSON form."""
+        values = {**vars(self), "seconds": round(self.seconds, 3)}
+        return values | {"published": {t: after for t, (_, after) in self.published.tables.items()}}
 
 
 class BackfillFailed(Permanent):
-    """Some partitions could not be computed, so nothing was published; the others are kept."""
+    """Some partitions failed, so nothing was published; the computed ones are kept."""
 
     code = "backfill"
 
 
 class Backfill:
-    """One backfill on its way: `begin` makes or finds it, `hand_out`, `compute`, `finish`."""
+    """One backfill: `begin` creates or resumes it, then `hand_out`, `compute` and `finish`."""
 
     def __init__(
         self,
         lake: Lake,
         model: Model,
-        wanted: Range,
+        range: PartitionRange,
         *,
         into: str = MAIN,
-        spare: Callable[[], Executor[Any]],
+        fallback: Callable[[], Executor[Any]],
         progress: Progress = SILENT,
     ) -> None:
-        reason = unfit(model)
+        reason = find_partition_blocker(model)
         if reason is not None:
             raise BadInput(
                 f"{model.table} cannot be computed partition by partition: {reason}.",
                 f"Compute it as a whole: thermo run --full-refresh --select {model.table}.",
             )
-        self.lake, self.model, self.wanted = lake, model, wanted
+        self.lake, self.model, self.range = lake, model, range
         self.progress = progress
-        self.executor = WorkersExecutor(lake, spare, progress)
+        self.executor = WorkersExecutor(lake, fallback, progress)
         self.resumed = False
         self.pins: dict[str, int] = {}
         self._into = into
         self.draft = Draft(lake, new_run_id(), into)
-        self._outcomes: list[Outcome] = []
+        self._outcomes: list[UnitOutcome] = []
 
     def begin(self) -> None:
-        """Take up what an earlier call left unfinished, or begin anew."""
-        with self._advised():
+        """Resume an unfinished backfill of the same partitions, or start a new one."""
+        with self._advise_spark():
             self._begin()
 
     def _begin(self) -> None:
-        self.progress.step(f"look {self.model.table}")
+        self.progress.step(f"find partitions {self.model.table}")
         self.lake.ensure(self.model.contract)
         state = self.lake.state(self.model.table)
-        found = self._unfinished(state)
+        found = self._find_unfinished(state)
         if found is not None:
             run, note = found
             self.draft = Draft(self.lake, run, self._into)
             assert note.parent is not None
             self.draft.resume(self.model.table, note.parent)
-            self.pins = {t: int(s) for t, s in json.loads(note.summary[ASKED])["pins"].items()}
+            self.pins = {
+                t: int(s) for t, s in json.loads(note.summary[REQUEST_KEY])["pins"].items()
+            }
             self.resumed = True
         else:
             self.draft.begin(self.model.table)
-            self._pin()
-            if (beside := self.lake.beside) is not None:  # what it reads is kept while it works
-                beside.register(list_consumers(self.model.table, self._into, self.pins))
-            self._note()
+            self._pin_sources()
+            if (store := self.lake.consumption_store) is not None:  # protects what it reads
+                store.register(list_consumers(self.model.table, self._into, self.pins))
+            self._commit_request()
         crash_point("backfill.begun")
-        self.parts = self._parts()
+        self.parts = self._find_parts()
         self.progress.done(f"{len(self.parts.values):,} partitions")
 
-    def hand_out(self, batch: int | None = None) -> list[Piece]:
-        """The pieces that are still to be done, for workers elsewhere."""
+    def hand_out(self, batch: int | None = None) -> list[WorkUnit]:
+        """Return the work units that are left, for workers elsewhere."""
         batch = batch or self.lake.settings.workers.batch
-        return cut_up(self.model, self.draft, self._left(), self._spans(), batch)
+        return split_into_units(
+            self.model, self.draft, self._find_remaining(), self._spans(), batch
+        )
 
     def compute(self, *, batch: int | None = None, count: int | None = None) -> None:
-        """Have all that is left computed. Raises BackfillFailed when some could not be."""
-        left = self._left()
-        if left.values:
-            with self._advised():
-                self._have_done(left, batch, count)
+        """Compute all remaining partitions; raise BackfillFailed if some fail."""
+        remaining = self._find_remaining()
+        if remaining.values:
+            with self._advise_spark():
+                self._compute_parts(remaining, batch, count)
 
     @contextmanager
-    def _advised(self) -> Iterator[None]:
-        """Have an error advise what helps: the engine that a setting names is not asked here."""
+    def _advise_spark(self) -> Iterator[None]:
+        """Replace an error's advice: a backfill does not use the engine that the setting names."""
         try:
             yield
-        except Unable as error:
-            if BY_SPARK in error.next_step:
+        except UnsupportedByDuckDB as error:
+            if SPARK_NEXT_STEP in error.next_step:
                 whole = f"thermo run --full-refresh --select {self.model.table}"
                 auto = self.lake.settings.transform.engine == "auto"
                 first = "" if auto else "Set transform.engine = auto. "
@@ -170,31 +174,31 @@ class Backfill:
             raise
 
     def finish(self, *, batch: int | None = None, count: int | None = None) -> PublishResult:
-        """Check the table on the branch and publish it, on top of what others did meanwhile."""
-        consumed: Mapping[str, Any] | None = dict(self.pins) if self.wanted.open else None
-        for _ in range(ROUNDS):
-            self._check()
-            self._mark_formula(consumed)
+        """Check the table on the branch and publish it, rebased onto the current main."""
+        consumed: Mapping[str, Any] | None = dict(self.pins) if self.range.is_open else None
+        for _ in range(MAX_ROUNDS):
+            self._check_table()
+            self._commit_versions(consumed)
             crash_point("backfill.checked")
             try:
                 return self.draft.publish()
             except MainMoved:
-                consumed = None  # who moved it may have consumed more
-                self._catch_up(batch, count)
+                consumed = None  # the other commit may have consumed more
+                self._rebase_onto_main(batch, count)
         return self.draft.publish()
 
     def report(self, published: PublishResult, seconds: float) -> BackfillReport:
-        """What was done."""
+        """Return the report."""
         done = [outcome.done for outcome in self._outcomes if outcome.done]
-        spared = self.executor.spared.get(self.model.table, 0)
+        on_fallback = self.executor.reports[self.model.table].fallback_partitions
         return BackfillReport(
             run=self.draft.run,
             table=self.model.table,
             partitions=len(self.parts.values),
-            computed=sum(len(o.piece.labels()) for o in self._outcomes if o.done) + spared,
+            computed=sum(len(o.unit.labels()) for o in self._outcomes if o.done) + on_fallback,
             rows=sum(each.rows for each in done),
             resumed=self.resumed,
-            on_spark=spared,
+            on_spark=on_fallback,
             snapshots=len({each.snapshot for each in done}),
             published=published,
             seconds=seconds,
@@ -203,28 +207,32 @@ class Backfill:
         )
 
     def close(self) -> None:
-        """Let go of the engine that looked for partitions; what is not done can be taken up."""
+        """Close the engine. An unfinished backfill can be resumed."""
         self.executor.close()
         self.draft.release()
 
-    def _unfinished(self, state: TableState) -> tuple[str, Snapshot] | None:
-        """The run and the note of a backfill of the same, if a branch holds one."""
+    def _find_unfinished(self, state: TableState) -> tuple[str, Snapshot] | None:
+        """Return the run and the request of an unfinished backfill of the same partitions."""
         for name, ref in state.refs.items():
             run = name.removeprefix(RUN_PREFIX)
-            note = noted(state, run, ref.snapshot) if name != run else None
+            note = find_request(state, run, ref.snapshot) if name != run else None
             if note is None:
                 continue
-            said = json.loads(note.summary[ASKED])
-            same = said["range"] == self.wanted.as_list() and said["into"] == self._into
-            if same and said["model"] == self.model.fingerprint and self._readable(said["pins"]):
+            request = json.loads(note.summary[REQUEST_KEY])
+            same = request["range"] == self.range.as_list() and request["into"] == self._into
+            if (
+                same
+                and request["model"] == self.model.fingerprint
+                and self._are_pins_readable(request["pins"])
+            ):
                 return run, note
         return None
 
-    def _readable(self, pins: Mapping[str, int]) -> bool:
+    def _are_pins_readable(self, pins: Mapping[str, int]) -> bool:
         return all(pin in self.lake.state(table).snapshots for table, pin in pins.items())
 
-    def _pin(self) -> None:
-        """Fix what is read: the sources as they are now."""
+    def _pin_sources(self) -> None:
+        """Pin the sources at their current snapshots."""
         self.pins = {}
         for source in self.model.sources:
             if not self.lake.exists(source):
@@ -234,136 +242,142 @@ class Backfill:
                 )
             self.pins[source] = source_head(self.lake.state(source), self._into)
 
-    def _note(self) -> None:
-        """Say on the branch what was asked for, so that whoever comes next can go on."""
-        said = {
-            "range": self.wanted.as_list(),
+    def _commit_request(self) -> None:
+        """Record the request on the branch, so that any process can resume it."""
+        request = {
+            "range": self.range.as_list(),
             "into": self._into,
             "model": self.model.fingerprint,
             "pins": self.pins,
         }
-        self._mark(None, {ASKED: json.dumps(said, sort_keys=True)})
+        self._commit_bookmark(None, {REQUEST_KEY: json.dumps(request, sort_keys=True)})
 
-    def _mark_formula(self, consumed: Mapping[str, Any] | None) -> None:
-        """Say by which model the partitions were computed, and what was consumed if that is all."""
-        marked = bookmarks.read(self.lake.state(self.model.table), self.draft.branch)
-        before = Formulas.of(marked)
-        done = Computed(self.model.fingerprint, self.wanted, self.pins)
-        after = before.computed(done, {**marked, **(consumed or {})})
+    def _commit_versions(self, consumed: Mapping[str, Any] | None) -> None:
+        """Record the model version of the partitions, and the consumed input if it read all."""
+        bookmark = bookmarks.read(self.lake.state(self.model.table), self.draft.branch)
+        before = ModelVersions.from_bookmark(bookmark)
+        done = ComputedRange(self.model.fingerprint, self.range, self.pins)
+        after = before.with_backfill(done, {**bookmark, **(consumed or {})})
         if consumed is not None:
-            self._mark({**consumed, **after.as_dict()})
-        elif marked and after != before:  # what was never computed as a whole stays so
-            kept = {k: v for k, v in marked.items() if k not in before.as_dict()}
-            self._mark({**kept, **after.as_dict()})
+            self._commit_bookmark({**consumed, **after.as_dict()})
+        elif bookmark and after != before:  # no bookmark: the table was never computed as a whole
+            kept = {k: v for k, v in bookmark.items() if k not in before.as_dict()}
+            self._commit_bookmark({**kept, **after.as_dict()})
 
-    def _mark(
-        self, bookmark: Mapping[str, Any] | None, notes: Mapping[str, str] | None = None
+    def _commit_bookmark(
+        self, bookmark: Mapping[str, Any] | None, extra_properties: Mapping[str, str] | None = None
     ) -> None:
         self.draft.append(
-            self.model.table, (), bookmark=bookmark, operation="backfill", notes=notes
+            self.model.table,
+            (),
+            bookmark=bookmark,
+            operation="backfill",
+            extra_properties=extra_properties,
         )
 
-    def _spans(self) -> dict[str, Span]:
-        return {source: Span(source, None, pin) for source, pin in self.pins.items()}
+    def _spans(self) -> dict[str, SourceSpan]:
+        return {source: SourceSpan(source, None, pin) for source, pin in self.pins.items()}
 
-    def _parts(self) -> Touched:
-        """All partitions that were asked for: those with rows to come, and those with rows now."""
-        columns = touched_columns(self.model)
-        inputs = self.executor.inputs(self.model, self._spans()).inputs
+    def _find_parts(self) -> TouchedParts:
+        """Return the requested partitions: those with rows now, and those the model has rows in."""
+        columns = part_columns(self.model)
+        inputs = self.executor.open_inputs(self.model, self._spans()).inputs
         try:
-            found = inputs.every_part(columns, MOST_PARTS)
+            found = inputs.find_all_parts(columns, MAX_PARTS)
         except self.executor.failures as error:
-            raise self.executor.failed(error, self.model.contract) from error
+            raise self.executor.explain_failure(error, self.model.contract) from error
         finally:
             inputs.close()
         if found is None:
             raise BadInput(
-                f"{self.model.table} has more than {MOST_PARTS:,} partitions.",
+                f"{self.model.table} has more than {MAX_PARTS:,} partitions.",
                 "Partition it by something coarser.",
             )
-        there = standing(self.lake, self.model.table, self.draft.base(self.model.table))
-        every = (*found.values, *there)
-        return Touched.of(columns, (values for values in every if self.wanted.holds(values)))
+        existing = find_partitions(self.lake, self.model.table, self.draft.base(self.model.table))
+        every = (*found.values, *existing)
+        return TouchedParts.of(columns, (values for values in every if self.range.contains(values)))
 
-    def _left(self) -> Touched:
-        """The partitions that the branch does not have yet."""
-        from thermocline.lake.overwrite import changed_partitions, values_of
+    def _find_remaining(self) -> TouchedParts:
+        """Return the partitions that the branch does not have yet."""
+        from thermocline.lake.overwrite import changed_partitions, partition_values
 
         iceberg = self.lake.iceberg(self.model.table)
         base, head = self.draft.base(self.model.table), self.draft.head(self.model.table)
-        done = {values_of(iceberg, r) for r in changed_partitions(iceberg, base, head)}
-        return Touched.of(self.parts.columns, (v for v in self.parts.values if v not in done))
+        done = {partition_values(iceberg, r) for r in changed_partitions(iceberg, base, head)}
+        return TouchedParts.of(self.parts.columns, (v for v in self.parts.values if v not in done))
 
-    def _have_done(self, parts: Touched, batch: int | None, count: int | None) -> None:
+    def _compute_parts(self, parts: TouchedParts, batch: int | None, count: int | None) -> None:
         self.progress.step(f"backfill {self.model.table}", len(parts.values))
         failed = self.executor.compute(
             self.model, self.draft, parts, self._spans(), batch=batch, count=count
         )
-        self._outcomes += self.executor.outcomes
+        self._outcomes += self.executor.reports[self.model.table].outcomes
         if failed:
-            raise self._failed(failed)
+            raise self._build_failure(failed)
         self.progress.done(f"{len(parts.values):,} partitions")
 
-    def _failed(self, failed: Sequence[Outcome]) -> BackfillFailed:
-        why = {name: str(o.error and o.error.cause) for o in failed for name in o.piece.labels()}
-        few = dict(list(why.items())[:_NOTED])
-        self._mark(None, {FAILED: json.dumps(few)})
+    def _build_failure(self, failed: Sequence[UnitOutcome]) -> BackfillFailed:
+        why = {name: str(o.error and o.error.cause) for o in failed for name in o.unit.labels()}
+        few = dict(list(why.items())[:_MAX_NOTED])
+        self._commit_bookmark(None, {FAILED_KEY: json.dumps(few)})
         name, cause = next(iter(why.items()))
         return BackfillFailed(
             f"{len(why):,} of {len(self.parts.values):,} partitions of {self.model.table} could "
             f"not be computed; {name}: {cause}",
-            "Nothing was published; what is done is kept. Mend it and call the backfill again.",
+            "Nothing was published; what is done is kept. Fix it and run the backfill again.",
             table=self.model.table,
             run=self.draft.run,
             partitions=why,
         )
 
-    def _check(self) -> None:
+    def _check_table(self) -> None:
         self.progress.step(f"check {self.model.table}")
         contract = self.model.contract
         snapshots = {**self.pins, contract.table: self.draft.head(contract.table)}
         # Rules may refer to tables that the model does not read.
-        for table, state in self.lake.states(involved([contract])).items():
+        for table, state in self.lake.states(find_tables_read([contract])).items():
             if (head := state.head()) is not None:
                 snapshots.setdefault(table, head)
         reports = check_tables(self.lake, [contract], snapshots)
         raise_if_failed(reports, self.draft.branch)
         self.progress.done()
 
-    def _catch_up(self, batch: int | None, count: int | None) -> None:
-        """Put the branch onto where main is now; compute again what others touched as well."""
-        from thermocline.lake.overwrite import partitions_again, values_of
+    def _rebase_onto_main(self, batch: int | None, count: int | None) -> None:
+        """Rebase the branch onto the current main; recompute partitions that both touched."""
+        from thermocline.lake.overwrite import partition_values, replay_partitions
 
         table = self.model.table
         base, head = self.draft.base(table), self.draft.head(table)
-        # The new base is looked at first and the sources after it; see above.
+        # The new base is read before the sources; see the module docstring.
         self.draft.rebase(table)
         iceberg = self.lake.iceberg(table)
-        change, clashing = partitions_again(iceberg, base, head, self.draft.base(table))
+        change, clashing = replay_partitions(iceberg, base, head, self.draft.base(table))
         before = self.pins
-        self._pin()
-        self._note()
+        self._pin_sources()
+        self._commit_request()
         if not all(
             self.lake.state(source).is_ancestor(pin, of=self.pins[source])
             for source, pin in before.items()
         ):
-            # A source was rolled back: what was computed from it is of another history.
-            self._have_done(self.parts, batch, count)
+            # A source was rolled back: the partitions were computed from another history.
+            self._compute_parts(self.parts, batch, count)
             return
         if change.added or change.removed:
             self.draft.change_files(table, change, bookmark=None, operation="partitions")
         crash_point("backfill.rebased")
-        again = Touched.of(self.parts.columns, (values_of(iceberg, record) for record in clashing))
-        if again.values:
-            self._have_done(again, batch, count)
+        conflicting = TouchedParts.of(
+            self.parts.columns, (partition_values(iceberg, record) for record in clashing)
+        )
+        if conflicting.values:
+            self._compute_parts(conflicting, batch, count)
 
 
-def noted(state: TableState, run: str, head: int) -> Snapshot | None:
-    """The snapshot that says what the backfill of a branch was asked for."""
+def find_request(state: TableState, run: str, head: int) -> Snapshot | None:
+    """Return the snapshot that holds the request of a branch's backfill; None if there is none."""
     for snapshot in state.ancestry(head):
         if snapshot.summary.get(bookmarks.RUN) != run:
-            return None  # here the branch begins
-        if ASKED in snapshot.summary:
+            return None  # the branch begins here
+        if REQUEST_KEY in snapshot.summary:
             return snapshot
     return None
 
@@ -371,7 +385,7 @@ def noted(state: TableState, run: str, head: int) -> Snapshot | None:
 def run(
     backfill: Backfill, *, batch: int | None = None, count: int | None = None
 ) -> BackfillReport:
-    """Do a backfill from beginning to end."""
+    """Run a backfill from start to end."""
     began = time.monotonic()
     try:
         backfill.begin()
@@ -382,20 +396,20 @@ def run(
         backfill.close()
 
 
-def ranged(model: Model, first: str | None, last: str | None) -> Range:
-    """A range from what a person wrote, in the type of the model's first partition column."""
-    columns = touched_columns(model)
+def parse_range(model: Model, first: str | None, last: str | None) -> PartitionRange:
+    """Parse a range, in the type of the model's first partition column."""
+    columns = part_columns(model)
     column = model.contract.column(columns[0]) if columns else None
-    return Range(
-        *(None if t is None or column is None else _typed(model, t) for t in (first, last))
+    return PartitionRange(
+        *(None if t is None or column is None else _parse_value(model, t) for t in (first, last))
     )
 
 
-def _typed(model: Model, text: str) -> Any:
-    name = touched_columns(model)[0]
+def _parse_value(model: Model, text: str) -> Any:
+    name = part_columns(model)[0]
     column = model.contract.column(name)
     assert column is not None, name
-    kind = "date" if by_day(model, name) else str(column.type)
+    kind = "date" if is_by_day(model, name) else str(column.type)
     readers: dict[str, Callable[[str], Any]] = {
         "date": date.fromisoformat, "int": int, "long": int, "string": str,
         "timestamp": datetime.fromisoformat, "timestamptz": datetime.fromisoformat,
@@ -406,5 +420,5 @@ def _typed(model: Model, text: str) -> Any:
         return readers[kind](text)
     except ValueError as error:
         raise BadInput(
-            f"{text!r} is no {kind}, which {name} is cut by.", "Write a day as 2026-11-14."
+            f"{text!r} is not a {kind}, the partition type of {name}.", "Write a day as 2026-11-14."
         ) from error

@@ -1,8 +1,8 @@
-"""Worker processes of this machine, and a queue of pieces that feeds them.
+"""A pool of worker processes on this machine, fed from a queue of work units.
 
-There are never more writers than processes. A process that dies is replaced, and its piece is done
-again. A piece that does not fit into its worker's memory is done once more by a single worker that
-has the memory of all; what does not fit there either is told, and somebody else's.
+There are never more writers than processes. A process that dies is replaced, and its unit is
+retried. A unit that exceeds its worker's memory is retried by a single worker that has the memory
+of all; if it exceeds that too, its outcome is an error, and the caller may use another engine.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from typing import IO, TYPE_CHECKING, Any
 
 from thermocline import interrupt, telemetry
 from thermocline.errors import Permanent, ThermoclineError, Transient
-from thermocline.transform.duck.session import Unable
-from thermocline.transform.workers.work_unit import Done, Piece
-from thermocline.transform.workers.worker import OutOfMemory
+from thermocline.transform.duck.session import UnsupportedByDuckDB
+from thermocline.transform.workers.partition_worker import OutOfMemory
+from thermocline.transform.workers.work_unit import WorkResult, WorkUnit
 
 if TYPE_CHECKING:
     from thermocline.config import Settings
 
-MOST_DEATHS, MOST_TRIES = 20, 5
-"""So often a piece may lose its worker, or meet a catalog that is away, before it is given up."""
+MAX_DEATHS, MAX_TRIES = 20, 5
+"""How often a unit may lose its worker, or fail with a transient error, before it fails."""
 
 
-class Remote(Permanent):
-    """An error of a worker process, as it told it."""
+class WorkerFailed(Permanent):
+    """An error that a worker process reported."""
 
 
 @dataclass
-class Tally:
-    """How far the pieces are, in partitions; shared by all who work on them."""
+class UnitCounters:
+    """Progress of the work units, in partitions; all threads of a pool share it."""
 
     total: int
     done: int = 0
@@ -59,71 +59,73 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A piece, and either what was done or why it was not."""
+class UnitOutcome:
+    """A work unit with its result or its error."""
 
-    piece: Piece
-    done: Done | None = None
+    unit: WorkUnit
+    done: WorkResult | None = None
     error: ThermoclineError | None = None
 
     @property
-    def beyond(self) -> bool:
-        """Whether another engine may still do it."""
-        return isinstance(self.error, Unable)
+    def needs_spark(self) -> bool:
+        """Whether DuckDB cannot compute it, so that Spark may."""
+        return isinstance(self.error, UnsupportedByDuckDB)
 
     @property
-    def too_large(self) -> bool:
-        """Whether a worker with more memory may do it."""
+    def exceeds_worker(self) -> bool:
+        """Whether it exceeded its worker's memory."""
         return isinstance(self.error, OutOfMemory)
 
 
-Watch = Callable[[Outcome | None, Tally], None]
-"""Who is told whenever a piece begins (None) or ends."""
+ProgressCallback = Callable[[UnitOutcome | None, UnitCounters], None]
+"""Called whenever a unit starts (with None) or ends."""
 
 
-class Pool:
-    """The workers that the settings give, kept from one step of a run to the next."""
+class WorkerPool:
+    """The worker processes of a run, as many as the settings allow; steps share them."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._crew: _Crew | None = None
+        self._group: _ProcessGroup | None = None
 
-    def work(
+    def compute(
         self,
-        pieces: Sequence[Piece],
+        units: Sequence[WorkUnit],
         *,
         count: int | None = None,
-        watch: Watch = lambda *_: None,
-    ) -> list[Outcome]:
-        """Do all pieces; says what came of each."""
-        told = self._settings.workers
-        count = min(count or told.processes, len(pieces)) or 1
-        tally = Tally(sum(map(_size, pieces)))
-        if self._crew is None:
-            self._crew = _Crew(self._settings, told.bytes, 1)
-        outcomes = self._crew.work(pieces, count, tally, watch)
-        alone = [outcome.piece for outcome in outcomes if outcome.too_large]
-        if not alone:
+        on_progress: ProgressCallback = lambda *_: None,
+    ) -> list[UnitOutcome]:
+        """Compute all units and return their outcomes."""
+        settings = self._settings.workers
+        count = min(count or settings.processes, len(units)) or 1
+        counters = UnitCounters(sum(map(_count_partitions, units)))
+        if self._group is None:
+            self._group = _ProcessGroup(self._settings, settings.bytes, 1)
+        outcomes = self._group.compute(units, count, counters, on_progress)
+        too_large = [outcome.unit for outcome in outcomes if outcome.exceeds_worker]
+        if not too_large:
             return outcomes
-        tally.failed -= sum(map(_size, alone))
-        self.close()  # their memory is needed
-        with closing(_Crew(self._settings, told.bytes * max(count, 2), count)) as single:
-            again = single.work(alone, 1, tally, watch)
-        return [outcome for outcome in outcomes if not outcome.too_large] + again
+        counters.failed -= sum(map(_count_partitions, too_large))
+        self.close()  # frees their memory
+        with closing(
+            _ProcessGroup(self._settings, settings.bytes * max(count, 2), count)
+        ) as single:
+            retried = single.compute(too_large, 1, counters, on_progress)
+        return [outcome for outcome in outcomes if not outcome.exceeds_worker] + retried
 
     def close(self) -> None:
-        """Let the processes go."""
-        if self._crew is not None:
-            self._crew.close()
-            self._crew = None
+        """End the worker processes."""
+        if self._group is not None:
+            self._group.close()
+            self._group = None
 
 
-def _size(piece: Piece) -> int:
-    return len(piece.labels()) or 1
+def _count_partitions(unit: WorkUnit) -> int:
+    return len(unit.labels()) or 1
 
 
-class _Crew:
-    """Processes with so much memory each, and a thread for each of them that feeds it."""
+class _ProcessGroup:
+    """Worker processes with equal memory limits, each fed by a thread."""
 
     def __init__(self, settings: Settings, memory: int, threads: int) -> None:
         self._command = [
@@ -131,43 +133,47 @@ class _Crew:
             *(("--profile", settings.profile) if settings.profile else ()),
             *("--memory", str(memory), "--threads", str(threads)),
         ]
-        self._processes: list[_Process] = []
+        self._processes: list[_WorkerProcess] = []
         self._lock = threading.Lock()
 
-    def work(
-        self, pieces: Iterable[Piece], count: int, tally: Tally, watch: Watch
-    ) -> list[Outcome]:
-        """Do the pieces in their order with so many processes."""
+    def compute(
+        self,
+        units: Iterable[WorkUnit],
+        count: int,
+        counters: UnitCounters,
+        on_progress: ProgressCallback,
+    ) -> list[UnitOutcome]:
+        """Compute the units in their order with `count` processes."""
         while len(self._processes) < count:
-            self._processes.append(_Process(self._command))
-        waiting, outcomes = deque(pieces), list[Outcome]()
+            self._processes.append(_WorkerProcess(self._command))
+        waiting, outcomes = deque(units), list[UnitOutcome]()
 
-        def feed(process: _Process) -> None:
+        def feed(process: _WorkerProcess) -> None:
             while True:
                 with self._lock:
                     if not waiting:
                         return
-                    piece = waiting.popleft()
-                    tally.running += _size(piece)
-                    watch(None, tally)
-                outcome = _tried(process, piece)
+                    unit = waiting.popleft()
+                    counters.running += _count_partitions(unit)
+                    on_progress(None, counters)
+                outcome = _compute_with_retries(process, unit)
                 with self._lock:
-                    tally.running -= _size(piece)
-                    tally.done += _size(piece) if outcome.done else 0
-                    tally.failed += _size(piece) if outcome.error else 0
+                    counters.running -= _count_partitions(unit)
+                    counters.done += _count_partitions(unit) if outcome.done else 0
+                    counters.failed += _count_partitions(unit) if outcome.error else 0
                     outcomes.append(outcome)
-                    watch(outcome, tally)
+                    on_progress(outcome, counters)
 
-        hands = [
+        threads = [
             threading.Thread(target=feed, args=[process], daemon=True)
             for process in self._processes[:count]
         ]
-        for hand in hands:
-            hand.start()
+        for thread in threads:
+            thread.start()
         try:
-            for hand in hands:
-                while hand.is_alive():  # so that a person's Ctrl-C gets through
-                    hand.join(0.2)
+            for thread in threads:
+                while thread.is_alive():  # a timeout, so that Ctrl-C gets through
+                    thread.join(0.2)
         except BaseException:
             waiting.clear()
             for process in self._processes:
@@ -176,71 +182,73 @@ class _Crew:
         return outcomes
 
     def close(self) -> None:
-        """Let the processes go: each ends by itself when its input does."""
+        """Close the processes: each ends when its input does."""
         for process in self._processes:
-            process.end()
+            process.close()
 
 
-def _tried(process: _Process, piece: Piece) -> Outcome:
-    """Have a piece done, again where that may help."""
+def _compute_with_retries(process: _WorkerProcess, unit: WorkUnit) -> UnitOutcome:
+    """Compute a unit; retry where a retry may help."""
     deaths = tries = 0
     while True:
-        answer = process.ask(piece)
+        answer = process.compute(unit)
         if answer is None:
             deaths += 1
-            if process.gave_up and deaths >= MOST_TRIES:
-                return Outcome(piece, error=Remote(
-                    f"No worker can be started: {process.last_words}",
-                    "Try it by hand: thermo work.",
+            if process.has_exited and deaths >= MAX_TRIES:
+                return UnitOutcome(unit, error=WorkerFailed(
+                    f"No worker can be started: {process.death_cause}",
+                    "Start one by hand to see why: thermo work.",
                 ))  # fmt: skip
-            if deaths < (2 if process.aborted else MOST_DEATHS):
+            if deaths < (2 if process.was_aborted else MAX_DEATHS):
                 continue
-            return Outcome(piece, error=OutOfMemory(
-                f"{piece.table}: its worker died {deaths} times, {process.last_words}"
+            return UnitOutcome(unit, error=OutOfMemory(
+                f"{unit.table}: its worker died {deaths} times, {process.death_cause}"
             ))  # fmt: skip
         tries += 1
-        if "error" in answer and answer["error"]["transient"] and tries < MOST_TRIES:
+        if "error" in answer and answer["error"]["transient"] and tries < MAX_TRIES:
             time.sleep(0.2 * tries)
             continue
-        return outcome_of(piece, answer)
+        return parse_answer(unit, answer)
 
 
-def outcome_of(piece: Piece, answer: dict[str, Any]) -> Outcome:
-    """What a worker's answer says about a piece."""
+def parse_answer(unit: WorkUnit, answer: dict[str, Any]) -> UnitOutcome:
+    """Parse a worker's answer into the outcome of a unit."""
     if "done" in answer:
-        return Outcome(piece, Done(**answer["done"]))
-    return Outcome(piece, error=told(answer["error"]))
+        return UnitOutcome(unit, WorkResult(**answer["done"]))
+    return UnitOutcome(unit, error=parse_error(answer["error"]))
 
 
-def told(said: dict[str, Any]) -> ThermoclineError:
-    """The error that a worker told of."""
-    for known in (OutOfMemory, Unable):
-        if said["code"] == known.code:
-            return known(said["cause"], said["next_step"])
-    kind = Transient if said["transient"] else Remote
-    error = kind(said["cause"], said["next_step"], **said["details"])
-    error.code = said["code"]
+def parse_error(reported: dict[str, Any]) -> ThermoclineError:
+    """Rebuild the error that a worker reported."""
+    for known in (OutOfMemory, UnsupportedByDuckDB):
+        if reported["code"] == known.code:
+            return known(reported["cause"], reported["next_step"])
+    kind = Transient if reported["transient"] else WorkerFailed
+    error = kind(reported["cause"], reported["next_step"], **reported["details"])
+    error.code = reported["code"]
     return error
 
 
-class _Process:
-    """One worker process, started when it is first needed and again whenever it has died."""
+class _WorkerProcess:
+    """One worker process, started on first use and restarted whenever it has died."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = command
         self._running: subprocess.Popen[str] | None = None
         self._errors: IO[str] | None = None
         self._stopped = False
-        self.last_words = ""
-        self.gave_up = False
-        """It ended by itself."""
-        self.aborted = False
-        """A library ended it, as they do for want of memory."""
+        self.death_cause = ""
+        self.has_exited = False
+        """Whether it ended by itself rather than by a signal."""
+        self.was_aborted = False
+        """Whether a library aborted it, as libraries do when memory runs out."""
 
-    def ask(self, piece: Piece) -> dict[str, Any] | None:
-        """What the process answers to a piece; None when it died over it."""
+    def compute(self, unit: WorkUnit) -> dict[str, Any] | None:
+        """Send a unit to the process and return its answer; None if the process died."""
         if self._stopped:
-            return Permanent("The work was interrupted.", "Call it again to go on.").as_dict()
+            return Permanent(
+                "The work was interrupted.", "Run the command again to resume."
+            ).as_dict()
         if self._running is None:
             self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
             self._running = interrupt.start_child(
@@ -254,7 +262,7 @@ class _Process:
         process = self._running
         assert process.stdin is not None and process.stdout is not None
         try:
-            process.stdin.write(json.dumps(piece.as_dict()) + "\n")
+            process.stdin.write(json.dumps(unit.as_dict()) + "\n")
             process.stdin.flush()
             line = process.stdout.readline()
         except BrokenPipeError:
@@ -263,31 +271,28 @@ class _Process:
             answer: dict[str, Any] = json.loads(line)
             return answer
         code = process.wait()
-        self.gave_up = code >= 0
-        self.aborted = code in {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
-        self.last_words = f"by signal {-code}" if code < 0 else self._last_error(code)
-        self._close()
+        self.has_exited = code >= 0
+        self.was_aborted = code in {-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS}
+        self.death_cause = f"by signal {-code}" if code < 0 else self._last_error(code)
+        self.close()
         return None
 
     def _last_error(self, code: int) -> str:
         assert self._errors is not None
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip()]
-        said = telemetry.redact(telemetry.one_line(lines[-1][:300])) if lines else ""
-        return said or f"it ended with code {code}"
+        text = telemetry.redact(telemetry.one_line(lines[-1][:300])) if lines else ""
+        return text or f"it ended with code {code}"
 
     def kill(self) -> None:
-        """End the process now, whatever it is at."""
+        """Kill the process now, even while it computes."""
         self._stopped = True
         process = self._running
         if process is not None:
             process.kill()
 
-    def end(self) -> None:
-        """Let the process go: it ends by itself when its input does."""
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the process's input, and wait until it ends."""
         process, self._running = self._running, None
         if process is not None:
             for stream in (process.stdin, process.stdout):

@@ -1,4 +1,4 @@
-"""Pieces of work, and what came of them, as values that fit into a line of JSON."""
+"""Work units and their results, as values that fit into a line of JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 from thermocline.errors import BadInput
 from thermocline.lake.naming import validate_ref_name, validate_table_name
-from thermocline.transform.inputs import Span
-from thermocline.transform.target_parts import Touched
+from thermocline.transform.inputs import SourceSpan
+from thermocline.transform.target_parts import TouchedParts
 
-_READ: dict[str, Callable[[str], Any]] = {
+_DECODERS: dict[str, Callable[[str], Any]] = {
     "date": date.fromisoformat,
     "timestamp": datetime.fromisoformat,
     "decimal": Decimal,
@@ -24,40 +24,40 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Some partitions of a table, to be computed from fixed snapshots and put on a run's branch.
+class WorkUnit:
+    """Partitions of a table to compute from fixed snapshots and to commit to a run's branch.
 
-    Without `parts` it is the whole step, in the way and with the bookmark that `whole` says.
+    Without `parts` it is a whole step; `whole` holds its refresh mode, bookmark and base snapshots.
     """
 
     run: str
     table: str
     branch: str
     base: int
-    spans: Mapping[str, Span]
-    parts: Touched | None = None
+    spans: Mapping[str, SourceSpan]
+    parts: TouchedParts | None = None
     whole: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
-        """The same for the same work, whoever hands it out and whenever."""
-        said = json.dumps(self.as_dict(), sort_keys=True).encode()
-        return f"{self.run}/{hashlib.sha256(said).hexdigest()[:32]}"
+        """The idempotency key: equal for equal work."""
+        text = json.dumps(self.as_dict(), sort_keys=True).encode()
+        return f"{self.run}/{hashlib.sha256(text).hexdigest()[:32]}"
 
     @property
     def title(self) -> str:
-        """What it is about, for a person."""
+        """The partitions or the table that it computes, for people."""
         return ", ".join(self.labels()) if self.parts is not None else self.table
 
     def labels(self) -> list[str]:
-        """Its partitions' names."""
-        return [label(values) for values in self.parts.values] if self.parts else []
+        """Return the names of its partitions."""
+        return [format_partition(values) for values in self.parts.values] if self.parts else []
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs, and for a line of JSON."""
+        """Return the JSON form."""
         parts = self.parts and {
             "columns": list(self.parts.columns),
-            "values": [[written_value(value) for value in values] for values in self.parts.values],
+            "values": [[encode_value(value) for value in values] for values in self.parts.values],
         }
         return {
             "version": VERSION,
@@ -71,36 +71,36 @@ class Piece:
         }
 
     @classmethod
-    def from_dict(cls, said: Any) -> Piece:
-        """A piece as `as_dict` gave it; anything else is BadInput."""
+    def from_dict(cls, values: Any) -> WorkUnit:
+        """Read a unit from the values of `as_dict`; raise BadInput for anything else."""
         try:
-            if said["version"] != VERSION:
-                raise ValueError(f"version {said['version']}")
-            spans = {t: Span(validate_table_name(t), start, int(end))
-                     for t, (start, end) in said["spans"].items()}  # fmt: skip
-            parts = said["parts"] and Touched(
-                tuple(said["parts"]["columns"]),
-                tuple(tuple(read_value(v) for v in values) for values in said["parts"]["values"]),
+            if values["version"] != VERSION:
+                raise ValueError(f"version {values['version']}")
+            spans = {t: SourceSpan(validate_table_name(t), start, int(end))
+                     for t, (start, end) in values["spans"].items()}  # fmt: skip
+            parts = values["parts"] and TouchedParts(
+                tuple(values["parts"]["columns"]),
+                tuple(tuple(decode_value(v) for v in part) for part in values["parts"]["values"]),
             )
             return cls(
-                str(said["run"]),
-                validate_table_name(said["table"]),
-                validate_ref_name(said["branch"]),
-                int(said["base"]),
+                str(values["run"]),
+                validate_table_name(values["table"]),
+                validate_ref_name(values["branch"]),
+                int(values["base"]),
                 spans,
                 parts,
-                dict(said["whole"]),
+                dict(values["whole"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadInput(
-                f"This is not a piece of work: {error}",
+                f"This is not a work unit: {error}",
                 "Pass on a line that `thermo backfill --hand-out` printed, unchanged.",
             ) from error
 
 
 @dataclass(frozen=True)
-class Done:
-    """What came of a piece: the snapshot that holds it, and what it took."""
+class WorkResult:
+    """The result of a work unit: the snapshot that holds it, and its cost."""
 
     snapshot: int
     rows: int = 0
@@ -108,33 +108,33 @@ class Done:
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     peak_bytes: int = 0
-    way: str = ""
+    refresh_mode: str = ""
     detail: str = ""
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs, and for a line of JSON."""
+        """Return the JSON form."""
         return dict(vars(self))
 
 
-def cut(parts: Touched, batch: int) -> Iterator[Touched]:
-    """The parts, so many at a time."""
+def split_parts(parts: TouchedParts, batch: int) -> Iterator[TouchedParts]:
+    """Split the parts into batches."""
     for first in range(0, len(parts.values), batch):
-        yield Touched(parts.columns, parts.values[first : first + batch])
+        yield TouchedParts(parts.columns, parts.values[first : first + batch])
 
 
-def label(values: Sequence[Any]) -> str:
-    """A partition's name, as people write it."""
+def format_partition(values: Sequence[Any]) -> str:
+    """Format a partition's name for people."""
     return "/".join("null" if value is None else str(value) for value in values)
 
 
-def speakable(parts: Touched) -> bool:
-    """Whether a piece can say these parts."""
+def is_serializable(parts: TouchedParts) -> bool:
+    """Return whether a work unit can hold these parts."""
     kinds = (str, bool, int, float, date, Decimal)
     return all(v is None or isinstance(v, kinds) for values in parts.values for v in values)
 
 
-def written_value(value: Any) -> Any:
-    """A value of a partition as JSON can say it."""
+def encode_value(value: Any) -> Any:
+    """Encode a partition's value for JSON."""
     if isinstance(value, datetime):
         return {"timestamp": value.isoformat()}
     if isinstance(value, date):
@@ -142,9 +142,9 @@ def written_value(value: Any) -> Any:
     return {"decimal": str(value)} if isinstance(value, Decimal) else value
 
 
-def read_value(said: Any) -> Any:
-    """The value that `written_value` wrote."""
-    if not isinstance(said, dict):
-        return said
-    ((kind, text),) = said.items()
-    return _READ[kind](text)
+def decode_value(encoded: Any) -> Any:
+    """Decode a value that `encode_value` encoded."""
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, text),) = encoded.items()
+    return _DECODERS[kind](text)

@@ -1,4 +1,4 @@
-"""A node for a module's tests and keepers for each of them; a folder for their sockets."""
+"""A node for a module's tests and replicators for each of them; a folder for their sockets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.serve.nodes.tending import Keepers, Process, node_process
+from tests.integration.serve.nodes.replicators import Process, Replicators, node_process
 
 
 @pytest.fixture(scope="module")
@@ -19,15 +19,15 @@ def sockets() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def node(sockets: Path) -> Iterator[Process]:
-    """One for all tests: each has a keeper of its own, that finds there what another left."""
+    """One for all tests: each has a replicator of its own, that finds there what another left."""
     started = node_process(sockets, "node-0")
     yield started
     started.kill()
 
 
 @pytest.fixture
-def keepers() -> Iterator[Keepers]:
-    """Makes keepers, which are stopped at the end of the test."""
-    made = Keepers()
+def replicators() -> Iterator[Replicators]:
+    """Makes replicators, which are stopped at the end of the test."""
+    made = Replicators()
     yield made
     made.stop()

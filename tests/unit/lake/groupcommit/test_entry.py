@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.unit.lake.groupcommit.test_combine import at, file
+from tests.unit.lake.groupcommit.test_commit_round import at, file
 
 from thermocline.errors import BadInput
 from thermocline.lake import bookmark
@@ -46,10 +46,10 @@ def test_what_is_allowed() -> None:
 
 
 def test_a_summary_names_the_keys_that_have_room_and_counts_the_others() -> None:
-    few = bookmark.keys_properties(["a", "b"])
+    few = bookmark.entry_key_properties(["a", "b"])
     assert few == {bookmark.KEYS: "a,b"}
-    assert bookmark.keys_of(few) == ["a", "b"]
-    many = bookmark.keys_properties(f"{n:0100}" for n in range(500))
+    assert bookmark.read_entry_keys(few) == ["a", "b"]
+    many = bookmark.entry_key_properties(f"{n:0100}" for n in range(500))
     assert len(many[bookmark.KEYS]) < 4000
-    assert len(bookmark.keys_of(many)) + int(many[bookmark.MORE_KEYS]) == 500
-    assert bookmark.keys_of({}) == []
+    assert len(bookmark.read_entry_keys(many)) + int(many[bookmark.MORE_KEYS]) == 500
+    assert bookmark.read_entry_keys({}) == []

@@ -1,0 +1,230 @@
+"""Which files to rewrite, ranked by what readers save for the CPU seconds that it costs.
+
+A plan is a value: what `thermo maintain --plan` prints is what `thermo maintain` applies.
+
+Small files are joined in tiers, like the runs of a log-structured merge tree: the largest file is
+left out while it is larger than all others together. So a table that receives a small file every
+second has each row rewritten a logarithmic number of times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from thermocline.lake import run_locks
+from thermocline.lake.commit_times import now_ms
+from thermocline.lake.live_files import LiveFile, live_files
+from thermocline.lake.run_branches import run_of
+from thermocline.maintain.file_rewrite import Rewrite
+from thermocline.maintain.file_stats import FileStats, FileStatsReader
+from thermocline.maintain.maintenance_policy import (
+    CPU_SECONDS_PER_FILE,
+    OPEN_COST_BYTES,
+    REWRITE_BYTES_PER_CPU_SECOND,
+    MaintenancePolicy,
+)
+from thermocline.maintain.table_health import ideal_cost, read_files, scan_cost
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from thermocline.lake import Lake
+    from thermocline.lake.metadata import TableState
+
+
+@dataclass(frozen=True)
+class Task:
+    """One rewrite of one partition, with what it is expected to save and to cost."""
+
+    rewrite: Rewrite
+    partition: str
+    files: int
+    bytes: int
+    delete_files: int
+    why: str
+    saved_bytes: int
+    """Bytes that a full scan of the partition saves, opened files counted as 4 MB."""
+    cpu_seconds: float
+
+    @property
+    def table(self) -> str:
+        """Return the table's name."""
+        return self.rewrite.table
+
+    @property
+    def rank(self) -> float:
+        """Return the saved bytes per CPU second."""
+        return self.saved_bytes / self.cpu_seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the task as JSON values."""
+        return {
+            "table": self.table, "partition": self.partition, "why": self.why,
+            "files": self.files, "bytes": self.bytes, "delete_files": self.delete_files,
+            "saved_bytes": self.saved_bytes, "cpu_seconds": round(self.cpu_seconds, 3),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MaintenancePlan:
+    """The tasks of a pass, best first, and what was left out and why."""
+
+    tasks: tuple[Task, ...]
+    postponed: tuple[Task, ...] = ()
+    """Tasks beyond the budget of the pass."""
+    skipped: Mapping[str, str] = ()  # type: ignore[assignment]
+    """Tables that are left alone now, with the reason."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        return {
+            "tasks": [task.as_dict() for task in self.tasks],
+            "postponed": [task.as_dict() for task in self.postponed],
+            "skipped": dict(self.skipped),
+        }
+
+
+def plan_tables(
+    lake: Lake,
+    states: Mapping[str, TableState],
+    reader: FileStatsReader,
+    policy: MaintenancePolicy,
+) -> MaintenancePlan:
+    """Plan a pass over some tables. Reads manifests only, and those once."""
+    found: list[Task] = []
+    skipped: dict[str, str] = {}
+    for table, state in states.items():
+        if run := _find_active_run(lake, state):
+            skipped[table] = f"the run {run} is working on it"
+            continue
+        found += plan_table(lake, state, reader, policy)
+    found.sort(key=lambda task: -task.rank)
+    spent = 0.0
+    within: list[Task] = []
+    beyond: list[Task] = []
+    for task in found:
+        fits = not within or spent + task.cpu_seconds <= policy.budget
+        (within if fits else beyond).append(task)
+        spent += task.cpu_seconds if fits else 0.0
+    return MaintenancePlan(tuple(within), tuple(beyond), skipped)
+
+
+def plan_table(
+    lake: Lake, state: TableState, reader: FileStatsReader, policy: MaintenancePolicy
+) -> Iterator[Task]:
+    """Yield the rewrites of a table that are worth it."""
+    files = read_files(lake, state, reader, policy)
+    candidates = [key for key, stats in files.partitions.items() if _is_candidate(stats, policy)]
+    head = state.head()
+    if not candidates or head is None:
+        return
+    table = lake.iceberg(state.table)
+    wanted: dict[int, set[Any]] = {}
+    for spec, partition in candidates:
+        wanted.setdefault(spec, set()).add(partition)
+    groups: dict[tuple[int, Any], list[LiveFile]] = {}
+    for live in live_files(table, head, wanted):
+        groups.setdefault(live.partition, []).append(live)
+    for key, some in groups.items():
+        cooled = [live for live in some if _age_seconds(state, live) >= policy.cool_down]
+        for chosen in choose_files(cooled, policy):
+            yield _make_task(table, state.table, key, chosen, policy)
+
+
+def choose_files(files: Sequence[LiveFile], policy: MaintenancePolicy) -> Iterator[list[LiveFile]]:
+    """Choose the files of one partition to rewrite together, in groups of limited size."""
+    dirty = [live for live in files if _is_dirty(live, policy)]
+    clean = [live for live in files if not _is_dirty(live, policy)]
+    small = [live for live in clean if _size(live) < policy.small_bytes]
+    small.sort(key=_size)
+    rest = sum(map(_size, (*small, *dirty)))
+    while small and _size(small[-1]) > rest - _size(small[-1]):
+        rest -= _size(small.pop())
+    if len(small) + len(dirty) < policy.min_files:
+        small = []
+    chosen = [*dirty, *small]
+    group: list[LiveFile] = []
+    size = 0
+    for live in chosen:
+        if group and size + _size(live) > policy.max_group_bytes:
+            yield group
+            group, size = [], 0
+        group.append(live)
+        size += _size(live)
+    if len(group) > 1 or any(_is_dirty(live, policy) for live in group):
+        yield group
+
+
+def _is_candidate(stats: FileStats, policy: MaintenancePolicy) -> bool:
+    return (
+        stats.small_files >= policy.min_files
+        or stats.delete_files >= policy.max_delete_files
+        or stats.equality_deletes > 0
+        or stats.deleted_rows >= policy.delete_share * max(1, stats.rows)
+    ) and scan_cost(stats) > ideal_cost(stats, policy)
+
+
+def _is_dirty(live: LiveFile, policy: MaintenancePolicy) -> bool:
+    """Whether its deletes make it worth rewriting, whatever its size."""
+    deleted = sum(delete.record_count for delete in live.positions)
+    return (
+        len(live.deletes) >= policy.max_delete_files
+        or bool(live.equalities)
+        or deleted >= max(1.0, policy.delete_share * live.file.record_count)
+    )
+
+
+def _size(live: LiveFile) -> int:
+    return int(live.file.file_size_in_bytes)
+
+
+def _age_seconds(state: TableState, live: LiveFile) -> float:
+    """Return a file's age; one whose snapshot has expired is old."""
+    if live.added_by is None or live.added_by not in state.snapshots:
+        return math.inf
+    return (now_ms() - state.snapshots[live.added_by].timestamp_ms) / 1000
+
+
+def _make_task(
+    table: Table,
+    name: str,
+    partition: tuple[int, Any],
+    chosen: Sequence[LiveFile],
+    policy: MaintenancePolicy,
+) -> Task:
+    size = sum(map(_size, chosen))
+    deletes = {delete.file_path: delete for live in chosen for delete in live.deletes}
+    delete_bytes = sum(delete.file_size_in_bytes for delete in deletes.values())
+    after = max(1, math.ceil(size / policy.target_bytes))
+    saved = (len(chosen) - after + len(deletes)) * OPEN_COST_BYTES + delete_bytes
+    why = f"{len(chosen):,} files of {size / len(chosen) / (1 << 20):,.2f} MB on average"
+    if deletes:
+        why += f", {len(deletes):,} delete files"
+    return Task(
+        Rewrite(name, partition, frozenset(live.path for live in chosen)),
+        _partition_path(table, partition),
+        len(chosen),
+        size,
+        len(deletes),
+        why,
+        saved,
+        size / REWRITE_BYTES_PER_CPU_SECOND + len(chosen) * CPU_SECONDS_PER_FILE,
+    )
+
+
+def _partition_path(table: Table, partition: tuple[int, Any]) -> str:
+    spec_id, record = partition
+    spec = table.specs()[spec_id]
+    return "" if spec.is_unpartitioned() else spec.partition_to_path(record, table.schema())
+
+
+def _find_active_run(lake: Lake, state: TableState) -> str | None:
+    """Return a run that is computing on the table: a moved main would make it start over."""
+    for name in state.refs:
+        run = run_of(name)
+        if run is not None and run_locks.is_working(lake.settings.project, run) is not False:
+            return run
+    return None

@@ -1,0 +1,36 @@
+"""What maintenance aims for: target file size, thresholds and the budget of a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OPEN_COST_BYTES = 4 << 20
+"""What opening a file costs a reader, in bytes of scanning: Iceberg's own planning default."""
+REWRITE_BYTES_PER_CPU_SECOND = 24 << 20
+"""Compressed bytes that are read, hashed, written and read back in one CPU second."""
+CPU_SECONDS_PER_FILE = 0.004
+"""What opening, reading and listing one input file costs beside its bytes."""
+
+
+@dataclass(frozen=True)
+class MaintenancePolicy:
+    """Targets and limits. The defaults are those of the settings `maintain.*`.
+
+    A file below three quarters of `target_bytes` is small. Files that are younger than `cool_down`
+    seconds are left to their writers. A file is rewritten whatever its size when `delete_share` of
+    its rows is deleted, or when more than `max_delete_files` delete files apply to it. `budget` is
+    the CPU seconds that one pass plans for.
+    """
+
+    target_bytes: int = 256 << 20
+    min_files: int = 5
+    max_group_bytes: int = 1 << 30
+    cool_down: float = 60.0
+    delete_share: float = 0.1
+    max_delete_files: int = 10
+    budget: float = 600.0
+
+    @property
+    def small_bytes(self) -> int:
+        """Return the size below which a file is small."""
+        return self.target_bytes * 3 // 4
