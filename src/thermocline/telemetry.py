@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from thermocline.errors import first_line
+
 if TYPE_CHECKING:
     import logging
 
@@ -35,6 +37,11 @@ def redact(text: str) -> str:
     for value in sorted(_hidden, key=len, reverse=True):  # a longer secret may hold a shorter one
         text = text.replace(value, "***")
     return text
+
+
+def safe_first_line(error: BaseException) -> str:
+    """Return the first line of an error's text for people: printable, short, without secrets."""
+    return redact(one_line(first_line(error)))[:300]
 
 
 def one_line(text: str) -> str:

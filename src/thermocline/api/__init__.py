@@ -6,8 +6,8 @@ lakehouse = tc.open("demo")
 lakehouse.query("select count(*) from silver.orders", at="yesterday 18:00").to_pandas()
 """
 
+from thermocline.api.doctor import Finding
 from thermocline.api.example import DemoReport, demo, init
-from thermocline.api.health import Finding
 from thermocline.api.ingestion import IngestReport, IngestTarget
 from thermocline.api.lakehouse import Lakehouse, open
 from thermocline.api.query import Result

@@ -29,8 +29,9 @@ from thermocline.lake.time_travel import Moment
 from thermocline.telemetry import SILENT, Progress
 
 if TYPE_CHECKING:
-    from thermocline.api.health import Finding
+    from thermocline.api.doctor import Finding
     from thermocline.api.leftovers import CleanReport
+    from thermocline.api.maintenance import Maintenance
     from thermocline.api.query import Result
     from thermocline.check.gate import CheckReport
     from thermocline.config import Settings
@@ -400,9 +401,9 @@ class Lakehouse:
 
         Changes nothing, unless `fix` asks to repair what can be repaired without losing anything.
         """
-        from thermocline.api import health
+        from thermocline.api import doctor
 
-        return [*(health.fix(self) if fix else ()), *health.diagnose(self, progress)]
+        return [*(doctor.fix(self) if fix else ()), *doctor.diagnose(self, progress)]
 
     def relocate(
         self,
@@ -421,6 +422,13 @@ class Lakehouse:
         from thermocline.recover import relocate
 
         return relocate(self.settings, old=old, shared=shared, plan=plan, progress=progress)
+
+    @cached_property
+    def maintain(self) -> Maintenance:
+        """Maintenance of the tables: its plan, its application and its history."""
+        from thermocline.api.maintenance import Maintenance
+
+        return Maintenance(self.lake)
 
     def orphans(self, table: str) -> list[tuple[str, int]]:
         """Return the files of a table that no snapshot needs, with their sizes."""

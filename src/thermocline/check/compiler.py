@@ -54,23 +54,16 @@ def compile_checks(
     becomes SQL only as a value or a name. With `only`, only these rules are measured.
     """
     from thermocline.check import sql_builder
+    from thermocline.check.checked_table import parse_checked_table
 
     if dialect not in DIALECTS:
         raise BadInput(f"no check is written for {dialect}", f"Use {' or '.join(DIALECTS)}.")
     checked = list_rules(contract) if only is None else tuple(only)
     aliases = tuple(f"_r{number}" for number in range(len(checked)))
-    others = {
-        name: sql_builder.parse_relation(relation_name, dialect)
-        for name, relation_name in references.items()
-    }
     known = columns or {contract.table: {c.name: str(c.type) for c in contract.table_columns}}
+    table = parse_checked_table(contract, relation, references, dialect, known)
     query, refused = sql_builder.build_measure_query(
-        contract,
-        dict(zip(aliases, checked, strict=True)),
-        sql_builder.parse_relation(relation, dialect),
-        others,
-        dialect,
-        known,
+        table, dict(zip(aliases, checked, strict=True))
     )
     if refused:
         raise build_contract_error(

@@ -10,16 +10,15 @@ statements other than SELECT) is refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from thermocline.check.checked_table import CheckedTable
 from thermocline.check.predicate import RuleError, column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import quote
-from thermocline.engine.query_types import Columns
 from thermocline.engine.sql_errors import describe_parse_error
 from thermocline.engine.view_rewrite import alias_tables
 from thermocline.errors import BadInput
@@ -79,13 +78,8 @@ def find_tables(contract: Contract, query: exp.Select) -> list[str]:
     return sorted(names - {_OBJECT, contract.table})
 
 
-def bind(
-    contract: Contract,
-    query: exp.Select,
-    relation: exp.Table,
-    references: Mapping[str, exp.Table],
-) -> exp.Select:
-    """Return a copy of the query that reads the given relations."""
+def bind(checked: CheckedTable, query: exp.Select) -> exp.Select:
+    """Return a copy of the query that reads the relations of the checked table."""
     bound = query.copy()
     sources = _find_sources(bound)
     try:
@@ -94,7 +88,8 @@ def bind(
         raise RuleError(error.cause) from error
     for table in sources:
         name = _full_name(table)
-        source = relation if name in (_OBJECT, contract.table) else references.get(name)
+        is_checked = name in (_OBJECT, checked.contract.table)
+        source = checked.relation if is_checked else checked.references.get(name)
         if source is None:
             raise RuleError(f"the query reads {quote(name)}, which is not a table of the lake")
         alias = exp.to_identifier(table.alias_or_name, quoted=True)
@@ -104,36 +99,29 @@ def bind(
     return bound
 
 
-def translate(
-    contract: Contract,
-    query: exp.Select,
-    relation: exp.Table,
-    references: Mapping[str, exp.Table],
-    columns: Columns,
-) -> exp.Query:
+def translate(checked: CheckedTable, query: exp.Select) -> exp.Query:
     """Return the query for Spark, with DuckDB's semantics.
 
     It is translated like served queries; raise RuleError if no faithful translation exists.
-    `columns` are the columns of all tables that it reads.
     """
     from thermocline.sql.guard import guard
     from thermocline.sql.translate import translate_tree
 
     named = query.copy()
-    layer, own = contract.table.split(".", 1)
+    layer, own = checked.contract.table.split(".", 1)
     for table in _find_sources(named):
         if _full_name(table) == _OBJECT:
             stored = exp.table_(own, db=layer, quoted=True, alias=table.alias_or_name)
             stored.set("joins", table.args.get("joins"))
             table.replace(stored)
-    relations = {**references, contract.table: relation}
+    relations = {**checked.references, checked.contract.table: checked.relation}
     try:
         guarded = guard(named.sql("duckdb", identify=True, comments=False))
         if unknown := sorted(set(guarded.tables).difference(relations)):
             raise RuleError(
                 f"the query reads {quote(unknown[0])}, which is not a table of the lake"
             )
-        tree = translate_tree(guarded, "spark", relations, columns)
+        tree = translate_tree(guarded, "spark", relations, checked.columns)
     except BadInput as error:
         raise RuleError(f"the query has no equivalent on Spark: {error.cause}") from error
     for identifier in tree.find_all(exp.Identifier):

@@ -9,32 +9,17 @@ from sqlglot import exp
 from sqlglot.errors import ErrorLevel, SqlglotError
 
 from thermocline.check import custom_sql
+from thermocline.check.checked_table import CheckedTable
 from thermocline.check.predicate import RuleError, build_presence, build_violation, column
 from thermocline.check.rules import freshness_column
 from thermocline.contract.definition import Contract, Rule
 from thermocline.contract.problems import quote
 from thermocline.contract.types import List, Map, Struct
 from thermocline.engine import duck_sql, spark_sql
-from thermocline.engine.query_types import Columns
-from thermocline.errors import BadInput
 
 ROWS = "_rows"
 _HERE = "_here"
 _SAMPLE = 5
-
-
-def parse_relation(name: str, dialect: str) -> exp.Table:
-    """Parse the name of a relation, and quote each part."""
-    try:
-        found = exp.to_table(name, dialect=dialect)
-        parts = found.parts
-    except (SqlglotError, AttributeError) as error:
-        raise BadInput(f"{quote(name)} is not the name of a table", "Quote its parts.") from error
-    if not all(isinstance(part, exp.Identifier) for part in parts):
-        raise BadInput(f"{quote(name)} is not the name of a table", "Quote its parts.")
-    for part in parts:
-        part.set("quoted", True)
-    return found
 
 
 def to_sql(expression: exp.Expr, dialect: str) -> str:
@@ -61,12 +46,7 @@ def to_sql(expression: exp.Expr, dialect: str) -> str:
 
 
 def build_measure_query(
-    contract: Contract,
-    measured: Mapping[str, Rule],
-    relation: exp.Table,
-    references: Mapping[str, exp.Table],
-    dialect: str,
-    columns: Columns,
+    table: CheckedTable, measured: Mapping[str, Rule]
 ) -> tuple[exp.Select, dict[str, RuleError]]:
     """Build one statement that measures every rule under its alias; also return refused rules.
 
@@ -79,8 +59,8 @@ def build_measure_query(
     refused: dict[str, RuleError] = {}
     for alias, rule in measured.items():
         try:
-            metric = _build_metric(contract, rule, relation, references, dialect, columns)
-            to_sql(metric, dialect)
+            metric = _build_metric(table, rule)
+            to_sql(metric, table.dialect)
         except RuleError as error:
             refused[alias] = error
             continue
@@ -89,27 +69,21 @@ def build_measure_query(
         else:
             aggregates.append(exp.alias_(metric, alias, quoted=True))
             outputs.append(exp.column(alias, quoted=True))
-    seen = exp.select(*aggregates).from_(relation.copy()).subquery("_seen")
+    seen = exp.select(*aggregates).from_(table.relation.copy()).subquery("_seen")
     return exp.select(*outputs).from_(seen), refused
 
 
-def build_sample_query(
-    contract: Contract,
-    rule: Rule,
-    relation: exp.Table,
-    references: Mapping[str, exp.Table],
-    dialect: str,
-    columns: Columns,
-) -> exp.Query | None:
+def build_sample_query(table: CheckedTable, rule: Rule) -> exp.Query | None:
     """Build the query for a few violating rows; None for a rule that is not about rows."""
+    contract = table.contract
     if rule.kind == "duplicates":
-        return _sample_repeats(contract, rule, relation)
+        return _sample_repeats(table, rule)
     if rule.kind == "sql":
         condition = custom_sql.find_row_condition(custom_sql.parse(contract, rule))
     elif rule.kind == "reference":
-        condition = _build_orphan_condition(contract, rule, relation, references)
+        condition = _build_orphan_condition(table, rule)
     elif rule.is_row_level:
-        condition = build_violation(contract, rule, dialect)
+        condition = build_violation(contract, rule, table.dialect)
     else:
         return None
     if condition is None:
@@ -126,7 +100,7 @@ def build_sample_query(
     if not shown_columns:
         return None
     order = _build_order(contract, key or offending)
-    if rule.kind == "sql" and dialect == "spark":
+    if rule.kind == "sql" and table.dialect == "spark":
         stored = (
             custom_sql.read_checked_table(exp.select(*shown_columns))
             .where(condition)
@@ -134,12 +108,10 @@ def build_sample_query(
         )
         stored = stored.order_by(*order) if order else stored
         try:
-            return custom_sql.translate(contract, stored, relation, references, columns)
+            return custom_sql.translate(table, stored)
         except RuleError:
             return None  # the outcome is valid without a sample
-    query = (
-        exp.select(*shown_columns).from_(_alias_checked(relation)).where(condition).limit(_SAMPLE)
-    )
+    query = exp.select(*shown_columns).from_(_alias_checked(table)).where(condition).limit(_SAMPLE)
     return query.order_by(*order) if order else query
 
 
@@ -162,15 +134,9 @@ def build_any_violation(contract: Contract, rules: Iterable[Rule], dialect: str)
     return exp.func("COALESCE", exp.or_(*found), exp.false()) if found else exp.false()
 
 
-def _build_metric(
-    contract: Contract,
-    rule: Rule,
-    relation: exp.Table,
-    references: Mapping[str, exp.Table],
-    dialect: str,
-    columns: Columns,
-) -> exp.Expr:
+def _build_metric(table: CheckedTable, rule: Rule) -> exp.Expr:
     """Build the value to compare with the rule's bounds: an aggregate, or a subquery."""
+    contract = table.contract
     if rule.kind == "row_count":
         return exp.Count(this=exp.Star())
     if rule.kind == "missing" and len(rule.columns) == 1 and not rule.argument("values"):
@@ -178,27 +144,27 @@ def _build_metric(
         value, _ = column(contract, rule.columns[0])
         return exp.Sub(this=exp.Count(this=exp.Star()), expression=exp.Count(this=value))
     if rule.is_row_level:
-        return _build_count(build_violation(contract, rule, dialect))
+        return _build_count(build_violation(contract, rule, table.dialect))
     if rule.kind == "freshness":
         return _build_newest(contract, rule)
     if rule.kind == "duplicates":
-        return _count_repeats(contract, rule, relation)
+        return _count_repeats(table, rule)
     if rule.kind == "reference":
-        orphan = _build_orphan_condition(contract, rule, relation, references)
+        orphan = _build_orphan_condition(table, rule)
         return (
             exp.select(exp.Count(this=exp.Star()))
-            .from_(_alias_checked(relation))
+            .from_(_alias_checked(table))
             .where(orphan)
             .subquery()
         )
     if rule.kind == "sql":
         query = custom_sql.parse(contract, rule)
-        if dialect == "spark":
-            return custom_sql.translate(contract, query, relation, references, columns).subquery()
+        if table.dialect == "spark":
+            return custom_sql.translate(table, query).subquery()
         condition = custom_sql.find_row_condition(query)
         if condition is not None:
             return _build_count(condition)
-        return custom_sql.bind(contract, query, relation, references).subquery()
+        return custom_sql.bind(table, query).subquery()
     raise RuleError(f"there is no rule of kind {quote(rule.kind)}")
 
 
@@ -219,7 +185,7 @@ def _build_newest(contract: Contract, rule: Rule) -> exp.Expr:
     return exp.UnixMicros(this=exp.cast(exp.Max(this=value), moment))
 
 
-def _count_repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Subquery:
+def _count_repeats(table: CheckedTable, rule: Rule) -> exp.Subquery:
     """Count the rows that share the columns with another row; rows with a null share none.
 
     Grouped rather than count(distinct …): DuckDB takes the same time for both, Spark would copy
@@ -227,11 +193,12 @@ def _count_repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.S
     """
     if not rule.columns:
         raise RuleError("names no column")
+    contract = table.contract
     columns = [column(contract, name)[0] for name in rule.columns]
     count = exp.Count(this=exp.Star())
     groups = (
         exp.select(exp.alias_(count, "n"))
-        .from_(relation.copy())
+        .from_(table.relation.copy())
         .where(build_presence(contract, rule.columns))
         .group_by(*columns)
         .having(_exceeds_one(count))
@@ -245,7 +212,8 @@ def _exceeds_one(count: exp.Expr) -> exp.Expr:
     return exp.GT(this=count.copy(), expression=exp.Literal.number(1))
 
 
-def _sample_repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.Select:
+def _sample_repeats(table: CheckedTable, rule: Rule) -> exp.Select:
+    contract = table.contract
     columns = [column(contract, name)[0] for name in rule.columns]
     count = exp.Count(this=exp.Star())
     named = [
@@ -254,7 +222,7 @@ def _sample_repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.
     ]
     return (
         exp.select(*named, exp.alias_(count, ROWS, quoted=True))
-        .from_(relation.copy())
+        .from_(table.relation.copy())
         .where(build_presence(contract, rule.columns))
         .group_by(*columns)
         .having(_exceeds_one(count))
@@ -266,18 +234,14 @@ def _sample_repeats(contract: Contract, rule: Rule, relation: exp.Table) -> exp.
     )
 
 
-def _build_orphan_condition(
-    contract: Contract,
-    rule: Rule,
-    relation: exp.Table,
-    references: Mapping[str, exp.Table],
-) -> exp.Expr:
+def _build_orphan_condition(table: CheckedTable, rule: Rule) -> exp.Expr:
     """Build the condition that a row refers to a row that the other table does not have."""
+    contract = table.contract
     name = rule.argument("table")
     others = rule.argument("columns") or rule.columns
     if not rule.columns or not name or len(others) != len(rule.columns):
         raise RuleError("a reference needs a table and as many of its columns as it has itself")
-    target = references.get(name) or (relation if name == contract.table else None)
+    target = table.references.get(name) or (table.relation if name == contract.table else None)
     if target is None:
         raise RuleError(f"refers to {quote(name)}, which is not a table of the lake")
     there = exp.alias_(target.copy(), "_there", table=True)
@@ -292,8 +256,8 @@ def _build_orphan_condition(
     return exp.and_(build_presence(contract, rule.columns), exp.Exists(this=found).not_())
 
 
-def _alias_checked(relation: exp.Table) -> exp.Expr:
-    return exp.alias_(relation.copy(), _HERE, table=True)
+def _alias_checked(table: CheckedTable) -> exp.Expr:
+    return exp.alias_(table.relation.copy(), _HERE, table=True)
 
 
 def _qualify_checked(value: exp.Expr) -> exp.Expr:

@@ -16,19 +16,19 @@ def compile_sample_query(compiled: CompiledChecks, rule: Rule) -> str | None:
     count of the table's rows). Each repeated key is returned once, with its number of rows.
     """
     from thermocline.check import sql_builder
+    from thermocline.check.checked_table import parse_checked_table
     from thermocline.check.predicate import RuleError
 
-    dialect = compiled.dialect
-    others = {
-        name: sql_builder.parse_relation(relation_name, dialect)
-        for name, relation_name in compiled.references.items()
-    }
-    relation = sql_builder.parse_relation(compiled.relation, dialect)
+    table = parse_checked_table(
+        compiled.contract,
+        compiled.relation,
+        compiled.references,
+        compiled.dialect,
+        compiled.columns,
+    )
     try:
-        query = sql_builder.build_sample_query(
-            compiled.contract, rule, relation, others, dialect, compiled.columns
-        )
-        return None if query is None else sql_builder.to_sql(query, dialect)
+        query = sql_builder.build_sample_query(table, rule)
+        return None if query is None else sql_builder.to_sql(query, compiled.dialect)
     except RuleError as error:
         raise build_contract_error([build_problem(compiled.contract, rule, str(error))]) from error
 

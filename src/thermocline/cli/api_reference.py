@@ -13,6 +13,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Open a lakehouse": ("open", "init", "demo", "connect"),
     "Lakehouse": ("Lakehouse",),
     "Tables and results": ("Table", "TableSnapshot", "Result", "ChangeSet"),
+    "Maintenance": ("Maintenance", "MaintenancePlan", "MaintenanceReport", "TableHealth"),
     "A running server": ("Client",),
     "Models in Python": ("model", "changes"),
     "Reports": (
@@ -36,12 +37,18 @@ def find_object(name: str) -> Any:
     """Return a public object by the name that the page has it under."""
     import thermocline
     from thermocline import api, client
+    from thermocline.api.maintenance import Maintenance
     from thermocline.api.table import RollbackReport
     from thermocline.lake.changeset import ChangeSet
+    from thermocline.maintain.maintenance_plan import MaintenancePlan
+    from thermocline.maintain.service import MaintenanceReport
+    from thermocline.maintain.table_health import TableHealth
     from thermocline.transform.model_decorator import changes, model
 
     others = {
         "ChangeSet": ChangeSet, "Client": client.Client, "RollbackReport": RollbackReport,
+        "Maintenance": Maintenance, "MaintenancePlan": MaintenancePlan,
+        "MaintenanceReport": MaintenanceReport, "TableHealth": TableHealth,
         "changes": changes, "model": model,
     }  # fmt: skip
     for module in (thermocline, api):

@@ -49,6 +49,10 @@ def _check_at_least_one(value: int) -> str | None:
     return None if value >= 1 else "must be at least 1"
 
 
+def _check_at_least_two(value: int) -> str | None:
+    return None if value >= 2 else "must be at least 2"
+
+
 def _check_not_negative(value: int) -> str | None:
     return None if value >= 0 else "must be 0 or more"
 
@@ -79,6 +83,10 @@ def _check_size(value: str) -> str | None:
 
 def _check_duration(value: str) -> str | None:
     return _check_positive(quantities.parse_duration, value)
+
+
+def _check_duration_or_zero(value: str) -> str | None:
+    return None if value == "0s" else _check_duration(value)
 
 
 def _check_positive(read: Callable[[str], float], value: str) -> str | None:
@@ -197,6 +205,48 @@ SETTINGS: tuple[Setting, ...] = (
         str,
         "7d",
         "Age at which branches of dead runs, and snapshots held by stalled consumers, expire.",
+        _check_duration,
+    ),
+    Setting(
+        "maintain.target_size",
+        str,
+        "256MB",
+        "The size that maintenance aims for when it joins data files.",
+        _check_size,
+    ),
+    Setting(
+        "maintain.min_files",
+        int,
+        5,
+        "From how many small files in a partition on they are joined.",
+        _check_at_least_two,
+    ),
+    Setting(
+        "maintain.cool_down",
+        str,
+        "1m",
+        "How old a file has to be before it is rewritten; 0s: any file.",
+        _check_duration_or_zero,
+    ),
+    Setting(
+        "maintain.delete_share",
+        float,
+        0.1,
+        "The share of deleted rows from which on a file is rewritten, whatever its size.",
+        _check_share,
+    ),
+    Setting(
+        "maintain.budget",
+        str,
+        "10m",
+        "CPU time that one pass plans for; what does not fit is left to the next pass.",
+        _check_duration,
+    ),
+    Setting(
+        "maintain.every",
+        str,
+        "1m",
+        "How often `thermo maintain --watch` evaluates the tables.",
         _check_duration,
     ),
     Setting(

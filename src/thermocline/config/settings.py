@@ -95,6 +95,18 @@ class RetentionSettings:
 
 
 @dataclass(frozen=True)
+class MaintainSettings:
+    """What table maintenance aims for, and what one pass may cost."""
+
+    target_size: str = "256MB"
+    min_files: int = 5
+    cool_down: str = "1m"
+    delete_share: float = 0.1
+    budget: str = "10m"
+    every: str = "1m"
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """The Spark session: a laptop's by default, a cluster's by its master URL."""
 
@@ -257,6 +269,7 @@ class Settings:
     catalog: CatalogSettings
     s3: S3Settings = field(default_factory=S3Settings)
     retention: RetentionSettings = field(default_factory=RetentionSettings)
+    maintain: MaintainSettings = field(default_factory=MaintainSettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
     duckdb: DuckDBSettings = field(default_factory=DuckDBSettings)
     transform: TransformSettings = field(default_factory=TransformSettings)

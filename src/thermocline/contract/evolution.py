@@ -10,24 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from thermocline.contract import schema_changes
 from thermocline.contract.definition import SCD2_COLUMNS, Column, Contract, DriftMode, TableShape
 from thermocline.contract.problems import Problem, build_contract_error, display_path
-from thermocline.contract.schema_changes import (
-    APPLY_ORDER,
-    AddColumn,
-    ChangeKey,
-    ChangePartitioning,
-    ChangeSortOrder,
-    DropColumn,
-    FieldPath,
-    MakeOptional,
-    PromoteType,
-    RenameColumn,
-    ReorderColumns,
-    SchemaChange,
-    SetDoc,
-    apply_changes,
-)
+from thermocline.contract.schema_changes import FieldPath, SchemaChange
 from thermocline.contract.types import Decimal, Field, List, Map, Primitive, Struct, Type
 
 Member = Column | Field
@@ -51,7 +37,7 @@ class Evolution:
 
     def apply(self, shape: TableShape) -> TableShape:
         """Return the shape after the changes."""
-        return apply_changes(self.require_changes(), shape)
+        return schema_changes.apply_changes(self.require_changes(), shape)
 
 
 def plan_evolution(current: TableShape, expected: Contract) -> Evolution:
@@ -87,20 +73,27 @@ class _Comparison:
         self._compare_members(self.current.columns, self.expected.columns, ())
         self._compare_table_properties()
         ordered = chain.from_iterable(
-            (change for change in self.changes if type(change) is kind) for kind in APPLY_ORDER
+            (change for change in self.changes if type(change) is kind)
+            for kind in schema_changes.APPLY_ORDER
         )
         return Evolution(tuple(ordered), tuple(self.problems))
 
     def _compare_table_properties(self) -> None:
         """Compare key, partitioning and sort order, using the new names of renamed columns."""
-        renames = [c for c in self.changes if isinstance(c, RenameColumn) and len(c.path) == 1]
-        now = apply_changes(renames, self.current)
+        renames = [
+            c
+            for c in self.changes
+            if isinstance(c, schema_changes.RenameColumn) and len(c.path) == 1
+        ]
+        now = schema_changes.apply_changes(renames, self.current)
         if set(now.key) != set(self.expected.key):
-            self.changes.append(ChangeKey(now.key, self.expected.key))
+            self.changes.append(schema_changes.ChangeKey(now.key, self.expected.key))
         if now.partition != self.expected.partition:
-            self.changes.append(ChangePartitioning(now.partition, self.expected.partition))
+            self.changes.append(
+                schema_changes.ChangePartitioning(now.partition, self.expected.partition)
+            )
         if now.sort != self.expected.sort:
-            self.changes.append(ChangeSortOrder(now.sort, self.expected.sort))
+            self.changes.append(schema_changes.ChangeSortOrder(now.sort, self.expected.sort))
 
     def _compare_members(
         self, current: Sequence[Member], expected: Sequence[Member], path: FieldPath
@@ -124,7 +117,7 @@ class _Comparison:
         arrived = [order.get(m.name, m.name) for m in current if m.name in (*order, *kept)]
         target = [*(member.name for member in expected), *kept]
         if [*arrived, *added] != target:
-            self.changes.append(ReorderColumns(path, tuple(target)))
+            self.changes.append(schema_changes.ReorderColumns(path, tuple(target)))
 
     def _find_predecessor(
         self,
@@ -148,7 +141,7 @@ class _Comparison:
                 self._report(here, f"renamed from {old}, as is {taken[old]}")
                 return None
             else:
-                self.changes.append(RenameColumn((*path, old), member.name))
+                self.changes.append(schema_changes.RenameColumn((*path, old), member.name))
                 return there[old]
         if member.name in there:
             return there[member.name]
@@ -160,7 +153,7 @@ class _Comparison:
         elif member.required:
             self._report(here, *_explain_required(member, path))
         else:
-            self.changes.append(AddColumn(here, member.type, member.doc))
+            self.changes.append(schema_changes.AddColumn(here, member.type, member.doc))
         return None
 
     def _check_removed(self, member: Member, path: FieldPath) -> bool:
@@ -179,18 +172,18 @@ class _Comparison:
             hint = "partition by other columns first, and drop it in a later version"
             self._report(here, "is a partition column and cannot be dropped", hint)
         else:
-            self.changes.append(DropColumn(here))
+            self.changes.append(schema_changes.DropColumn(here))
         return True
 
     def _compare_member(self, old: Member, new: Member, path: FieldPath) -> None:
         self._compare_nullability(old.required, new.required, path)
         if (old.doc or None) != (new.doc or None):
-            self.changes.append(SetDoc(path, new.doc or None))
+            self.changes.append(schema_changes.SetDoc(path, new.doc or None))
         self._compare_type(old.type, new.type, path)
 
     def _compare_nullability(self, old: bool, new: bool, path: FieldPath) -> None:
         if old and not new:
-            self.changes.append(MakeOptional(path))
+            self.changes.append(schema_changes.MakeOptional(path))
         elif new and not old:
             hint = "stored rows may have nulls; keep it optional and add a nullValues rule"
             self._report(path, "cannot become required", hint)
@@ -212,7 +205,7 @@ class _Comparison:
                 self._compare_nullability(old.value_required, new.value_required, value)
                 self._compare_type(old.value, new.value, value)
             case _ if is_promotion(old, new):
-                self.changes.append(PromoteType(path, old, new))
+                self.changes.append(schema_changes.PromoteType(path, old, new))
             case _ if old != new:
                 what = f"{old} → {new} {_describe_type_change(old, new)}"
                 self._report(path, what, "declare it as a new column")

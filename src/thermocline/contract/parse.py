@@ -12,7 +12,7 @@ from thermocline.contract.odcs.columns import read_layout
 from thermocline.contract.odcs.quality import read_rules
 from thermocline.contract.odcs.semantics import check_references, check_semantics
 from thermocline.contract.odcs.structure import read_structure
-from thermocline.contract.odcs.table_settings import read_table_settings, to_contract_arguments
+from thermocline.contract.odcs.table_settings import read_table_settings
 from thermocline.contract.problems import (
     DocumentPath,
     Problem,
@@ -137,7 +137,7 @@ def _build_contract(
     layer, name = path.absolute().parent.name, _read_table_name(schema, path, report)
     _check_layer(layer, report)
     layout = read_layout(schema, _SCHEMA, report)
-    terms = read_table_settings(structure, schema, _SCHEMA, report)
+    settings = read_table_settings(structure, schema, _SCHEMA, report)
     contract = Contract(
         table=f"{layer}.{name}",
         columns=tuple(layout.columns),
@@ -149,10 +149,10 @@ def _build_contract(
         key=layout.key,
         partition=layout.partition,
         line=document.line(_SCHEMA),
-        **to_contract_arguments(terms),
+        **settings.arguments,
     )
     rules = read_rules(schema, _SCHEMA, layer, contract.table_columns, report)
-    check_semantics(contract, layout.places, terms.places, report)
+    check_semantics(contract, layout.places, settings.places, report)
     return replace(contract, rules=rules)
 
 

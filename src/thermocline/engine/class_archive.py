@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from thermocline import interrupt
 from thermocline.engine import jars, java
 from thermocline.errors import EngineUnavailable
 
@@ -70,6 +72,15 @@ def create_archive(environ: Mapping[str, str] = os.environ) -> Path:
         made.replace(path)
     _remove_old_archives(path.parent)
     return path
+
+
+def create_in_child(environ: Mapping[str, str] = os.environ) -> bool:
+    """Create the archive in a process of its own; return False if it exists or cannot be made."""
+    if find_archive_path(environ).is_file():
+        return False
+    command = [sys.executable, "-m", __name__]
+    child = interrupt.start_child(command, env=dict(environ), stdout=subprocess.DEVNULL)
+    return bool(child.wait() == 0)
 
 
 def _record_classes(scratch: Path, archive: Path) -> None:

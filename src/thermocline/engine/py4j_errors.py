@@ -1,10 +1,14 @@
-"""Recognize Py4J errors which mean that Spark's JVM died: killed, or out of memory."""
+"""What a Py4J error is about: a JVM that died, or the chain of Java exceptions behind it."""
 
 from __future__ import annotations
 
 import traceback
+from dataclasses import dataclass
+from typing import Any
 
 from thermocline.errors import EngineUnavailable
+
+_MAX_CAUSES = 20
 
 
 def explain_dead_jvm(error: BaseException) -> EngineUnavailable | None:
@@ -18,6 +22,34 @@ def explain_dead_jvm(error: BaseException) -> EngineUnavailable | None:
         "Spark's JVM ended during the operation.",
         "Nothing was published. Run the command again, if necessary with more engine.spark.memory.",
     )
+
+
+@dataclass(frozen=True)
+class JavaCause:
+    """One Java exception behind an error: its class, and the vendor's code if it is of SQL."""
+
+    name: str
+    sql_code: int | None = None
+
+
+def list_java_causes(error: BaseException) -> list[JavaCause]:
+    """Return the Java exceptions behind an error, outermost first."""
+    java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    found: list[JavaCause] = []
+    while java is not None and len(found) < _MAX_CAUSES:
+        name = str(java.getClass().getSimpleName())
+        found.append(JavaCause(name, _sql_code(java)))
+        java = java.getCause()
+    return found
+
+
+def _sql_code(java: Any) -> int | None:
+    from py4j.protocol import Py4JError
+
+    try:
+        return int(java.getErrorCode())
+    except (Py4JError, TypeError, ValueError):
+        return None  # not an SQLException
 
 
 def _is_jvm_dead(error: BaseException) -> bool:

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from thermocline.config import private_files
 from thermocline.engine import class_archive, jars, java
 from thermocline.engine.gateway import launch_jvm
-from thermocline.errors import EngineUnavailable
+from thermocline.errors import EngineUnavailable, first_line
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -309,7 +309,7 @@ def _start_session(settings: Settings) -> SparkSession:
             session = builder.getOrCreate()
     except (PySparkRuntimeError, OSError) as error:
         raise EngineUnavailable(
-            f"Spark did not start on {settings.spark.master}: {str(error).splitlines()[0]}",
+            f"Spark did not start on {settings.spark.master}: {first_line(error)}",
             f"See {log}, or run `thermo doctor`.",
         ) from error
     # PySpark's accumulator server prints a traceback if the JVM ends before this process. Every

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from thermocline.contract.problems import quote
-from thermocline.errors import BadInput
+from thermocline.errors import BadInput, first_line
 from thermocline.ingest.arrow.local_validation import NumberToken, parse_fields, to_json
 from thermocline.ingest.layout import Layout
 from thermocline.ingest.unambiguous_json import NeedsSpark
@@ -145,7 +145,7 @@ def _csv_entries(path: Path) -> Iterator[tuple[int, Any]]:
         )
     except (pa.ArrowInvalid, ValueError, UnicodeDecodeError) as error:
         raise BadInput(
-            f"{path.name} cannot be read as CSV: {str(error).splitlines()[0]}",
+            f"{path.name} cannot be read as CSV: {first_line(error)}",
             "Export it again: thermo quarantine export.",
         ) from error
     for number, row in enumerate(table.to_pylist(), start=2):

@@ -36,16 +36,13 @@ from thermocline.ingest.validation import (
     strip_provenance,
 )
 from thermocline.ingest.value_expressions import refuse_unwritable_types
-from thermocline.lake import MainMoved
 from thermocline.lake.naming import new_run_id
+from thermocline.lake.retries import retry_moved_main
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from thermocline.lake import Lake
-
-MAX_ATTEMPTS = 8
-"""How often a batch is retried when maintenance commits to the table concurrently."""
 
 RECENT_BATCHES, TOLERATED_BAD = 20, 10
 """The share of bad records is computed over this many recent batches, and a few bad records are
@@ -195,13 +192,7 @@ class FeedIngester:
         If maintenance commits to the table concurrently, the batch is retried. If another stream
         does, OtherStream is raised. In both cases nothing lands twice.
         """
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                return self._ingest_batch()
-            except MainMoved:
-                if attempt == MAX_ATTEMPTS:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        return retry_moved_main(self._ingest_batch)
 
     def close(self) -> None:
         """Close the feed."""

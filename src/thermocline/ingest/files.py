@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,14 @@ from thermocline.config import private_files
 from thermocline.config.scratch import ScratchFolder
 from thermocline.contract.definition import Contract, DriftMode
 from thermocline.contract.types import Primitive, Type
-from thermocline.errors import BadInput, CommitConflict, CommitUnknown, Permanent, Transient
+from thermocline.errors import (
+    BadInput,
+    CommitConflict,
+    CommitUnknown,
+    Permanent,
+    Transient,
+    first_line,
+)
 from thermocline.ingest import drift, ledger
 from thermocline.ingest.arrow.reader import ArrowReader
 from thermocline.ingest.batch import (
@@ -42,8 +48,8 @@ from thermocline.ingest.source import Source, folders_overlap
 from thermocline.ingest.stage import StagedFile, stage_file
 from thermocline.ingest.validation import strip_provenance
 from thermocline.ingest.value_expressions import refuse_unwritable_types
-from thermocline.lake import MainMoved
 from thermocline.lake.crash_points import crash_point
+from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import SILENT, Progress, one_line
 
 if TYPE_CHECKING:
@@ -52,7 +58,6 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
 
 BATCH_BYTES = 4 << 30
-MAX_ATTEMPTS = 5
 """How often a batch is retried after a concurrent commit to the table."""
 
 STRING = Primitive("string")
@@ -260,16 +265,10 @@ class _FileIngest:
 
     def land_files(self, files: Sequence[InspectedFile]) -> None:
         """Land files; retry from the start after a concurrent commit."""
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            try:
-                self._land_files(files)
-            except MainMoved:
-                if attempt == MAX_ATTEMPTS:
-                    raise
-                time.sleep(0.1 * attempt)
-                self.ledger = read_ledger(self.lake, self.source.target, self.source.quarantine)
-            else:
-                return
+        retry_moved_main(lambda: self._land_files(files), lambda _: self._reread_ledger())
+
+    def _reread_ledger(self) -> None:
+        self.ledger = read_ledger(self.lake, self.source.target, self.source.quarantine)
 
     def _land_files(self, files: Sequence[InspectedFile]) -> None:
         new = self._filter_new(files)
@@ -401,7 +400,7 @@ def _find_unreadable(batch: FileBatch) -> list[InspectedFile]:
                 replace(file.inspected, flaw=f"damaged: {_root_message(error.java_exception)}")
             )
         except PySparkException as error:
-            message = one_line(str(error).strip().splitlines()[0])[:200]
+            message = one_line(first_line(error))[:200]
             broken.append(replace(file.inspected, flaw=f"damaged: {message}"))
     return broken
 

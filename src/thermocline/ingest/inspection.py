@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
+from thermocline.errors import first_line
 from thermocline.ingest.landing import LandingFile, LandingFolder
 from thermocline.ingest.source import Source, TextOptions
 
@@ -192,7 +193,7 @@ def _inspect_parquet(folder: LandingFolder, file: LandingFile) -> InspectedFile:
             opened = pq.ParquetFile(pa.PythonFile(raw, mode="r"))
             schema, records = opened.schema_arrow, opened.metadata.num_rows
         except (pa.ArrowException, OSError) as error:
-            message = str(error).strip().splitlines()[0]
+            message = first_line(error)
             return InspectedFile(file, sha256, "parquet", flaw=f"truncated or damaged: {message}")
     return InspectedFile(
         file, sha256, "parquet", expanded=file.size, schema=schema, records=records

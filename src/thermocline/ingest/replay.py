@@ -37,8 +37,8 @@ from thermocline.ingest.validation import (
     strip_provenance,
 )
 from thermocline.ingest.value_expressions import instant, literal, refuse_unwritable_types
-from thermocline.lake import MainMoved
 from thermocline.lake.crash_points import crash_point
+from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import log, one_line
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 _MAX_NAMED_IDS = 1_000
 """Up to this many ids are listed in the filter, so that the scan can skip files."""
-MAX_ATTEMPTS = 5
 _PASSTHROUGH = ("__tc_id", "__tc_source", "__tc_name")
 _PATCH, _WHOLE = "__tc_patch", "__tc_whole"
 
@@ -82,24 +81,20 @@ class Replay:
         refuse_unwritable_types(self.contract)
         contract = drift.include_added_columns(self.lake, strip_provenance(self.contract))
         self.lake.ensure(contract)
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            draft = self.lake.draft(self.run)
-            try:
-                report = self._write(draft, contract)
-                draft.publish()
-            except MainMoved:
-                draft.drop()
-                if attempt == MAX_ATTEMPTS:
-                    raise
-            except CommitUnknown:
-                raise
-            except Exception:
-                draft.drop()
-                raise
-            else:
-                crash_point("replay.published")
-                return report
-        raise AssertionError("the last attempt returns or raises")
+        return retry_moved_main(lambda: self._attempt(contract))
+
+    def _attempt(self, contract: Contract) -> ReplayReport:
+        draft = self.lake.draft(self.run)
+        try:
+            report = self._write(draft, contract)
+            draft.publish()
+        except CommitUnknown:
+            raise
+        except Exception:
+            draft.drop()
+            raise
+        crash_point("replay.published")
+        return report
 
     def _write(self, draft: Draft, contract: Contract) -> ReplayReport:
         draft.begin(self.source.target, self.source.quarantine)

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from thermocline.contract.types import Decimal, List, Primitive, Struct, Type
+from thermocline.errors import first_line
 from thermocline.ingest.row_violations import RowViolations
 from thermocline.ingest.value_expressions import EXACT_DIGITS
 
@@ -91,7 +92,7 @@ class UnambiguousJsonReader:
         try:
             found = pj.read_json(pa.BufferReader(text), whole, self._options)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise NeedsSpark(str(error).splitlines()[0][:120]) from error
+            raise NeedsSpark(first_line(error)[:120]) from error
         # Each line starts an object, no object spans lines (its next line would start an object
         # inside a column), and there are as many objects as lines: so each line is one object.
         if found.num_rows != count:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from thermocline.engine.spark import CATALOG, uses_s3, warehouse_uri
-from thermocline.errors import CatalogUnavailable, NotFound
+from thermocline.errors import CatalogUnavailable, NotFound, first_line
 from thermocline.lake import metadata
 from thermocline.lake.commit_failures import disk_error
 from thermocline.lake.metadata import TableState
@@ -248,9 +248,7 @@ def catalog_errors(kind: str) -> Iterator[None]:
 def unreachable_error(kind: str, error: BaseException) -> CatalogUnavailable:
     """Return the error for a catalog that cannot be used, with its driver's message."""
     # The driver's own message, without SQLAlchemy's wrapping.
-    inner = getattr(error, "orig", None)
-    text = str(inner or error)
-    reason = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    reason = first_line(getattr(error, "orig", None) or error)
     hint = {
         "sqlite": "Another process holds it, or the file is damaged. Try again; see thermo doctor.",
         "postgres": "Check that PostgreSQL runs and that the address and password are right.",

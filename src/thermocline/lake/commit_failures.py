@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
+from collections.abc import Iterator
 
-from thermocline.engine.py4j_errors import explain_dead_jvm
+from thermocline.engine.py4j_errors import explain_dead_jvm, list_java_causes
 from thermocline.errors import (
     CommitConflict,
     DiskFull,
@@ -13,6 +15,7 @@ from thermocline.errors import (
     Permanent,
     ThermoclineError,
     Transient,
+    first_line,
 )
 
 
@@ -36,17 +39,15 @@ _PERMISSION_ERRNOS = {errno.EROFS, errno.EACCES, errno.EPERM}
 
 def disk_error(error: BaseException) -> ThermoclineError | None:
     """Return the error for a full disk or missing permissions; None for another error."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _python_causes(error):
         if isinstance(cause, OSError) and cause.errno in _DISK_FULL_ERRNOS | _PERMISSION_ERRNOS:
-            reason = (cause.strerror or os.strerror(cause.errno)).splitlines()[0]
+            reason = (cause.strerror or os.strerror(cause.errno)).strip()
             return _error_for_errno(
                 cause.errno, f"{cause.filename}: {reason}" if cause.filename else reason
             )
         for text, number in _ERRNO_BY_TEXT.items():
             if text in str(cause):
-                return _error_for_errno(number, str(cause).strip().splitlines()[0])
-        cause = cause.__cause__ or cause.__context__
+                return _error_for_errno(number, first_line(cause))
     return None
 
 
@@ -70,10 +71,7 @@ def _error_for_errno(number: int, what: str) -> ThermoclineError:
 
 
 def commit_failure(table: str, failure: Exception | None) -> ThermoclineError:
-    """Return the error for a commit that did not land, by the exception of the engine or library.
-
-    Spark's exceptions carry the class of the underlying Java exception only in their message.
-    """
+    """Return the error for a commit that did not land, by the exceptions behind it."""
     if failure is None:
         return Permanent(
             f"The write to {table} ended without a commit.", "This is a bug; please report it."
@@ -82,14 +80,40 @@ def commit_failure(table: str, failure: Exception | None) -> ThermoclineError:
         return ended
     if (full := disk_error(failure)) is not None:
         return full
-    text = str(failure)
-    first = next((line for line in text.splitlines() if line.strip()), type(failure).__name__)
-    if (
-        type(failure).__name__ == "CommitFailedException"
-        or "CommitFailedException" in text
-        or "CommitStateUnknownException" in text
-    ):
+    first = first_line(failure)
+    if _names(failure) & _CONFLICTS:
         return CommitConflict(f"The commit to {table} did not land: {first}", "Run again.")
-    if any(sign in text for sign in ("SQLITE_BUSY", "Connection refused", "database is locked")):
+    if _is_catalog_unavailable(failure):
         return Transient(f"The write to {table} did not land: {first}", "Run again.")
     return Permanent(f"The write to {table} failed: {first}", "Nothing of it was published.")
+
+
+_CONFLICTS = {"CommitFailedException", "CommitStateUnknownException"}
+"""What PyIceberg and Iceberg's Java library call a lost race and an unknown outcome."""
+_REFUSED = {"ConnectException", "ConnectTimeoutException"}
+_BUSY = {5, 6}
+"""SQLite's result codes for a database or a table that another process has locked."""
+
+
+def _names(failure: Exception) -> set[str]:
+    python = {type(each).__name__ for each in _python_causes(failure)}
+    return python | {cause.name for cause in list_java_causes(failure)}
+
+
+def _is_catalog_unavailable(failure: Exception) -> bool:
+    for java in list_java_causes(failure):
+        if java.name in _REFUSED or (java.name == "SQLiteException" and java.sql_code in _BUSY):
+            return True
+    for cause in _python_causes(failure):
+        if isinstance(cause, ConnectionError):
+            return True
+        if isinstance(cause, sqlite3.OperationalError) and cause.sqlite_errorcode & 0xFF in _BUSY:
+            return True
+    return False
+
+
+def _python_causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

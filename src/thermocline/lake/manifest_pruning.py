@@ -12,19 +12,10 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from pyiceberg import types as iceberg
 from pyiceberg.conversions import from_bytes
 from pyiceberg.manifest import ManifestContent
-from pyiceberg.types import (
-    DateType,
-    DecimalType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-)
+from pyiceberg.types import DecimalType, IcebergType, StringType
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
@@ -35,12 +26,12 @@ PartitionsBySpec = dict[int, set["Record"]]
 """Partitions by the id of their partition spec."""
 
 _NUMBERS: dict[type[IcebergType], tuple[int, ...]] = {
-    IntegerType: (4,),
-    LongType: (4, 8),  # four bytes where the column was an int when the manifest was written
-    DateType: (4,),
-    TimeType: (8,),
-    TimestampType: (8,),
-    TimestamptzType: (8,),
+    iceberg.IntegerType: (4,),
+    iceberg.LongType: (4, 8),  # four bytes if the column was an int when it was written
+    iceberg.DateType: (4,),
+    iceberg.TimeType: (8,),
+    iceberg.TimestampType: (8,),
+    iceberg.TimestamptzType: (8,),
 }
 """Types with numeric values, and the byte lengths that their bounds may have."""
 _SURROGATES = "\ud800"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
 from tenacity import (
     Retrying,
     retry_if_exception_type,
@@ -11,8 +15,15 @@ from tenacity import (
     wait_random_exponential,
 )
 
+from thermocline.lake.commit_failures import MainMoved
+
+T = TypeVar("T")
+
 COMMIT_RETRY_SECONDS = 60.0
 """Seconds for which a commit is retried while concurrent commits win."""
+MAX_PUBLISH_ATTEMPTS = 8
+"""Attempts to publish a draft; each sees a main that moved once more."""
+PUBLISH_PAUSE_SECONDS = 0.1
 MAX_CREATION_ATTEMPTS = 10
 MAX_CONNECT_ATTEMPTS = 5
 
@@ -25,6 +36,25 @@ def retry_on(error: type[Exception], seconds: float | None = None) -> Retrying:
         stop=stop_after_delay(COMMIT_RETRY_SECONDS if seconds is None else seconds),
         reraise=True,
     )
+
+
+def retry_moved_main(
+    attempt: Callable[[], T], recover: Callable[[MainMoved], None] | None = None
+) -> T:
+    """Return what an attempt that publishes returns. Retry it when main moved meanwhile.
+
+    `recover` brings what the next attempt publishes onto the new main. Without it the attempt
+    itself starts from there.
+    """
+    for number in range(1, MAX_PUBLISH_ATTEMPTS):
+        try:
+            return attempt()
+        except MainMoved as moved:
+            if recover is not None:
+                recover(moved)
+            else:
+                time.sleep(PUBLISH_PAUSE_SECONDS * number)
+    return attempt()
 
 
 def retry_table_creation() -> Retrying:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract import evolution
 from thermocline.contract.definition import Contract
-from thermocline.errors import CommitConflict, ContractError
+from thermocline.errors import CommitConflict, ContractError, first_line
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, schema_evolution
 from thermocline.lake import schema as schemas
@@ -45,7 +45,7 @@ def ensure_table(lake: Lake, contract: Contract) -> list[str]:
                 return ["created"]
     except CommitFailedException as error:
         raise CommitConflict(
-            f"{table} was changed repeatedly by other processes: {str(error).splitlines()[0]}",
+            f"{table} was changed repeatedly by other processes: {first_line(error)}",
             "Nothing was changed. Run again when they are done.",
             table=table,
         ) from error

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from thermocline.config import quantities
+
+if TYPE_CHECKING:
+    from thermocline.config.settings import MaintainSettings
 
 OPEN_COST_BYTES = 4 << 20
 """What opening a file costs a reader, in bytes of scanning: Iceberg's own planning default."""
@@ -29,6 +35,17 @@ class MaintenancePolicy:
     delete_share: float = 0.1
     max_delete_files: int = 10
     budget: float = 600.0
+
+    @classmethod
+    def from_settings(cls, settings: MaintainSettings) -> MaintenancePolicy:
+        """Return the policy of a project's settings."""
+        return cls(
+            target_bytes=quantities.parse_size(settings.target_size),
+            min_files=settings.min_files,
+            cool_down=quantities.parse_duration(settings.cool_down),
+            delete_share=settings.delete_share,
+            budget=quantities.parse_duration(settings.budget),
+        )
 
     @property
     def small_bytes(self) -> int:

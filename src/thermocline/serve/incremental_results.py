@@ -17,7 +17,7 @@ from thermocline.errors import ThermoclineError
 from thermocline.serve.analysis.split import QuerySplit, split_query
 from thermocline.serve.failures import TooMuch
 from thermocline.serve.file_sums import day_after, day_of
-from thermocline.serve.fleet.messages import CopyMoved, QueryBudget
+from thermocline.serve.fleet.messages import CopyMoved, EngineQuery, QueryBudget
 from thermocline.serve.provenance import EngineResult
 from thermocline.serve.query_preparation import NODE_BYTES, PreparedQuery
 from thermocline.serve.query_translation import Translatable
@@ -197,7 +197,8 @@ class IncrementalResults:
             sql, views = self._translate(combined, access_path)
             left = deadline - time.perf_counter()
             budget = replace(budget, seconds=max(left, 0.001))
-            rows = await self._fleet.execute(access_path, sql, views, request.format, budget)
+            query = EngineQuery(sql, views, request.format, budget)
+            rows = await self._fleet.execute(access_path, query)
         except CopyMoved:
             raise
         except TooMuch:

@@ -29,6 +29,7 @@ from thermocline.serve.fleet.fleet import Fleet
 from thermocline.serve.fleet.messages import (
     CopyMoved,
     EngineFailed,
+    EngineQuery,
     QueryBudget,
     TableVersion,
 )
@@ -56,6 +57,8 @@ RESULT_BYTES, COLUMN_BYTES = 1_000, 300
 """The approximate memory of a result besides its rows, and of each of its columns."""
 CATCH_UP_SECONDS = 0.3
 COPY_MOVED_SECONDS = 0.1
+_NO_CALLER = Caller("")
+"""For work that all callers share: it counts for none of them in scheduling."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,16 @@ class QueryLimits:
     split_rows: int = incremental_results.MIN_OLDER_ROWS
     dollars_per_second: float = 0.05 / 3600
     bounds: SyntaxLimits | None = None
+
+
+@dataclass(frozen=True)
+class _QueryRun:
+    """One run of a query: for whom, and until when."""
+
+    prepared: PreparedQuery
+    request: QueryRequest
+    caller: Caller
+    deadline: float
 
 
 class Router:
@@ -201,7 +214,6 @@ class Router:
         self, prepared: PreparedQuery, request: QueryRequest, caller: Caller, began: float
     ) -> Answer:
         seconds = min(request.timeout or self.limits.seconds, self.limits.seconds)
-        deadline = began + seconds
         parsed = time.perf_counter()
         lake_state = await self._planner.wait_for_fresh_state(prepared, request, caller)
         prepared.check_names(lake_state.table_heads)
@@ -211,7 +223,9 @@ class Router:
             await self.fleet.wait_for_change(CATCH_UP_SECONDS)  # a node may be about to receive it
             requirements, route = self._planner.plan_route(prepared, request, self.fleet.lake_state)
         routed = time.perf_counter()
-        result, cached = await self._get_result(prepared, request, caller, route, deadline)
+        result, cached = await self._get_result(
+            _QueryRun(prepared, request, caller, began + seconds), route
+        )
         done = time.perf_counter()
         ms = {
             "parse": to_milliseconds(parsed - began),
@@ -227,22 +241,20 @@ class Router:
         )
         return Answer(result.rows, request.format, provenance)
 
-    async def _get_result(
-        self,
-        prepared: PreparedQuery,
-        request: QueryRequest,
-        caller: Caller,
-        route: Route,
-        deadline: float,
-    ) -> tuple[EngineResult, bool]:
+    async def _get_result(self, run: _QueryRun, route: Route) -> tuple[EngineResult, bool]:
         """Return the rows from the result cache or from an engine."""
+        prepared, request = run.prepared, run.request
         if prepared.clock is Clock.INSTANT or not prepared.tables:
-            return await self._execute_with_retries(
-                prepared, request, caller, route, deadline
-            ), False
+            return await self._execute_with_retries(run, route), False
         # Requests that name a snapshot share no entry with others: while a result is computed for
         # those that want the newest snapshot, a newer one may be committed.
-        query = (prepared.text, request.dialect, request.format, caller.policy, request.snapshot)
+        query = (
+            prepared.text,
+            request.dialect,
+            request.format,
+            run.caller.policy,
+            request.snapshot,
+        )
         snapshots = (
             tuple(sorted(route.access_paths[0].snapshots.items())) if route.access_paths else None
         )
@@ -250,48 +262,33 @@ class Router:
             return await self._result_cache.get_or_compute(
                 query,
                 snapshots,
-                lambda: self._execute_with_retries(prepared, request, caller, route, deadline),
+                lambda: self._execute_with_retries(run, route),
                 lambda result: self._freshness.is_fresh(result, request),
                 lambda result: self._freshness.is_acceptable(result, request),
             )
         except TooLate:
-            if time.perf_counter() >= deadline - 0.01:
+            if time.perf_counter() >= run.deadline - 0.01:
                 raise
             # The shared execution had the shorter deadline of another request.
-            return await self._execute_with_retries(
-                prepared, request, caller, route, deadline
-            ), False
+            return await self._execute_with_retries(run, route), False
 
-    async def _execute_with_retries(
-        self,
-        prepared: PreparedQuery,
-        request: QueryRequest,
-        caller: Caller,
-        route: Route,
-        deadline: float,
-    ) -> EngineResult:
+    async def _execute_with_retries(self, run: _QueryRun, route: Route) -> EngineResult:
         """Execute along the route until an engine answers; incrementally for a repeated query."""
         failures: list[FailedAttempt] = []
         for left in reversed(range(MAX_ROUNDS)):
-            route = await self._wait_for_node(prepared, request, route, deadline)
+            route = await self._wait_for_node(run, route)
             known = self.fleet.lake_state
             try:
-                result = (
-                    await self._execute_incrementally(prepared, request, caller, deadline)
-                    if left
-                    else None
-                )
+                result = await self._execute_incrementally(run) if left else None
                 if result is None:
-                    access_path, rows = await self._execute_first_available(
-                        prepared, request, route, deadline, failures, caller.name
-                    )
+                    access_path, rows = await self._execute_first_available(run, route, failures)
                     result = EngineResult(
                         rows, access_path, tuple(failures), _count_scanned(access_path, route)
                     )
             except CopyMoved as error:
                 if self.fleet.lake_state is known:
                     await self.fleet.wait_for_change(COPY_MOVED_SECONDS)
-                _, route = self._planner.plan_route(prepared, request, self.fleet.lake_state)
+                route = self._plan_route(run)
                 if left == 1:  # the copies keep moving: fall back to the files
                     failures.append(FailedAttempt("hot", error.cause))
                     cold = tuple(
@@ -301,30 +298,32 @@ class Router:
                     )
                     route = replace(route, access_paths=cold, is_node_catching_up=False)
                 continue
-            prepared.was_answered = True
+            run.prepared.was_answered = True
             if (
                 result.access_path.engine == "hot"
                 and self._chance.random() < self.limits.verify_share
             ):
-                self._verify_in_background(prepared, request, result)
+                self._verify_in_background(run, result)
             return result
         raise all_engines_failed(failures)
 
-    async def _wait_for_node(
-        self, prepared: PreparedQuery, request: QueryRequest, route: Route, deadline: float
-    ) -> Route:
+    def _plan_route(self, run: _QueryRun) -> Route:
+        """Return the route in the current state of the lake."""
+        return self._planner.plan_route(run.prepared, run.request, self.fleet.lake_state)[1]
+
+    async def _wait_for_node(self, run: _QueryRun, route: Route) -> Route:
         """Wait until an engine is available and no node is worth waiting for; return the route.
 
         When all nodes are behind for a moment, all queries of a dashboard would read files at once,
         at many times the cost, which would keep the nodes behind.
         """
-        until = (time.perf_counter() + deadline) / 2
+        until = (time.perf_counter() + run.deadline) / 2
         while not route.access_paths or self._should_wait(route, route.access_paths[0]):
             left = until - time.perf_counter()
             if left <= 0:
                 break
             await self.fleet.wait_for_change(min(left, CATCH_UP_SECONDS))
-            _, route = self._planner.plan_route(prepared, request, self.fleet.lake_state)
+            route = self._plan_route(run)
         return route
 
     def _should_wait(self, route: Route, access_path: AccessPath) -> bool:
@@ -332,10 +331,9 @@ class Router:
         slow = access_path.engine != "direct" or self.fleet.are_direct_workers_busy
         return route.is_node_catching_up and access_path.engine != "hot" and slow
 
-    async def _execute_incrementally(
-        self, prepared: PreparedQuery, request: QueryRequest, caller: Caller, deadline: float
-    ) -> EngineResult | None:
+    async def _execute_incrementally(self, run: _QueryRun) -> EngineResult | None:
         """Answer a repeated query from its cached older part and the rows since midnight."""
+        prepared, request, caller = run.prepared, run.request, run.caller
         boundary = (
             self._find_boundary(prepared, request, self.fleet.lake_state)
             if prepared.was_answered
@@ -344,7 +342,7 @@ class Router:
         if boundary is None:
             return None
         # Half the time: if this fails, executing the whole query needs the rest.
-        seconds = (deadline - time.perf_counter()) / 2
+        seconds = (run.deadline - time.perf_counter()) / 2
         budget = QueryBudget(self.limits.rows, self.limits.bytes, seconds, caller=caller.name)
         return await self._incremental.execute(prepared, request, caller, boundary, budget)
 
@@ -365,27 +363,20 @@ class Router:
         self, prepared: PreparedQuery, request: QueryRequest, snapshot: int, deadline: float
     ) -> EngineResult:
         """Execute the older part of a query, at exactly this snapshot of its table."""
+        run = _QueryRun(prepared, request, _NO_CALLER, deadline)
         failures: list[FailedAttempt] = []
-        _, route = self._planner.plan_route(prepared, request, self.fleet.lake_state)
+        route = self._plan_route(run)
         access_paths = tuple(
             access_path
             for access_path in route.access_paths
             if snapshot in access_path.snapshots.values()
         )
         route = replace(route, access_paths=access_paths)
-        access_path, rows = await self._execute_first_available(
-            prepared, request, route, deadline, failures
-        )
+        access_path, rows = await self._execute_first_available(run, route, failures)
         return EngineResult(rows, access_path, tuple(failures), _count_scanned(access_path, route))
 
     async def _execute_first_available(
-        self,
-        prepared: PreparedQuery,
-        request: QueryRequest,
-        route: Route,
-        deadline: float,
-        failures: list[FailedAttempt],
-        caller: str = "",
+        self, run: _QueryRun, route: Route, failures: list[FailedAttempt]
     ) -> tuple[AccessPath, EncodedRows]:
         """Execute on the first access path that answers; record failed attempts.
 
@@ -404,9 +395,7 @@ class Router:
                 raise CopyMoved(failures[-1].cause)
             try:
                 last = access_path is access_paths[-1]
-                return access_path, await self._execute_on(
-                    prepared, request, access_path, deadline, last=last, caller=caller
-                )
+                return access_path, await self._execute_on(run, access_path, last=last)
             except CopyMoved:
                 raise
             except Untranslatable as error:
@@ -416,10 +405,10 @@ class Router:
                 failures.append(to_failed_attempt(access_path, error))
                 if should_give_up(failures):
                     raise all_engines_failed(failures) from error
-            if time.perf_counter() >= deadline:
+            if time.perf_counter() >= run.deadline:
                 raise deadline_passed(failures)
         if unfaithful is not None and all(each.kind == "unfaithful" for each in failures):
-            if not access_paths or not self._can_others_answer(prepared, access_paths[0]):
+            if not access_paths or not self._can_others_answer(run.prepared, access_paths[0]):
                 raise unfaithful
             raise Unavailable("The engine that could answer is not available at the moment.")
         raise all_engines_failed(failures)
@@ -433,27 +422,23 @@ class Router:
         return False
 
     async def _execute_on(
-        self,
-        prepared: PreparedQuery,
-        request: QueryRequest,
-        access_path: AccessPath,
-        deadline: float,
-        *,
-        last: bool,
-        caller: str,
+        self, run: _QueryRun, access_path: AccessPath, *, last: bool
     ) -> EncodedRows:
         """Execute on one engine. Unless it is the last, it must start in time to try the next one.
 
         A query that ran too long on one engine is not retried on another, which would be too slow
         too.
         """
-        seconds = deadline - time.perf_counter()
+        seconds = run.deadline - time.perf_counter()
         if seconds <= 0:
             raise TimeoutError
-        sql, views = self.translate_for(prepared, access_path)
+        sql, views = self.translate_for(run.prepared, access_path)
         patience = None if last else max(seconds / 2, min(seconds, 0.5))
-        budget = QueryBudget(self.limits.rows, self.limits.bytes, seconds, patience, caller)
-        return await self.fleet.execute(access_path, sql, views, request.format, budget)
+        budget = QueryBudget(
+            self.limits.rows, self.limits.bytes, seconds, patience, run.caller.name
+        )
+        query = EngineQuery(sql, views, run.request.format, budget)
+        return await self.fleet.execute(access_path, query)
 
     def translate_for(
         self, prepared: Translatable, access_path: AccessPath
@@ -461,15 +446,12 @@ class Router:
         """Return the query in an engine's dialect, and the versions of its tables."""
         return translate_query(prepared, access_path, self.fleet.lake_state, self.fleet.catalog)
 
-    def _verify_in_background(
-        self, prepared: PreparedQuery, request: QueryRequest, result: EngineResult
-    ) -> None:
+    def _verify_in_background(self, run: _QueryRun, result: EngineResult) -> None:
         access_path = replace(result.access_path, engine="direct", node=None)
-        sql, views = self.translate_for(prepared, access_path)
+        sql, views = self.translate_for(run.prepared, access_path)
         budget = QueryBudget(self.limits.rows, self.limits.bytes, self.limits.seconds)
-        self.verifier.verify(
-            prepared.query, result.rows, access_path, sql, views, request.format, budget
-        )
+        recomputation = EngineQuery(sql, views, run.request.format, budget)
+        self.verifier.verify(run.prepared.query, result.rows, access_path, recomputation)
 
 
 def _count_scanned(access_path: AccessPath, route: Route) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from thermocline import telemetry
@@ -20,9 +20,9 @@ from thermocline.sql.translate import explain_nondeterminism
 
 if TYPE_CHECKING:
     from thermocline.serve.fleet.fleet import Fleet
-    from thermocline.serve.fleet.messages import QueryBudget, TableVersion
+    from thermocline.serve.fleet.messages import EngineQuery
     from thermocline.serve.route import AccessPath
-    from thermocline.serve.values import EncodedRows, Format, LakeState
+    from thermocline.serve.values import EncodedRows, LakeState
     from thermocline.sql.guard import GuardedQuery
 
 MAX_CONCURRENT = 2
@@ -54,21 +54,18 @@ class Verifier:
         query: GuardedQuery,
         rows: EncodedRows,
         access_path: AccessPath,
-        sql: str,
-        views: Mapping[str, TableVersion],
-        format: Format,
-        budget: QueryBudget,
+        recomputation: EngineQuery,
     ) -> None:
         """Compare with the direct worker's answer in the background, unless too many comparisons
         run.
 
         Answers in Arrow or CSV are skipped: the router cannot parse them.
         """
-        if format not in ("json", "trino") or len(self._tasks) >= MAX_CONCURRENT:
+        if recomputation.format not in ("json", "trino") or len(self._tasks) >= MAX_CONCURRENT:
             return
         if explain_nondeterminism(query) is not None:
             return
-        work = self._compare(rows, access_path, sql, views, format, budget)
+        work = self._compare(rows, access_path, recomputation)
         task = asyncio.create_task(work, name="verify")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -84,16 +81,10 @@ class Verifier:
         await self.wait()
 
     async def _compare(
-        self,
-        rows: EncodedRows,
-        access_path: AccessPath,
-        sql: str,
-        views: Mapping[str, TableVersion],
-        format: Format,
-        budget: QueryBudget,
+        self, rows: EncodedRows, access_path: AccessPath, recomputation: EngineQuery
     ) -> None:
         try:
-            other = await self._fleet.execute(access_path, sql, views, format, budget)
+            other = await self._fleet.execute(access_path, recomputation)
         except (ThermoclineError, TimeoutError):
             return  # nothing to compare with
         self.checked += 1
@@ -102,7 +93,7 @@ class Verifier:
         self.mismatches += 1
         tables = sorted(access_path.snapshots)
         telemetry.log(
-            "serve", "mismatch", level="ERROR", tables=tables, query=sql[:2000],
+            "serve", "mismatch", level="ERROR", tables=tables, query=recomputation.sql[:2000],
             snapshots={table: str(each) for table, each in access_path.snapshots.items()},
             rows=[rows.count, other.count],
         )  # fmt: skip

@@ -12,11 +12,11 @@ from thermocline.check.table_checks import check_tables
 from thermocline.contract import Contract
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, row_counts
-from thermocline.lake.commit_failures import MainMoved
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft import Draft, PublishResult
 from thermocline.lake.partition_cardinality import partition_warnings
 from thermocline.lake.retention import list_consumers
+from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import model_graph, rebase, tombstones
 from thermocline.transform.duck.executor import DuckExecutor
@@ -35,7 +35,6 @@ from thermocline.transform.workers.work_unit import WorkUnit
 if TYPE_CHECKING:
     from thermocline.lake import Lake
 
-MAX_ROUNDS = 5
 """How often a run rebases onto a moving main before it gives up."""
 
 
@@ -319,12 +318,9 @@ class _Run:
 
     def _publish(self) -> PublishResult:
         """Publish the draft; rebase it onto main whenever main moved meanwhile."""
-        for _ in range(MAX_ROUNDS):
-            try:
-                return self.draft.publish()
-            except MainMoved as moved:
-                self._rebase_onto_main(moved.tables)
-        return self.draft.publish()
+        return retry_moved_main(
+            self.draft.publish, lambda moved: self._rebase_onto_main(moved.tables)
+        )
 
     def _rebase_onto_main(self, moved: Sequence[str]) -> None:
         """Rebase or recompute every table that moved, and all tables downstream of one."""

@@ -15,7 +15,7 @@ from tests.integration.serve.awkward import EDGE
 
 from thermocline.errors import ThermoclineError
 from thermocline.serve.fleet.fleet import Fleet, FleetConfig
-from thermocline.serve.fleet.messages import EngineFailed, QueryBudget
+from thermocline.serve.fleet.messages import EngineFailed, EngineQuery, QueryBudget
 from thermocline.serve.query_preparation import QueryPreparer
 from thermocline.serve.route import AccessPath
 from thermocline.serve.router import QueryLimits, Router
@@ -101,7 +101,8 @@ class Served:
             "direct", None, {table: self.heads[table] for table in prepared.tables}, ()
         )
         said, views = self._router.translate_for(prepared, way)
-        rows: EncodedRows = self._run(self._router.fleet.execute(way, said, views, "json", ALLOWED))
+        query = EngineQuery(said, views, "json", ALLOWED)
+        rows: EncodedRows = self._run(self._router.fleet.execute(way, query))
         return rows
 
     def _held(self) -> dict[str, int]:

@@ -35,7 +35,7 @@ def serving(tmp_path: Path, lake: Lake) -> Iterator[Serving]:
     serving = Serving(tmp_path / "p", limits)
     serving.settled(lake)
     yield serving
-    serving.run(serving.router.verifier.settled())
+    serving.run(serving.router.verifier.wait())
     assert serving.router.verifier.mismatches == 0
     serving.run(serving.router.stop())
 

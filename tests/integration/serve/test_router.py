@@ -252,7 +252,7 @@ def test_a_wrong_copy_is_found_and_taken_off(serving: Serving, lake: Lake) -> No
     router.limits = QueryLimits(rows=5_000, verify_share=1.0)
     try:
         assert serving.engine(f"{RECENT} and 9 > 4") == "hot"
-        serving.run(router.verifier.settled())
+        serving.run(router.verifier.wait())
         assert (router.verifier.checked, router.verifier.mismatches) == (1, 0)
         spoil(serving, "silver.orders")
         assert serving.rows(f"{RECENT} and 10 > 4") == [[3 * PER_DAY + 1]]  # wrong, as we made it

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import weakref
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from tests.unit.serve.fixed_router import SNAPSHOT, head
 from thermocline.errors import NotFound
 from thermocline.serve import result_cache, route_planner
 from thermocline.serve.failures import BothFailed, Unavailable
-from thermocline.serve.fleet.messages import EngineFailed, QueryBudget, TableVersion
+from thermocline.serve.fleet.messages import EngineFailed, EngineQuery
 from thermocline.serve.route import AccessPath, Engines
 from thermocline.serve.router import QueryLimits, Router
 from thermocline.serve.values import (
@@ -26,7 +26,6 @@ from thermocline.serve.values import (
     Caller,
     EncodedRows,
     EngineName,
-    Format,
     HotCopy,
     LakeState,
     QueryRequest,
@@ -97,15 +96,8 @@ class FixedFleet:
     def are_direct_workers_busy(self) -> bool:
         return self.reading > 0
 
-    async def execute(
-        self,
-        way: AccessPath,
-        sql: str,
-        views: Mapping[str, TableVersion],
-        format: Format,
-        allowed: QueryBudget,
-    ) -> EncodedRows:
-        (reading,) = views.values()
+    async def execute(self, way: AccessPath, query: EngineQuery) -> EncodedRows:
+        (reading,) = query.views.values()
         self.asked_of.append((way.node or way.engine, reading.snapshot))
         self.reading += way.engine == "direct"
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,26 +32,15 @@ _FRESHNESS = ("freshness", "latency")
 _SLA_PROPERTIES = (*_FRESHNESS, "retention")
 
 
-@dataclass
+@dataclass(frozen=True)
 class TableSettings:
-    """Settings of a table; `places` has the position of each."""
+    """Settings of a table: keyword arguments of Contract, without those that are not set.
 
-    write: WriteMode = WriteMode.APPEND
-    order_by: tuple[str, ...] = ()
-    delete_when: str | None = None
-    updates: UpdateMode = UpdateMode.COPY_ON_WRITE
-    incremental: IncrementalMode = IncrementalMode.AUTO
-    drift: DriftMode = DriftMode.REFUSE
-    dropped: tuple[str, ...] = ()
-    sort: tuple[SortField, ...] = ()
-    hot: timedelta | None = None
-    history: timedelta | None = None
-    freshness: timedelta | None = None
-    freshness_column: str | None = None
-    retention: timedelta | None = None
-    tags: tuple[str, ...] = ()
-    readers: tuple[str, ...] | None = None
-    places: dict[str, DocumentPath] = field(default_factory=dict)
+    `places` has the position of each setting.
+    """
+
+    arguments: Mapping[str, Any]
+    places: dict[str, DocumentPath]
 
 
 def read_table_settings(
@@ -66,25 +55,26 @@ def read_table_settings(
     for name in settings.keys() & inner.keys():
         report.add(inner[name].at, name, "is set both for the contract and for its schema")
     settings |= inner
-    tags = dict.fromkeys([*(document.tags or ()), *(schema.tags or ())])
-    terms = TableSettings(tags=tuple(tags), places={name: s.at for name, s in settings.items()})
-    terms.write = _read_choice(settings.get("write"), WriteMode.APPEND, "write", report)
-    terms.updates = _read_choice(
-        settings.get("updates"), UpdateMode.COPY_ON_WRITE, "updates", report
-    )
-    terms.incremental = _read_choice(
-        settings.get("incremental"), IncrementalMode.AUTO, "incremental", report
-    )
-    terms.drift = _read_choice(settings.get("drift"), DriftMode.REFUSE, "drift", report)
-    terms.order_by = _read_texts(settings.get("orderBy"), "orderBy", report)
-    terms.dropped = _read_texts(settings.get("dropped"), "dropped", report)
-    terms.sort = _read_sort(settings.get("sortBy"), report)
-    terms.delete_when = _read_condition(settings.get("deleteWhen"), report)
-    terms.hot = _read_duration(settings.get("hot"), "hot", report)
-    terms.history = _read_duration(settings.get("history"), "history", report)
-    terms.readers = _read_readers(document, report)
-    _read_service_levels(document, schema.name or "", terms, report)
-    return terms
+    places = {name: setting.at for name, setting in settings.items()}
+    arguments: dict[str, Any] = {
+        "tags": tuple(dict.fromkeys([*(document.tags or ()), *(schema.tags or ())])),
+        "write": _read_choice(settings.get("write"), WriteMode, "write", report),
+        "updates": _read_choice(settings.get("updates"), UpdateMode, "updates", report),
+        "incremental": _read_choice(
+            settings.get("incremental"), IncrementalMode, "incremental", report
+        ),
+        "drift": _read_choice(settings.get("drift"), DriftMode, "drift", report),
+        "order_by": _read_texts(settings.get("orderBy"), "orderBy", report),
+        "dropped": _read_texts(settings.get("dropped"), "dropped", report),
+        "sort": _read_sort(settings.get("sortBy"), report),
+        "delete_when": _read_condition(settings.get("deleteWhen"), report),
+        "hot": _read_duration(settings.get("hot"), "hot", report),
+        "history": _read_duration(settings.get("history"), "history", report),
+        "readers": _read_readers(document, report),
+        **_read_service_levels(document, schema.name or "", places, report),
+    }
+    given = {name: value for name, value in arguments.items() if value is not None}
+    return TableSettings(given, places)
 
 
 def _read_readers(
@@ -104,16 +94,16 @@ def _read_readers(
 
 
 def _read_choice(
-    setting: CustomSetting | None, default: _Choice, name: str, report: ProblemReport
-) -> _Choice:
+    setting: CustomSetting | None, choices: type[_Choice], name: str, report: ProblemReport
+) -> _Choice | None:
     if setting is None:
-        return default
-    values = [member.value for member in type(default)]
+        return None
+    values = [member.value for member in choices]
     if setting.value not in values:
         hint = did_you_mean(str(setting.value), values) or f"one of {', '.join(values)}"
         report.add_broken(setting.at, name, f"unknown value {quote(setting.value)}", hint)
-        return default
-    return type(default)(setting.value)
+        return None
+    return choices(setting.value)
 
 
 def _read_texts(setting: CustomSetting | None, name: str, report: ProblemReport) -> tuple[str, ...]:
@@ -170,8 +160,13 @@ def _parse_duration(
 
 
 def _read_service_levels(
-    document: OpenDataContractStandard, table: str, terms: TableSettings, report: ProblemReport
-) -> None:
+    document: OpenDataContractStandard,
+    table: str,
+    places: dict[str, DocumentPath],
+    report: ProblemReport,
+) -> dict[str, Any]:
+    """Return retention and freshness, and add their places."""
+    found: dict[str, Any] = {}
     seen: dict[str, DocumentPath] = {}
     for index, entry in enumerate(document.slaProperties or ()):
         at: DocumentPath = ("slaProperties", index)
@@ -188,12 +183,13 @@ def _read_service_levels(
         seen[promise] = at
         span = _parse_duration(entry.value, entry.unit, (*at, "value"), name, report)
         if promise == "retention":
-            terms.retention = span
-            terms.places["retention"] = at
+            found["retention"] = span
+            places["retention"] = at
         else:
-            terms.freshness = span
-            terms.freshness_column = _read_element(entry, document, table)
-            terms.places["freshness"] = (*at, "element")
+            found["freshness"] = span
+            found["freshness_column"] = _read_element(entry, document, table)
+            places["freshness"] = (*at, "element")
+    return found
 
 
 def _read_element(
@@ -203,8 +199,3 @@ def _read_element(
     if element is None or element == table:
         return None
     return element.removeprefix(f"{table}.")
-
-
-def to_contract_arguments(terms: TableSettings) -> Mapping[str, Any]:
-    """Return the settings as keyword arguments of Contract."""
-    return {name: value for name, value in vars(terms).items() if name != "places"}

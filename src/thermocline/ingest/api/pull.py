@@ -17,7 +17,7 @@ from thermocline.ingest.api.session import open_session
 from thermocline.ingest.api.source import ApiSource
 from thermocline.ingest.egress_policy import EgressPolicy, parse_origin
 from thermocline.ingest.secret import reveal
-from thermocline.telemetry import one_line, redact
+from thermocline.telemetry import one_line, safe_first_line
 
 if TYPE_CHECKING:
     from requests import Session
@@ -103,22 +103,22 @@ def _translate_error(api: ApiSource, error: BaseException) -> ThermoclineError:
                 return _translate_status(api, each)
             case NoConnection() | Timeout():
                 return Transient(
-                    f"{_describe_resource(api)} cannot be reached: {_first_line(each)}",
+                    f"{_describe_resource(api)} cannot be reached: {safe_first_line(each)}",
                     "Run again.",
                 )
             case RequestException():
                 return BadInput(
-                    f"{_describe_resource(api)} cannot be pulled: {_first_line(each)}",
+                    f"{_describe_resource(api)} cannot be pulled: {safe_first_line(each)}",
                     "Fix the source.",
                 )
             case DictValidationException():
                 return ConfigError(
-                    f"{one_line(api.resource)}: {_first_line(each)}",
+                    f"{one_line(api.resource)}: {safe_first_line(each)}",
                     "Fix the source; see the documentation of dlt's rest_api.",
                 )
     return Permanent(
         f"{_describe_resource(api)} cannot be pulled: "
-        f"{type(chain[-1]).__name__}: {_first_line(chain[-1])}",
+        f"{type(chain[-1]).__name__}: {safe_first_line(chain[-1])}",
         "Check the resource's paginator, data_selector and incremental.",
     )
 
@@ -146,11 +146,6 @@ def _cause_chain(error: BaseException) -> Iterator[BaseException]:
 
 def _describe_resource(api: ApiSource) -> str:
     return f"{one_line(api.resource)} at {parse_origin(api.base_url)}"
-
-
-def _first_line(error: BaseException) -> str:
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    return redact(one_line(first))[:300]
 
 
 def load_egress_policy(settings: Settings) -> EgressPolicy:

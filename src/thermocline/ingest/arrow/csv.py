@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract
 from thermocline.contract.types import Decimal, Primitive, Type
+from thermocline.errors import first_line
 from thermocline.ingest.arrow.rescue import refuse_unknown_fields, rescue_fields
 from thermocline.ingest.arrow.text_blocks import TextBlock
 from thermocline.ingest.layout import Layout
@@ -142,7 +143,7 @@ class CsvReader:
                 ),
             )
         except pa.ArrowInvalid as error:
-            raise NeedsSpark(str(error).splitlines()[0][:120]) from error
+            raise NeedsSpark(first_line(error)[:120]) from error
         if table.num_rows != len(lines):
             raise NeedsSpark("more or fewer records than lines")
         return table

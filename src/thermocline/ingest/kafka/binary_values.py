@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from thermocline.errors import first_line
 from thermocline.ingest.kafka.schema_registry import (
     SchemaRegistry,
     UnknownSchema,
@@ -102,7 +103,7 @@ class ValueDecoders:
             return self._find_decoder(schema_id)(body), None
         except Exception as error:  # noqa: BLE001  a hostile value may raise anything
             kind = "Avro" if self._schemas[schema_id].avro else "Protobuf"
-            message = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+            message = first_line(error)[:120]
             return _to_base64(value), f"not readable as {kind}: {message}"
 
     def _find_decoder(self, schema_id: int) -> Decoder:

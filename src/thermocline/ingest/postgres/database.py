@@ -12,7 +12,7 @@ from thermocline.errors import Permanent, Transient
 from thermocline.ingest.postgres.debezium_types import SourceColumn
 from thermocline.ingest.postgres.source_catalog import quote_name
 from thermocline.ingest.secret import reveal
-from thermocline.telemetry import one_line, redact
+from thermocline.telemetry import one_line, safe_first_line
 
 if TYPE_CHECKING:
     from thermocline.ingest.postgres.source import PostgresSource
@@ -215,12 +215,13 @@ class Database:
             yield
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             raise Transient(
-                f"{self._source.host}:{self._source.port} cannot be reached: {_first_line(error)}",
+                f"{self._source.host}:{self._source.port} cannot be reached: "
+                f"{safe_first_line(error)}",
                 "Check that it runs, and host, port, user and password of the source.",
             ) from error
         except psycopg2.Error as error:
             raise Permanent(
-                f"{self._source.host}:{self._source.port} refuses: {_first_line(error)}",
+                f"{self._source.host}:{self._source.port} refuses: {safe_first_line(error)}",
                 "Let the user replicate and read the tables, or have a DBA create slot and "
                 "publication.",
             ) from error
@@ -287,8 +288,3 @@ from base b join pg_type t on t.oid = b.type join pg_class c on c.oid = b.oid
 left join pg_type e on e.oid = t.typelem and t.typcategory = 'A' and t.typlen = -1
 where t.typtype <> 'd' order by b.attnum
 """
-
-
-def _first_line(error: Exception) -> str:
-    text = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return redact(one_line(text.strip()))[:300]

@@ -24,10 +24,9 @@ from thermocline.serve.fleet.fair_scheduler import FairScheduler
 from thermocline.serve.fleet.messages import (
     CopyMoved,
     EngineFailed,
+    EngineQuery,
     QueryAborted,
-    QueryBudget,
     QueryNotStarted,
-    TableVersion,
     decode_rows,
     encode_query,
 )
@@ -278,18 +277,12 @@ class Fleet:
         """How many queries run on all engines."""
         return sum(load.running for load in self._loads.values())
 
-    async def execute(
-        self,
-        access_path: AccessPath,
-        sql: str,
-        views: Mapping[str, TableVersion],
-        format: Format,
-        budget: QueryBudget,
-    ) -> EncodedRows:
+    async def execute(self, access_path: AccessPath, query: EngineQuery) -> EncodedRows:
         """Execute a query on one engine. Raises EngineFailed when another engine should be tried.
 
-        The query is in the engine's dialect and names tables by the views.
+        The query is in the dialect of the access path's engine.
         """
+        budget = query.budget
         name, worker = self._resolve_worker(access_path)
         load = self._get_load(name)
         load.running += 1
@@ -297,11 +290,11 @@ class Fleet:
             began = asyncio.get_running_loop().time()
             async with load.scheduler.slot(budget.caller, budget.patience or budget.seconds):
                 waited = asyncio.get_running_loop().time() - began
-                left = replace(budget, seconds=budget.seconds - waited)
+                left = replace(query, budget=replace(budget, seconds=budget.seconds - waited))
                 if worker is None:
-                    result = await self._execute_external(sql, format, left)
+                    result = await self._execute_external(left)
                 else:
-                    result = await self._execute_on_worker(worker, sql, views, format, left)
+                    result = await self._execute_on_worker(worker, left)
         except CopyMoved as error:
             table, held = str(error.details.get("table")), str(error.details.get("held"))
             self.watcher.advance_copy(name, table, held)
@@ -330,11 +323,16 @@ class Fleet:
             case _:
                 return access_path.engine, None
 
-    async def _execute_external(self, sql: str, format: Format, budget: QueryBudget) -> EncodedRows:
+    async def _execute_external(self, query: EngineQuery) -> EncodedRows:
         assert self.trino is not None
+        budget = query.budget
         try:
             return await self.trino.query(
-                sql, seconds=budget.seconds, rows=budget.rows, bytes=budget.bytes, format=format
+                query.sql,
+                seconds=budget.seconds,
+                rows=budget.rows,
+                bytes=budget.bytes,
+                format=query.format,
             )
         except TimeoutError:
             raise TooLate(
@@ -345,15 +343,8 @@ class Fleet:
         except Transient as error:
             raise EngineFailed(error.cause) from error
 
-    async def _execute_on_worker(
-        self,
-        worker: WorkerHandle,
-        sql: str,
-        views: Mapping[str, TableVersion],
-        format: Format,
-        budget: QueryBudget,
-    ) -> EncodedRows:
-        seconds = budget.seconds
+    async def _execute_on_worker(self, worker: WorkerHandle, query: EngineQuery) -> EncodedRows:
+        budget, seconds = query.budget, query.budget.seconds
         if worker is self.spark and not worker.is_up:
             worker.start()
             began = asyncio.get_running_loop().time()
@@ -361,7 +352,7 @@ class Fleet:
                 min(SPARK_START_SECONDS, seconds, budget.patience or seconds)
             )
             seconds -= asyncio.get_running_loop().time() - began
-        message = encode_query(sql, views, format, replace(budget, seconds=seconds))
+        message = encode_query(replace(query, budget=replace(budget, seconds=seconds)))
         began = asyncio.get_running_loop().time()
         try:
             reply = await worker.channel.ask(message, timeout=seconds + GRACE_SECONDS)

@@ -71,15 +71,24 @@ class TableVersion:
     since: datetime | None = None
 
 
-def encode_query(
-    sql: str, views: Mapping[str, TableVersion], format: Format, budget: QueryBudget
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class EngineQuery:
+    """A query in the dialect of one engine. It names tables by `views`."""
+
+    sql: str
+    views: Mapping[str, TableVersion]
+    format: Format
+    budget: QueryBudget
+
+
+def encode_query(query: EngineQuery) -> dict[str, Any]:
     """Return the request of a query to a worker."""
+    budget = query.budget
     return {
         "do": "query",
-        "sql": sql,
-        "tables": {view: _encode_version(version) for view, version in views.items()},
-        "format": format,
+        "sql": query.sql,
+        "tables": {view: _encode_version(version) for view, version in query.views.items()},
+        "format": query.format,
         "rows": budget.rows,
         "bytes": budget.bytes,
         "seconds": max(budget.seconds, 0.001),

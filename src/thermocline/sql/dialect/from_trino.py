@@ -19,6 +19,7 @@ from thermocline.engine.query_types import (
 )
 from thermocline.sql.dialect import (
     nan,
+    rewrite,
     shared_rules,
     text_rules,
     trino_aggregates,
@@ -26,18 +27,7 @@ from thermocline.sql.dialect import (
     trino_patterns,
 )
 from thermocline.sql.dialect.decimal_division import divide_decimals
-from thermocline.sql.dialect.rewrite import (
-    Rule,
-    build_aggregate_rules,
-    call,
-    cast,
-    construct_name,
-    integer_value,
-    parenthesize,
-    refuse_translation,
-    rewrite_between,
-    rewrite_in,
-)
+from thermocline.sql.dialect.rewrite import Rule, call, cast, parenthesize, refuse_translation
 from thermocline.sql.dialect.shared_rules import require_family
 from thermocline.sql.dialect.text_rules import text_literal
 from thermocline.sql.guard import DIVISION_BY_ZERO
@@ -62,7 +52,7 @@ def _rewrite_comparison(node: exp.Expr) -> exp.Expr:
 
 def _fail_on_zero(node: exp.Expr) -> exp.Expr:
     """Make a zero divisor fail the query, as in Trino; DuckDB returns null."""
-    if integer_value(node):
+    if rewrite.integer_value(node):
         return node
     zero = exp.EQ(this=parenthesize(node.copy()), expression=exp.Literal.number(0))
     failing = call("error", text_literal(DIVISION_BY_ZERO), kind=node.type)
@@ -101,7 +91,7 @@ def _rewrite_average(node: exp.Expr, place: Rule) -> exp.Expr | None:
 def _rewrite_min_max(node: exp.Expr, place: Rule) -> exp.Expr | None:
     """Ignore NaN unless there is no other value, as Trino does."""
     if family(node.this) in {"list", "struct", "map", "unknown"} or node.expressions:
-        refuse_translation(f"{construct_name(node)} of {family(node.this)}")
+        refuse_translation(f"{rewrite.construct_name(node)} of {family(node.this)}")
     if not (isinstance(node, exp.Max) and nan.may_be_nan(node.this)):
         return None
     others = exp.Case(ifs=[exp.If(this=exp.not_(build_nan_test(node.this)), true=node.this.copy())])
@@ -134,7 +124,7 @@ def _rewrite_addition(node: exp.Expr) -> exp.Expr:
         node = with_type(exp.Add(this=node.right, expression=node.left), node.type or T.UNKNOWN)
     left, right = shared_rules.addition_families(node)
     if left == "date" and right != "interval":
-        refuse_translation(f"{construct_name(node)} of {left} and {right}")
+        refuse_translation(f"{rewrite.construct_name(node)} of {left} and {right}")
     if left != "date":
         return node
     return cast(node.copy(), T.DATE)
@@ -172,7 +162,7 @@ def _rewrite_concat_ws(node: exp.Expr) -> exp.Expr:
 def _rewrite_date_add(node: exp.Expr) -> exp.Expr:
     """Rewrite DATE_ADD of an integer literal."""
     require_family(node.this, *TIMES, of=node)
-    count = integer_value(node.expression)
+    count = rewrite.integer_value(node.expression)
     if count is None:
         refuse_translation("DATE_ADD with a count that is not a constant")
     unit = shared_rules.time_unit(node)
@@ -291,12 +281,12 @@ def _rewrite_remainder(node: exp.Expr) -> exp.Expr:
 
 def _rewrite_between(node: exp.Expr) -> exp.Expr:
     nan.refuse_fractions(node, [node.this, node.args["low"], node.args["high"]], "BETWEEN")
-    return rewrite_between(node)
+    return rewrite.rewrite_between(node)
 
 
 def _rewrite_in(node: exp.Expr) -> exp.Expr:
     nan.refuse_fractions(node, [node.this], "IN")
-    return rewrite_in(node)
+    return rewrite.rewrite_in(node)
 
 
 def _rewrite_case(node: exp.Expr) -> exp.Expr:
@@ -315,7 +305,7 @@ def _rewrite_case(node: exp.Expr) -> exp.Expr:
 
 
 def _check_greatest_least(node: exp.Expr) -> exp.Expr:
-    nan.refuse_fractions(node, [node.this, *node.expressions], construct_name(node))
+    nan.refuse_fractions(node, [node.this, *node.expressions], rewrite.construct_name(node))
     return shared_rules.RULES["Coalesce"](node)
 
 
@@ -334,7 +324,7 @@ def _rewrite_list_element(node: exp.Expr) -> exp.Expr:
 
 RULES: dict[str, Rule] = {
     **shared_rules.RULES,
-    **build_aggregate_rules(
+    **rewrite.build_aggregate_rules(
         {
             "Avg": _rewrite_average, "Max": _rewrite_min_max, "Min": _rewrite_min_max,
             "ApproxDistinct": trino_aggregates.rewrite_approx_distinct,

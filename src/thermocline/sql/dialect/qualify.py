@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sqlglot import errors, exp
 
 from thermocline.engine.query_types import Columns, annotate
+from thermocline.errors import first_line
 from thermocline.sql.dialect.rewrite import refuse_translation
 from thermocline.sql.guard import PARSER_CRASHES
 
@@ -36,7 +37,7 @@ def qualify_query(tree: exp.Query, dialect: str, known: MappingSchema) -> exp.Qu
             isolate_tables=False,
         )
     except errors.SqlglotError as error:
-        refuse_translation("a name that cannot be resolved", str(error).splitlines()[0][:120])
+        refuse_translation("a name that cannot be resolved", first_line(error)[:120])
     except PARSER_CRASHES:
         refuse_translation("a name that cannot be resolved")
     for select in tree.find_all(exp.Select):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, TIMES, T, family
@@ -258,9 +260,55 @@ def addition_families(node: exp.Expr) -> tuple[str, str]:
     return refuse_translation(f"{construct_name(node)} of {sides[0]} and {sides[1]}")
 
 
+def rewrite_addition(
+    node: exp.Expr, count_days: Callable[[exp.Expr, exp.Expr], exp.Expr]
+) -> exp.Expr:
+    """Rewrite + and -; `count_days` returns the engine's difference of two dates, end and start."""
+    left, right = addition_families(node)
+    assert isinstance(node, exp.Binary)
+    if (left, right) == ("date", "date"):
+        if isinstance(node, exp.Add):
+            refuse_translation("the sum of two dates")
+        return count_days(node.left, node.right)
+    if right == "interval":
+        node.set("this", to_timestamp(node.left))
+    return node
+
+
 def to_timestamp(node: exp.Expr) -> exp.Expr:
     """Cast a date to the timestamp of its midnight, as DuckDB does with an interval."""
     return cast(node, T.TIMESTAMPNTZ) if family(node) == "date" else node
+
+
+def cast_families(node: exp.Expr) -> tuple[str, str]:
+    """Return the families of a cast's target and source; refuse TRY_CAST of a string."""
+    source = family(node.this)
+    if isinstance(node, exp.TryCast) and source == "text":
+        refuse_translation(
+            "TRY_CAST of a string", "engines accept different formats of numbers and dates"
+        )
+    return family(node), source
+
+
+def rewrite_cast(node: exp.Expr) -> exp.Expr:
+    """Rewrite a cast that Spark and Trino evaluate as DuckDB does; refuse any other."""
+    target, source = cast_families(node)
+    match target, source:
+        case "integer", "integer" | "boolean" | "text" | "null":
+            return node
+        case "double", "integer" | "decimal" | "double" | "real" | "text" | "null":
+            return node
+        case "decimal", "integer" | "decimal" | "text" | "null":
+            return node
+        case "boolean", "integer" | "boolean" | "null":
+            return node
+        case (
+            "date" | "timestamp" | "timestamptz",
+            "date" | "timestamp" | "timestamptz" | "text" | "null",
+        ):
+            return rewrite_time_cast(node, source)
+        case _:
+            return refuse_translation(f"a cast of {source} to {target}")
 
 
 def rewrite_time_cast(node: exp.Expr, source: str) -> exp.Expr:

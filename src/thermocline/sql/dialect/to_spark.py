@@ -9,20 +9,10 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, TIMES, T, family, with_type
-from thermocline.sql.dialect import shared_rules, signed_zero, text_rules
+from thermocline.sql.dialect import rewrite, shared_rules, signed_zero, text_rules
 from thermocline.sql.dialect.decimal_division import split_decimal_average
 from thermocline.sql.dialect.letter_case import rewrite_lower_for_spark, rewrite_upper_for_spark
-from thermocline.sql.dialect.rewrite import (
-    Rule,
-    build_aggregate_rules,
-    call,
-    cast,
-    construct_name,
-    integer_value,
-    parenthesize,
-    refuse_translation,
-    require_same_family,
-)
+from thermocline.sql.dialect.rewrite import Rule, call, cast, parenthesize, refuse_translation
 from thermocline.sql.dialect.shared_rules import require_family
 from thermocline.sql.dialect.text_rules import text_literal
 
@@ -34,7 +24,7 @@ def _rewrite_division(node: exp.Expr) -> exp.Expr:
     assert isinstance(node, exp.Div)
     require_family(node.left, *NUMBERS, of=node)
     require_family(node.right, *NUMBERS, of=node)
-    if integer_value(node.right):
+    if rewrite.integer_value(node.right):
         divisor = cast(node.right, T.DOUBLE)
         return exp.Div(this=cast(node.left, T.DOUBLE), expression=divisor, typed=True)
     left, right = cast(node.left, T.DOUBLE), cast(node.right, T.DOUBLE)
@@ -68,7 +58,7 @@ def _rewrite_anonymous(node: exp.Expr) -> exp.Expr:
     if node.name.lower() in text_rules.BYTE_COUNT_FUNCTIONS:
         return call("OCTET_LENGTH", text_rules.byte_count_argument(node), kind=T.BIGINT)
     if node.name != "error":
-        refuse_translation(construct_name(node))
+        refuse_translation(rewrite.construct_name(node))
     return call("raise_error", *node.expressions, kind=node.type)
 
 
@@ -112,15 +102,11 @@ def _force_spark_read(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_addition(node: exp.Expr) -> exp.Expr:
-    left, right = shared_rules.addition_families(node)
-    assert isinstance(node, exp.Binary)
-    if (left, right) == ("date", "date"):
-        if isinstance(node, exp.Add):
-            refuse_translation("the sum of two dates")
-        return cast(call("DATEDIFF", node.left, node.right), T.BIGINT)
-    if right == "interval":
-        node.set("this", shared_rules.to_timestamp(node.left))
-    return node
+    return shared_rules.rewrite_addition(node, _count_days)
+
+
+def _count_days(end: exp.Expr, start: exp.Expr) -> exp.Expr:
+    return cast(call("DATEDIFF", end, start), T.BIGINT)
 
 
 def _rewrite_floor(node: exp.Expr) -> exp.Expr:
@@ -134,51 +120,30 @@ def _rewrite_floor(node: exp.Expr) -> exp.Expr:
 def _rewrite_round(node: exp.Expr) -> exp.Expr:
     """Rewrite ROUND: Spark rounds the printed digits of a double, DuckDB its exact value."""
     digits = node.args.get("decimals")
-    if digits is not None and integer_value(digits) is None:
+    if digits is not None and rewrite.integer_value(digits) is None:
         refuse_translation("ROUND to digits that are not a constant")
     require_family(node.this, *NUMBERS, of=node)
     if family(node.this) != "double" or digits is None:
         return node
-    factor = cast(exp.Literal.number(10 ** abs(integer_value(digits) or 0)), T.DOUBLE)
-    if (integer_value(digits) or 0) < 0:
+    factor = cast(exp.Literal.number(10 ** abs(rewrite.integer_value(digits) or 0)), T.DOUBLE)
+    if (rewrite.integer_value(digits) or 0) < 0:
         refuse_translation("ROUND of a double to negative digits")
     up = exp.Round(this=exp.Mul(this=parenthesize(node.this), expression=factor))
     return with_type(exp.paren(exp.Div(this=up, expression=factor.copy(), typed=True)), T.DOUBLE)
 
 
 def _rewrite_cast(node: exp.Expr) -> exp.Expr:
-    source, target = family(node.this), family(node)
-    if isinstance(node, exp.TryCast) and source == "text":
-        refuse_translation(
-            "TRY_CAST of a string", "engines accept different formats of numbers and dates"
-        )
-    if source == target and source in {"integer", "boolean", "double", "date", "timestamp"}:
-        return node
-    match target, source:
-        case "text", "text" | "null":
-            return cast(node.this, T.TEXT)
-        case "text", "integer" | "decimal" | "boolean" | "date" | "timestamp":
+    match shared_rules.cast_families(node):
+        case "text", "text" | "null" | "integer" | "decimal" | "boolean" | "date" | "timestamp":
             return cast(node.this, T.TEXT)
         case "integer", "decimal":
             node.set("this", exp.Round(this=node.this))
+            return node
         case "integer", "double":
             node.set("this", call("RINT", node.this))
-        case "double", "integer" | "decimal" | "real" | "text" | "null":
-            pass
-        case "decimal", "integer" | "decimal" | "text" | "null":
-            pass
-        case "integer", "text" | "boolean" | "null":
-            pass
-        case "boolean", "integer" | "null":
-            pass
-        case (
-            "date" | "timestamp" | "timestamptz",
-            "date" | "timestamp" | "timestamptz" | "text" | "null",
-        ):
-            return shared_rules.rewrite_time_cast(node, source)
+            return node
         case _:
-            refuse_translation(f"a cast of {source} to {target}")
-    return node
+            return shared_rules.rewrite_cast(node)
 
 
 def _rewrite_length(node: exp.Expr) -> exp.Expr:
@@ -193,7 +158,7 @@ def _rewrite_like(node: exp.Expr) -> exp.Expr:
     require_family(node.this, "text", of=node)
     pattern = shared_rules.like_pattern(node)
     if pattern is None:
-        refuse_translation(f"{construct_name(node)} with a pattern that is not a constant")
+        refuse_translation(f"{rewrite.construct_name(node)} with a pattern that is not a constant")
     escaped = isinstance(node.parent, exp.Escape)
     if isinstance(node, exp.ILike):
         if any(letter in pattern for letter in "İΣς"):
@@ -275,8 +240,7 @@ def _rewrite_date_diff(node: exp.Expr) -> exp.Expr:
     end, start = node.this, node.expression
     match shared_rules.time_unit(node):
         case "DAY":
-            days = call("DATEDIFF", cast(end, T.DATE), cast(start, T.DATE))
-            return cast(days, T.BIGINT)
+            return _count_days(cast(end, T.DATE), cast(start, T.DATE))
         case "YEAR":
             years = exp.Sub(this=call("YEAR", end), expression=call("YEAR", start))
             return cast(years, T.BIGINT)
@@ -309,9 +273,9 @@ def _rewrite_date_diff(node: exp.Expr) -> exp.Expr:
 
 def _rewrite_min_max(node: exp.Expr) -> exp.Expr:
     if family(node.this) in {"list", "struct", "map", "unknown"}:
-        refuse_translation(f"{construct_name(node)} of {family(node.this)}")
+        refuse_translation(f"{rewrite.construct_name(node)} of {family(node.this)}")
     if node.expressions:
-        refuse_translation(f"{construct_name(node)} of several values")
+        refuse_translation(f"{rewrite.construct_name(node)} of several values")
     node.set("this", _force_spark_read(node.this))
     return node
 
@@ -377,17 +341,17 @@ def _rewrite_list_element(node: exp.Expr) -> exp.Expr:
 
 def _check_greatest_least(node: exp.Expr) -> exp.Expr:
     if not node.args.get("ignore_nulls"):
-        refuse_translation(construct_name(node), "nulls")
+        refuse_translation(rewrite.construct_name(node), "nulls")
     found = [node.this, *node.expressions]
     if {family(each) for each in found} - NUMBERS - TIMES - {"text"}:
-        refuse_translation(construct_name(node))
-    require_same_family(found, construct_name(node))
+        refuse_translation(rewrite.construct_name(node))
+    rewrite.require_same_family(found, rewrite.construct_name(node))
     return node
 
 
 RULES: dict[str, Rule] = {
     **shared_rules.RULES,
-    **build_aggregate_rules({"Avg": _rewrite_average}, shared_rules.RULES["Window"]),
+    **rewrite.build_aggregate_rules({"Avg": _rewrite_average}, shared_rules.RULES["Window"]),
     **dict.fromkeys(_COMPARISONS, _rewrite_comparison),
     **dict.fromkeys(("Add", "Sub"), _rewrite_addition),
     **dict.fromkeys(("Floor", "Ceil"), _rewrite_floor),

@@ -9,22 +9,10 @@ from __future__ import annotations
 from sqlglot import exp
 
 from thermocline.engine.query_types import NUMBERS, T, decimal_type, family, with_type
-from thermocline.sql.dialect import nan, shared_rules, signed_zero, text_rules, trino_times
+from thermocline.sql.dialect import nan, rewrite, shared_rules, signed_zero, text_rules, trino_times
 from thermocline.sql.dialect.decimal_division import split_decimal_average
 from thermocline.sql.dialect.letter_case import rewrite_lower_for_trino, rewrite_upper_for_trino
-from thermocline.sql.dialect.rewrite import (
-    Rule,
-    build_aggregate_rules,
-    call,
-    cast,
-    construct_name,
-    integer_value,
-    parenthesize,
-    refuse_translation,
-    require_same_family,
-    rewrite_between,
-    rewrite_in,
-)
+from thermocline.sql.dialect.rewrite import Rule, call, cast, parenthesize, refuse_translation
 from thermocline.sql.dialect.shared_rules import require_family
 from thermocline.sql.dialect.text_rules import text_literal
 
@@ -51,7 +39,7 @@ def build_nan_test(node: exp.Expr) -> exp.Expr:
 def _rewrite_anonymous(node: exp.Expr) -> exp.Expr:
     """Rewrite functions unknown to the parser: the bytes of a text."""
     if node.name.lower() not in text_rules.BYTE_COUNT_FUNCTIONS:
-        refuse_translation(construct_name(node))
+        refuse_translation(rewrite.construct_name(node))
     return call("LENGTH", call("TO_UTF8", text_rules.byte_count_argument(node)), kind=T.BIGINT)
 
 
@@ -77,7 +65,7 @@ def _rewrite_integer_division(node: exp.Expr) -> exp.Expr:
     require_family(node.left, *families, of=node)
     require_family(node.right, *families, of=node)
     divisor = parenthesize(node.right)
-    if not integer_value(node.right):
+    if not rewrite.integer_value(node.right):
         divisor = exp.Nullif(this=node.right, expression=exp.Literal.number(0))
     if isinstance(node, exp.IntDiv):
         left = parenthesize(node.left)
@@ -101,30 +89,13 @@ def _rewrite_round(node: exp.Expr) -> exp.Expr:
 
 
 def _rewrite_cast(node: exp.Expr) -> exp.Expr:
-    source, target = family(node.this), family(node)
-    if isinstance(node, exp.TryCast) and source == "text":
-        refuse_translation(
-            "TRY_CAST of a string", "engines accept different formats of numbers and dates"
-        )
-    match target, source:
+    match shared_rules.cast_families(node):
         case "text", "text" | "null" | "integer" | "decimal" | "boolean" | "date":
             return cast(node.this, T.VARCHAR)
-        case "integer", "integer" | "decimal" | "boolean" | "text" | "null":
-            pass
-        case "double", "integer" | "decimal" | "double" | "real" | "text" | "null":
-            pass
-        case "decimal", "integer" | "decimal" | "text" | "null":
-            pass
-        case "boolean", "integer" | "boolean" | "null":
-            pass
-        case (
-            "date" | "timestamp" | "timestamptz",
-            "date" | "timestamp" | "timestamptz" | "text" | "null",
-        ):
-            return shared_rules.rewrite_time_cast(node, source)
+        case "integer", "decimal":
+            return node
         case _:
-            refuse_translation(f"a cast of {source} to {target}")
-    return node
+            return shared_rules.rewrite_cast(node)
 
 
 def _rewrite_length(node: exp.Expr) -> exp.Expr:
@@ -146,7 +117,7 @@ def _rewrite_like(node: exp.Expr) -> exp.Expr:
 
 def _rewrite_right(node: exp.Expr) -> exp.Expr:
     node = text_rules.check_left_right(node)
-    return _build_suffix(node.this, integer_value(node.expression) or 0)
+    return _build_suffix(node.this, rewrite.integer_value(node.expression) or 0)
 
 
 def _build_suffix(of: exp.Expr, count: int) -> exp.Expr:
@@ -200,7 +171,7 @@ def _rewrite_split_part(node: exp.Expr) -> exp.Expr:
 def _check_min(node: exp.Expr, place: Rule) -> exp.Expr | None:
     of = family(node.this)
     if of in {"list", "struct", "map", "unknown"} or node.expressions:
-        refuse_translation(f"{construct_name(node)} of {of}")
+        refuse_translation(f"{rewrite.construct_name(node)} of {of}")
     return None
 
 
@@ -242,14 +213,14 @@ def _cast_to_double(node: exp.Expr) -> exp.Expr:
 
 def _rewrite_between(node: exp.Expr) -> exp.Expr:
     nan.refuse_fractions(node, [node.args["low"], node.args["high"]], "BETWEEN")
-    return rewrite_between(node)
+    return rewrite.rewrite_between(node)
 
 
 def _rewrite_in(node: exp.Expr) -> exp.Expr:
     query = node.args.get("query")
     listed = [*node.expressions, *(query.unnest().selects if query is not None else ())]
     nan.refuse_fractions(node, listed, "IN")
-    return rewrite_in(node)
+    return rewrite.rewrite_in(node)
 
 
 def _check_case(node: exp.Expr) -> exp.Expr:
@@ -266,11 +237,11 @@ def _check_nullif(node: exp.Expr) -> exp.Expr:
 def _rewrite_greatest_least(node: exp.Expr) -> exp.Expr:
     """Rewrite GREATEST and LEAST: Trino returns null for any null, DuckDB ignores nulls."""
     found = [node.this, *node.expressions]
-    nan.refuse_fractions(node, found, construct_name(node))
-    require_same_family(found, construct_name(node))
+    nan.refuse_fractions(node, found, rewrite.construct_name(node))
+    rewrite.require_same_family(found, rewrite.construct_name(node))
     if len(found) != 2 or not node.args.get("ignore_nulls"):
-        refuse_translation(f"{construct_name(node)} of more than two values")
-    both = call(construct_name(node), *(each.copy() for each in found))
+        refuse_translation(f"{rewrite.construct_name(node)} of more than two values")
+    both = call(rewrite.construct_name(node), *(each.copy() for each in found))
     return exp.Coalesce(this=both, expressions=found)
 
 
@@ -323,7 +294,7 @@ def _rewrite_list_element(node: exp.Expr) -> exp.Expr:
 
 RULES: dict[str, Rule] = {
     **shared_rules.RULES,
-    **build_aggregate_rules(
+    **rewrite.build_aggregate_rules(
         {"Avg": _rewrite_average, "Sum": _rewrite_sum, "Max": _rewrite_max, "Min": _check_min},
         shared_rules.RULES["Window"],
     ),

@@ -12,18 +12,15 @@ from thermocline.sql.dialect.text_rules import text_literal
 
 
 def _rewrite_addition(node: exp.Expr) -> exp.Expr:
-    left, right = shared_rules.addition_families(node)
     assert isinstance(node, exp.Binary)
-    if (left, right) == ("date", "date"):
-        if isinstance(node, exp.Add):
-            refuse_translation("the sum of two dates")
-        return call("DATE_DIFF", text_literal("day"), node.right, node.left, kind=T.BIGINT)
-    if (left, right) == ("date", "integer"):
+    if shared_rules.addition_families(node) == ("date", "integer"):
         days = node.right if isinstance(node, exp.Add) else exp.Neg(this=parenthesize(node.right))
         return call("DATE_ADD", text_literal("day"), days, node.left, kind=T.DATE)
-    if right == "interval":
-        node.set("this", shared_rules.to_timestamp(node.left))
-    return node
+    return shared_rules.rewrite_addition(node, _count_days)
+
+
+def _count_days(end: exp.Expr, start: exp.Expr) -> exp.Expr:
+    return call("DATE_DIFF", text_literal("day"), start, end, kind=T.BIGINT)
 
 
 _PARTS = {

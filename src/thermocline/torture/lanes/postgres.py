@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from thermocline.errors import Permanent, Transient
 from thermocline.ingest.postgres.database import Database
-from thermocline.telemetry import one_line, redact
+from thermocline.telemetry import one_line, safe_first_line
 from thermocline.torture.lanes.lane import MAX_OUTAGE_SECONDS
 from thermocline.torture.workload import Events, State, Workload
 
@@ -183,13 +183,13 @@ class PostgresLane:
                 self._disconnect()
                 if time.monotonic() > deadline:
                     raise Transient(
-                        f"{self._address} does not answer: {_first_line(error)}",
+                        f"{self._address} does not answer: {safe_first_line(error)}",
                         "Look at the server; the trial cannot verify events that were never sent.",
                     ) from error
                 time.sleep(PAUSE_SECONDS)
             except psycopg2.Error as error:
                 raise Permanent(
-                    f"{self._address} refuses: {_first_line(error)}",
+                    f"{self._address} refuses: {safe_first_line(error)}",
                     f"Let {one_line(self.database.user)} create tables in the source's schema.",
                 ) from error
 
@@ -208,7 +208,3 @@ class PostgresLane:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _first_line(error: Exception) -> str:
-    return redact(one_line(str(error).strip().partition("\n")[0]))[:300]

@@ -1,4 +1,4 @@
-"""Write strategies that ignore the table's existing rows: append, partitions, replace."""
+"""Write strategies that ignore the table's existing rows: append, replace, partitions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,6 @@ def partitions(
     draft: Draft,
     *,
     bookmark: Any,
-    full: bool,
     computed: Partitions | None,
 ) -> int:
     """Replace whole partitions by the model's new rows for them.
@@ -43,8 +42,6 @@ def partitions(
     `computed` are the partitions that the model computed. One without rows is emptied; a row
     outside of them is an error. Without it, the partitions that occur in the rows are replaced.
     """
-    if full:
-        return append(session, rows, contract, draft, bookmark=bookmark, full=True)
     prepared = prepare_rows(session, rows, contract)
     return draft.replace_partitions(
         contract.table, prepared, computed, bookmark=bookmark, operation="partitions"

@@ -11,19 +11,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.duck_types import quote_identifier
-from thermocline.transform import tombstones
+from thermocline.transform import tombstones, write_rules
 from thermocline.transform.duck import ordering
 from thermocline.transform.duck.commits import DraftTable
 from thermocline.transform.duck.conform import conform_rows
 from thermocline.transform.duck.session import FILE, ROW, Session
 from thermocline.transform.duck.write_errors import build_missing_key_error
-from thermocline.transform.write_rules import (
-    ACTION,
-    DELETED,
-    content_columns,
-    is_empty,
-    written_columns,
-)
+from thermocline.transform.write_rules import ACTION, DELETED, is_empty, written_columns
 
 if TYPE_CHECKING:
     from thermocline.contract import Contract
@@ -163,7 +157,8 @@ def _decide_actions(batch: str, table: str, contract: Contract) -> str:
     names = dict.fromkeys((*contract.key, *contract.order_by))
     narrow = f"SELECT {', '.join(quote_identifier(name) for name in names)} FROM ({table})"
     ours, theirs = ordering.build_position(contract, "s"), ordering.build_position(contract, "t")
-    undecided = "NULL" if {c.name for c in content_columns(contract)} <= {*names} else "'compare'"
+    content = {column.name for column in write_rules.content_columns(contract)}
+    undecided = "NULL" if content <= {*names} else "'compare'"
     action = (
         f"CASE WHEN t.{quote_identifier(contract.key[0])} IS NULL "
         f"THEN CASE WHEN s.{DELETED} THEN NULL ELSE 'insert' END "

@@ -10,21 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.duck_types import quote_identifier, to_ddl
+from thermocline.transform import write_rules
 from thermocline.transform.duck import ordering
 from thermocline.transform.duck.commits import DraftTable
 from thermocline.transform.duck.conform import conform_rows
 from thermocline.transform.duck.merge import match_keys, require_values
 from thermocline.transform.duck.session import Session
 from thermocline.transform.tombstones import KIND
-from thermocline.transform.write_rules import (
-    ACTION,
-    DELETED,
-    is_empty,
-    payload_columns,
-    require_history_companion,
-    version_action,
-    written_columns,
-)
+from thermocline.transform.write_rules import ACTION, DELETED, is_empty, written_columns
 
 if TYPE_CHECKING:
     from thermocline.contract import Contract
@@ -38,7 +31,7 @@ def write(
 ) -> int:
     """Write events: the table becomes the canonical history of all events so far."""
     target = DraftTable(session, contract, draft, rows)
-    companion = replace(target, contract=require_history_companion(contract))
+    companion = replace(target, contract=write_rules.require_history_companion(contract))
     batch = session.materialize(
         _build_batch(conform_rows(session, rows, contract, deletes=True), contract)
     )
@@ -93,7 +86,7 @@ def _read_stored_events(target: DraftTable, companion: DraftTable, batch: str) -
 
 def _restore_payload(known: str, contract: Contract) -> str:
     """Restore the payload of stored events: a repetition has that of the version around it."""
-    payload = payload_columns(contract)
+    payload = write_rules.payload_columns(contract)
     if not payload:
         return known
     payload_struct = ", ".join(
@@ -132,7 +125,7 @@ def _build_history(events: str, contract: Contract) -> str:
         f"(PARTITION BY {_key_columns(contract)}, _tc_at ORDER BY {order}) = 1"
     )
     over = f"OVER ({_order_by_time(contract)})"
-    columns = [*payload_columns(contract)]
+    columns = [*write_rules.payload_columns(contract)]
     agree = " AND ".join(
         [
             f"lag({DELETED}) {over} = {DELETED}",
@@ -158,8 +151,10 @@ def _commit_difference(
     session, contract = target.session, target.contract
     version = "_tc_is = 'version'"
     until = "_tc_until IS DISTINCT FROM _tc_held_until"
-    on_table = version_action(version, "_tc_held = 'version'", until)
-    absorbed = version_action(f"NOT {version}", "_tc_held <> 'version'", "_tc_is <> _tc_held")
+    on_table = write_rules.version_action(version, "_tc_held = 'version'", until)
+    absorbed = write_rules.version_action(
+        f"NOT {version}", "_tc_held <> 'version'", "_tc_is <> _tc_held"
+    )
     named = ", ".join(quote_identifier(column.name) for column in written_columns(contract))
     changed = (
         f"SELECT {named}, _tc_at, _tc_until, _tc_is, {on_table} AS _tc_on_table, "

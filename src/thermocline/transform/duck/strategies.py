@@ -33,17 +33,14 @@ def write(
     require_key(contract)
     with explain_errors(session, rows, contract):
         match contract.write:
-            case WriteMode.APPEND:
+            case WriteMode.PARTITIONS if not full:
+                return append_overwrite.partitions(
+                    session, rows, contract, draft, bookmark=bookmark, computed=computed
+                )
+            case WriteMode.APPEND | WriteMode.REPLACE | WriteMode.PARTITIONS:
+                full = full or contract.write is not WriteMode.APPEND
                 return append_overwrite.append(
                     session, rows, contract, draft, bookmark=bookmark, full=full
-                )
-            case WriteMode.REPLACE:
-                return append_overwrite.append(
-                    session, rows, contract, draft, bookmark=bookmark, full=True
-                )
-            case WriteMode.PARTITIONS:
-                return append_overwrite.partitions(
-                    session, rows, contract, draft, bookmark=bookmark, full=full, computed=computed
                 )
             case WriteMode.SCD2:
                 return scd2.write(session, rows, contract, draft, bookmark=bookmark, full=full)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.contract.definition import Contract
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.errors import CheckFailed, Permanent, ThermoclineError, first_line
+from thermocline.transform import row_errors
 from thermocline.transform.duck.conform import cast_columns, conform_rows
 from thermocline.transform.duck.session import (
     SPARK_NEXT_STEP,
@@ -19,15 +20,6 @@ from thermocline.transform.duck.session import (
     UnsupportedByDuckDB,
 )
 from thermocline.transform.executor import advise_model_fix, build_compute_error
-from thermocline.transform.row_errors import (
-    MAX_EXAMPLES,
-    cast_error,
-    castable_columns,
-    identifying_columns,
-    missing_values_error,
-    null_error,
-    required_columns,
-)
 from thermocline.transform.write_rules import DELETED, written_columns
 
 if TYPE_CHECKING:
@@ -120,12 +112,15 @@ def build_missing_key_error(
     session: Session, rows: str, contract: Contract, needed: Sequence[str], count: int
 ) -> CheckFailed:
     """Build the error for rows without a value in a column that every row needs."""
-    return missing_values_error(contract, needed, count, _read_examples(session, rows, contract))
+    return row_errors.missing_values_error(
+        contract, needed, count, _read_examples(session, rows, contract)
+    )
 
 
 def build_null_error(session: Session, rows: str, contract: Contract) -> ThermoclineError:
     """Build the error for required columns that are null in a row to write."""
-    needed, required = identifying_columns(contract), required_columns(contract)
+    needed = row_errors.identifying_columns(contract)
+    required = row_errors.required_columns(contract)
     every = conform_rows(session, rows, contract, deletes=True)
 
     def broken(name: str) -> str:
@@ -138,7 +133,7 @@ def build_null_error(session: Session, rows: str, contract: Contract) -> Thermoc
     empty = {name: count for name, count in zip(required, counts, strict=True) if count}
     first = next(iter(empty))
     examples = _read_examples(session, f"SELECT * FROM ({every}) WHERE {broken(first)}", contract)
-    return null_error(contract, empty, examples)
+    return row_errors.null_error(contract, empty, examples)
 
 
 def _find_cast_errors(session: Session, rows: str, contract: Contract) -> CheckFailed | None:
@@ -146,7 +141,7 @@ def _find_cast_errors(session: Session, rows: str, contract: Contract) -> CheckF
     import duckdb
 
     have = {name.lower(): name for name in session.describe(rows)}
-    columns = castable_columns(contract, have)
+    columns = row_errors.castable_columns(contract, have)
     values = cast_columns(session, rows, contract, columns, lenient=True)
     aggregates = []
     for column in columns:
@@ -162,12 +157,14 @@ def _find_cast_errors(session: Session, rows: str, contract: Contract) -> CheckF
         )
     except duckdb.Error:
         return None  # it fails inside the model
-    return cast_error(contract, columns, answer) if columns else None
+    return row_errors.cast_error(contract, columns, answer) if columns else None
 
 
 def _read_examples(session: Session, rows: str, contract: Contract) -> list[str]:
     names = ", ".join(quote_identifier(column.name) for column in written_columns(contract))
-    found = session.connection.execute(f"SELECT {names} FROM ({rows}) LIMIT {MAX_EXAMPLES}")
+    found = session.connection.execute(
+        f"SELECT {names} FROM ({rows}) LIMIT {row_errors.MAX_EXAMPLES}"
+    )
     return [_format_json(row) for row in found.to_arrow_table().to_pylist()]
 
 

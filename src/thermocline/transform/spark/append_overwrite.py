@@ -1,4 +1,4 @@
-"""Write strategies that ignore the table's existing rows: append, partitions, replace."""
+"""Write strategies that ignore the table's existing rows: append, replace, partitions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Partitions = Sequence[Mapping[str, Any]]
 
 
 def append(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, full: bool) -> int:
-    """Append the rows; with `full`, replace the whole table by them."""
+    """Append the rows; with `full`, replace the whole table by them and keep its history."""
     prepared = conform_rows(rows, contract).drop(DELETED)
 
     def commit(target: str) -> None:
@@ -36,18 +36,12 @@ def append(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, 
     return draft.commit(contract.table, commit, bookmark=bookmark, operation=operation)
 
 
-def replace(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any) -> int:
-    """Replace the whole table by the rows, in one commit that keeps the history."""
-    return append(rows, contract, draft, bookmark=bookmark, full=True)
-
-
 def partitions(
     rows: DataFrame,
     contract: Contract,
     draft: Draft,
     *,
     bookmark: Any,
-    full: bool,
     computed: Expression | Partitions | None,
 ) -> int:
     """Replace whole partitions by the model's new rows for them.
@@ -56,8 +50,6 @@ def partitions(
     the values of their columns. One without rows is emptied; a row outside of them is an error.
     Without it, the partitions that occur in the rows are replaced.
     """
-    if full:
-        return replace(rows, contract, draft, bookmark=bookmark)
     prepared = conform_rows(rows, contract).drop(DELETED)
     if computed is None:
         return _replace_present(rows, prepared, contract, draft, bookmark)

@@ -13,17 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.spark_types import quote_identifier
-from thermocline.transform import tombstones
+from thermocline.transform import tombstones, write_rules
 from thermocline.transform.spark import commits, ordering
 from thermocline.transform.spark.conform import conform_rows
 from thermocline.transform.spark.write_errors import build_missing_key_error, explain_errors
-from thermocline.transform.write_rules import (
-    ACTION,
-    DELETED,
-    content_columns,
-    is_empty,
-    written_columns,
-)
+from thermocline.transform.write_rules import ACTION, DELETED, is_empty, written_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -232,7 +226,8 @@ def _decide_actions(
     narrow = table.select(*(quote_identifier(name) for name in names))
     there = filter_by_keys(narrow, batch, contract.key, counts.rows)
     ours, theirs = ordering.build_position(contract, "s"), ordering.build_position(contract, "t")
-    undecided = "null" if {c.name for c in content_columns(contract)} <= {*names} else "'compare'"
+    content = {column.name for column in write_rules.content_columns(contract)}
+    undecided = "null" if content <= {*names} else "'compare'"
     newer = f"{ours} > {theirs} or (s.{DELETED} and {ours} = {theirs})"
     action = (
         f"case when t.{quote_identifier(contract.key[0])} is null "

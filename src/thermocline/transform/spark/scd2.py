@@ -15,21 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.engine.spark_types import quote_identifier, to_ddl
+from thermocline.transform import write_rules
 from thermocline.transform.spark import commits, ordering
 from thermocline.transform.spark.conform import conform_rows
 from thermocline.transform.spark.merge import count_batch, filter_by_keys
 from thermocline.transform.spark.write_errors import explain_errors
 from thermocline.transform.tombstones import KIND
-from thermocline.transform.write_rules import (
-    ACTION,
-    DELETED,
-    STORED_AS,
-    is_empty,
-    payload_columns,
-    require_history_companion,
-    version_action,
-    written_columns,
-)
+from thermocline.transform.write_rules import ACTION, DELETED, STORED_AS, is_empty, written_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, WindowSpec
@@ -64,7 +56,7 @@ def write(rows: DataFrame, contract: Contract, draft: Draft, *, bookmark: Any, f
     last complete write left them: a half-written draft is dropped, not resumed.
     """
     request = _HistoryWrite(
-        rows, contract, require_history_companion(contract), draft, bookmark, full
+        rows, contract, write_rules.require_history_companion(contract), draft, bookmark, full
     )
     batch = _build_batch(rows, contract)
     tables = (contract.table, request.companion.table)
@@ -83,7 +75,7 @@ def _build_batch(rows: DataFrame, contract: Contract) -> DataFrame:
 
     events = conform_rows(rows, contract, deletes=True)
     if contract.delete_when is not None:
-        names = [column.name for column in payload_columns(contract)]
+        names = [column.name for column in write_rules.payload_columns(contract)]
         there = ~F.col(DELETED)
         events = events.withColumns({n: F.when(there, F.col(quote_identifier(n))) for n in names})
     return events.withColumns(
@@ -134,7 +126,7 @@ def _restore_payload(known: DataFrame, contract: Contract) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
-    payload = payload_columns(contract)
+    payload = write_rules.payload_columns(contract)
     if not payload:
         return known
     payload_struct = F.struct(*(quote_identifier(column.name) for column in payload))
@@ -184,7 +176,8 @@ def _build_history(events: DataFrame, contract: Contract) -> DataFrame:
     following = events.withColumn("_tc_next", F.lead(_AT).over(ranked))
     winners = following.where(f"_tc_next is null or _tc_next > {_AT}")
     content = F.struct(
-        *(F.expr(ordering.build_comparable(c)) for c in payload_columns(contract)), F.col(DELETED)
+        *(F.expr(ordering.build_comparable(c)) for c in write_rules.payload_columns(contract)),
+        F.col(DELETED),
     )
     repeats = F.coalesce(F.lag(content).over(_order_by_time(contract)) == content, F.lit(False))
     kind = F.when(F.col(DELETED), "delete").when(repeats, "same").otherwise("version")
@@ -200,10 +193,12 @@ def _commit_difference(request: _HistoryWrite, events: DataFrame) -> int:
     from pyspark.sql import functions as F
 
     version = f"{_IS} = 'version'"
-    on_table = version_action(
+    on_table = write_rules.version_action(
         version, f"{_STORED} = 'version'", f"not ({_UNTIL} <=> {_STORED_UNTIL})"
     )
-    companion = version_action(f"not {version}", f"{_STORED} <> 'version'", f"{_IS} <> {_STORED}")
+    companion = write_rules.version_action(
+        f"not {version}", f"{_STORED} <> 'version'", f"{_IS} <> {_STORED}"
+    )
     content = [quote_identifier(column.name) for column in written_columns(request.contract)]
     changed = events.selectExpr(
         *content, _AT, _UNTIL, _IS, f"{on_table} as _tc_on_table", f"{companion} as _tc_beside"

@@ -42,14 +42,13 @@ def write(
     # Spark computes constants while it plans, so a value may fail before anything is written.
     with explain_errors(rows, contract):
         match contract.write:
-            case WriteMode.APPEND:
-                return append_overwrite.append(rows, contract, draft, bookmark=bookmark, full=full)
-            case WriteMode.REPLACE:
-                return append_overwrite.replace(rows, contract, draft, bookmark=bookmark)
-            case WriteMode.PARTITIONS:
+            case WriteMode.PARTITIONS if not full:
                 return append_overwrite.partitions(
-                    rows, contract, draft, bookmark=bookmark, full=full, computed=computed
+                    rows, contract, draft, bookmark=bookmark, computed=computed
                 )
+            case WriteMode.APPEND | WriteMode.REPLACE | WriteMode.PARTITIONS:
+                full = full or contract.write is not WriteMode.APPEND
+                return append_overwrite.append(rows, contract, draft, bookmark=bookmark, full=full)
             case WriteMode.SCD2:
                 return scd2.write(rows, contract, draft, bookmark=bookmark, full=full)
             case WriteMode.MERGE if contract.order_by:

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING
 
 from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.errors import CheckFailed
-from thermocline.transform.row_errors import (
-    MAX_EXAMPLES,
-    cast_error,
-    castable_columns,
-    identifying_columns,
-    missing_values_error,
-    null_error,
-    required_columns,
-)
+from thermocline.transform import row_errors
 from thermocline.transform.spark.conform import conform_rows
 from thermocline.transform.write_rules import DELETED, written_columns
 
@@ -54,7 +46,7 @@ def build_missing_key_error(
     rows: DataFrame, contract: Contract, needed: Sequence[str], count: int
 ) -> CheckFailed:
     """Build the error for rows without a value in a column that every row needs."""
-    return missing_values_error(contract, needed, count, _read_examples(rows, contract))
+    return row_errors.missing_values_error(contract, needed, count, _read_examples(rows, contract))
 
 
 def _explain_error(
@@ -75,7 +67,8 @@ def _find_nulls(rows: DataFrame, contract: Contract) -> CheckFailed | None:
     """Build the error for required columns that are null in a row to write; None without any."""
     from pyspark.sql import functions as F
 
-    needed, required = identifying_columns(contract), required_columns(contract)
+    needed = row_errors.identifying_columns(contract)
+    required = row_errors.required_columns(contract)
     every = conform_rows(rows, contract, deletes=True)
 
     def broken(name: str) -> Expression:
@@ -88,7 +81,9 @@ def _find_nulls(rows: DataFrame, contract: Contract) -> CheckFailed | None:
     if not empty:
         return None
     first = next(iter(empty))
-    return null_error(contract, empty, _read_examples(every.where(broken(first)), contract))
+    return row_errors.null_error(
+        contract, empty, _read_examples(every.where(broken(first)), contract)
+    )
 
 
 def _find_cast_errors(rows: DataFrame, contract: Contract) -> CheckFailed | None:
@@ -96,17 +91,17 @@ def _find_cast_errors(rows: DataFrame, contract: Contract) -> CheckFailed | None
     from pyspark.sql import functions as F
 
     have = {field.name.lower(): field.name for field in rows.schema.fields}
-    columns = castable_columns(contract, have)
+    columns = row_errors.castable_columns(contract, have)
     aggregates = []
     for column in columns:
         value = F.col(quote_identifier(have[column.name.lower()]))
         bad = value.isNotNull() & value.try_cast(to_ddl(column.type)).isNull()
         aggregates += [F.count_if(bad), F.min(F.when(bad, value.cast("string")))]
     answer = rows.agg(*aggregates).first()
-    return None if answer is None else cast_error(contract, columns, answer)
+    return None if answer is None else row_errors.cast_error(contract, columns, answer)
 
 
 def _read_examples(rows: DataFrame, contract: Contract) -> list[str]:
     """Return a few rows as JSON, in the columns that the contract writes."""
     columns = [quote_identifier(column.name) for column in written_columns(contract)]
-    return [*rows.select(*columns).limit(MAX_EXAMPLES).toJSON().collect()]
+    return [*rows.select(*columns).limit(row_errors.MAX_EXAMPLES).toJSON().collect()]

@@ -33,6 +33,7 @@ from thermocline.lake.draft import Draft, PublishResult, source_head
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.naming import RUN_PREFIX, new_run_id
 from thermocline.lake.retention import list_consumers
+from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform.duck.session import SPARK_NEXT_STEP, UnsupportedByDuckDB
 from thermocline.transform.inputs import SourceSpan
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 REQUEST_KEY = bookmarks.PREFIX + "backfill"
 FAILED_KEY = bookmarks.PREFIX + "failed"
-MAX_ROUNDS = 8
 _MAX_NOTED = 50
 
 
@@ -175,17 +175,18 @@ class Backfill:
 
     def finish(self, *, batch: int | None = None, count: int | None = None) -> PublishResult:
         """Check the table on the branch and publish it, rebased onto the current main."""
-        consumed: Mapping[str, Any] | None = dict(self.pins) if self.range.is_open else None
-        for _ in range(MAX_ROUNDS):
-            self._check_table()
-            self._commit_versions(consumed)
-            crash_point("backfill.checked")
-            try:
-                return self.draft.publish()
-            except MainMoved:
-                consumed = None  # the other commit may have consumed more
-                self._rebase_onto_main(batch, count)
-        return self.draft.publish()
+        self._commit_checked(dict(self.pins) if self.range.is_open else None)
+
+        def recover(_: MainMoved) -> None:
+            self._rebase_onto_main(batch, count)
+            self._commit_checked(None)  # the other commit may have consumed more
+
+        return retry_moved_main(self.draft.publish, recover)
+
+    def _commit_checked(self, consumed: Mapping[str, Any] | None) -> None:
+        self._check_table()
+        self._commit_versions(consumed)
+        crash_point("backfill.checked")
 
     def report(self, published: PublishResult, seconds: float) -> BackfillReport:
         """Return the report."""

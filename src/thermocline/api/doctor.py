@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from thermocline.api.file_errors import suggest_recovery
-from thermocline.engine import jars, java
+from thermocline.engine import class_archive, jars, java
 from thermocline.engine.spark import uses_s3
-from thermocline.errors import BadInput, ThermoclineError
+from thermocline.errors import BadInput, EngineUnavailable, ThermoclineError
 from thermocline.lake.commit_failures import disk_error
 from thermocline.lake.commit_times import TOLERANCE, ahead_ms, backward_ms
 from thermocline.lake.companions import is_companion, load_unit
@@ -165,8 +166,11 @@ def _check_companions(lakehouse: Lakehouse) -> Iterator[Finding]:
 
 
 def fix(lakehouse: Lakehouse) -> list[Finding]:
-    """Repair what can be repaired without losing anything: the order of commit times."""
+    """Repair what can be repaired without losing anything, and prepare Spark for a fast start."""
     lake, done = lakehouse.lake, []
+    with suppress(EngineUnavailable):  # reported by the check of Java
+        if class_archive.create_in_child():
+            done.append(Finding("ok", "prepared", "Spark starts in about half the time"))
     for table, state in lake.states().items():
         back, ahead = backward_ms(state.raw), ahead_ms(state.raw)
         if back or ahead > TOLERANCE:
@@ -222,6 +226,6 @@ def _check_leftovers(lakehouse: Lakehouse, progress: Progress) -> Iterator[Findi
         )
     if orphans:
         detail = f"{orphans:,} files, {size / (1 << 20):.1f} MB, that no snapshot uses"
-        yield Finding("warn", "orphans", detail, "They do no harm; maintenance removes them.")
+        yield Finding("warn", "orphans", detail, "They do no harm; nothing removes them yet.")
     else:
         yield Finding("ok", "orphans", "none")

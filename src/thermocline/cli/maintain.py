@@ -1,0 +1,155 @@
+"""The commands `maintain` and `health`: rewrite data files, and show the state of tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thermocline.cli import output
+from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.errors import BadInput
+from thermocline.interrupt import signal_exit_code, stop_on_signal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from thermocline.maintain.maintenance_plan import MaintenancePlan, Task
+    from thermocline.maintain.service import MaintenanceReport
+    from thermocline.maintain.table_health import TableHealth
+
+
+@click.command(cls=Command)
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--plan", "only_plan", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--watch", is_flag=True, help="Maintain the tables until interrupted.")
+@click.option("--history", is_flag=True, help="Show what earlier passes did.")
+@pass_invocation
+def maintain(
+    invocation: Invocation, tables: tuple[str, ...], only_plan: bool, watch: bool, history: bool
+) -> int:
+    """Join small data files and apply deletes in all tables, or only in TABLE.
+
+    Every rewrite is read back and published only if it holds the same rows. Writers and readers
+    continue: a rewrite whose files change meanwhile is discarded. Starts no engine.
+    """
+    if only_plan + watch + history > 1 or (tables and (watch or history)):
+        raise BadInput(
+            "These options cannot be combined.",
+            "Give one of --plan, --watch and --history; TABLE goes with --plan or alone.",
+        )
+    maintenance = invocation.lakehouse().maintain
+    if history:
+        invocation.show(maintenance.history(), _render_history)
+        return 0
+    if only_plan:
+        invocation.show(maintenance.plan(tables), _render_plan)
+        return 0
+    with stop_on_signal() as stop, invocation.progress() as progress:
+        if watch:
+            for report in maintenance.watch(stop, progress):
+                invocation.show(report, _render_report)
+        else:
+            plan = maintenance.plan(tables)
+            report = maintenance.apply(plan, progress=progress, stop=stop)
+            invocation.show(report, _render_report)
+    return 0 if watch else signal_exit_code()
+
+
+@click.command(cls=Command)
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@pass_invocation
+def health(invocation: Invocation, tables: tuple[str, ...]) -> None:
+    """Show how well all tables, or only TABLE, can be read: the worst first.
+
+    Reading costs the amplification times what it would cost with files of the target size. The
+    score is 100 divided by it. Reads metadata only.
+    """
+    found = invocation.lakehouse().maintain.health(tables)
+    invocation.show([each.as_dict() for each in found], lambda _: _render_health(found))
+
+
+def _render_plan(plan: MaintenancePlan) -> RenderableType:
+    if not plan.tasks:
+        return output.stack(output.line("Nothing to do."), _render_skipped(plan))
+    return output.stack(_render_tasks(plan.tasks), _render_skipped(plan))
+
+
+def _render_tasks(tasks: Sequence[Task]) -> RenderableType:
+    rows = [
+        [
+            task.table,
+            task.partition,
+            task.why,
+            output.size(task.saved_bytes),
+            output.duration(task.cpu_seconds),
+        ]
+        for task in tasks
+    ]
+    return output.table(["table", "partition", "why", "saves per scan", "CPU time"], rows)
+
+
+def _render_skipped(plan: MaintenancePlan) -> RenderableType | None:
+    lines = [output.line(f"{table} is skipped: {why}.") for table, why in plan.skipped.items()]
+    if plan.postponed:
+        lines.append(output.line(f"{len(plan.postponed):,} more beyond the budget of a pass."))
+    return output.stack(*lines) if lines else None
+
+
+def _render_report(report: MaintenanceReport) -> RenderableType:
+    if not report.results:
+        return output.stack(output.line("Nothing to do."), _render_skipped(report.plan))
+    rows = [
+        [
+            result.task.table,
+            result.task.partition,
+            result.outcome,
+            result.reason or _describe_change(result.as_dict()),
+            output.duration(result.seconds),
+        ]
+        for result in report.results
+    ]
+    shown = output.table(["table", "partition", "outcome", "", "took"], rows)
+    return output.stack(shown, _render_skipped(report.plan))
+
+
+def _describe_change(result: dict[str, Any]) -> str:
+    files = f"{result['files_before']:,} → {result['files_after']:,} files"
+    sizes = f"{output.size(result['bytes_before'])} → {output.size(result['bytes_after'])}"
+    deletes = result["delete_files_removed"]
+    return f"{files}, {sizes}" + (f", {deletes:,} delete files applied" if deletes else "")
+
+
+def _render_history(rows: list[dict[str, Any]]) -> RenderableType:
+    if not rows:
+        return output.line("Maintenance has not run yet.")
+    shown = [
+        [
+            output.ago(row["started_at"]), row["table_name"], row["partition"], row["outcome"],
+            row["reason"] or _describe_change(row),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    return output.table(["when", "table", "partition", "outcome", ""], shown)
+
+
+def _render_health(found: Sequence[TableHealth]) -> RenderableType:
+    if not found:
+        return output.line("The lake has no tables.")
+    rows = [
+        [
+            each.table, output.number(each.score), f"{each.read_amplification:.1f}×",
+            output.number(each.files.files), output.number(each.files.small_files),
+            output.size(each.files.bytes), output.number(each.files.delete_files),
+            output.number(each.snapshots), output.number(each.manifests),
+            ", ".join(f"{pin.ref} ({output.size(pin.added_bytes)})" for pin in each.pins[:3]),
+        ]
+        for each in found
+    ]  # fmt: skip
+    columns = [
+        "table", "score", "amplification", "files", "small", "size", "delete files", "snapshots",
+        "manifests", "pinned by",
+    ]  # fmt: skip
+    return output.table(columns, rows)
