@@ -5,10 +5,10 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-growth soak soak-properties soak-models soak-histories soak-postgres soak-interrupts torture lock clean
+.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-growth soak soak-properties soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: .venv/.complete  ## .venv with the pinned dependencies and Thermocline itself
 
@@ -97,13 +97,27 @@ QUESTIONS ?=
 bench-questions: java  ## 10,000 random queries: equal rows hot, direct, on Spark; 300 on Trino
 	@$(BIN)/python -m benchmarks.questions $(QUESTIONS)
 
-# Long random variants of the tests of which `make test` runs a seeded part.
-soak: soak-properties soak-models soak-histories soak-postgres soak-interrupts  ## run all random tests in their long variants
+# Long random variants of the tests of which `make test` runs a seeded part. Each target alone runs as
+# many as its help says; `make soak` runs a share of each, in about an hour.
+soak:  ## run a share of all random tests below for an hour, with the date as seed
+	@date -u '+soak of %Y-%m-%d, seed $(SEED)'
+	@$(MAKE) --no-print-directory soak-properties EXAMPLES=300
+	@$(MAKE) --no-print-directory soak-models MODELS="--models 300 --spark 30 --queries 1000"
+	@$(MAKE) --no-print-directory soak-histories HISTORIES="--count 150 --seed $(SEED)"
+	@$(MAKE) --no-print-directory soak-maintenance MAINTENANCE="--count 60 --seed $(SEED)"
+	@$(MAKE) --no-print-directory soak-postgres SEEDS=1
+	@$(MAKE) --no-print-directory soak-interrupts INTERRUPTS="--moments 2 --seed $(SEED)"
 
 # SEED=7 selects other examples; the default is the date.
 SEED ?= $(shell date +%y%m%d)
+EXAMPLES ?= 2000
 soak-properties: java  ## 2,000 new examples of each property test
-	@SOAK=1 $(BIN)/python -m pytest -q $(TWO) -m hypothesis --hypothesis-seed=$(SEED) tests/unit
+	@SOAK=$(EXAMPLES) $(BIN)/python -m pytest -q $(TWO) -m hypothesis --hypothesis-seed=$(SEED) tests/unit
+
+# MAINTENANCE="--count 100 --seed 7" runs others.
+MAINTENANCE ?=
+soak-maintenance: setup  ## 1,000 random histories of a table with maintenance, checked against a Python model
+	@$(BIN)/python -m benchmarks.maintenance_histories $(MAINTENANCE)
 
 # MODELS="--models 300 --spark 0 --seed 7" runs others; the default seed is the date.
 MODELS ?= --mutants

@@ -14,8 +14,9 @@ from tests import durations
 # Every run uses the same examples, so results are reproducible. `make soak` searches new ones; a
 # failing one becomes an explicit example.
 settings.register_profile("fixed", derandomize=True)
-settings.register_profile("soak", max_examples=2_000, print_blob=True)
-settings.load_profile("soak" if os.environ.get("SOAK") else "fixed")
+SOAK = int(os.environ.get("SOAK") or 0)
+settings.register_profile("soak", max_examples=max(SOAK, 1), print_blob=True)
+settings.load_profile("soak" if SOAK else "fixed")
 
 pytest_plugins = ["tests.servers.fixtures"]
 

@@ -360,9 +360,9 @@ def test_members_of_structs_are_matched_by_name(writer: Writer) -> None:
 def test_times_of_day_have_no_type_in_spark() -> None:
     assert (
         to_ddl(Map(Primitive("string"), List(DecimalType(9, 2))))
-        == "map<string, array<decimal(9,2)>>"
+        == "map<string,array<decimal(9,2)>>"
     )
-    assert to_ddl(Struct((Field("a`b", Fixed(4)),))) == "struct<`a``b`: binary>"
+    assert to_ddl(Struct((Field("a`b", Fixed(4)),))) == "struct<`a``b`:binary>"
     assert to_ddl(Primitive("timestamp")) == "timestamp_ntz"
     with pytest.raises(ContractError, match="no type for Iceberg's time"):
         to_ddl(Primitive("time"))

@@ -2,5 +2,6 @@
 
 `rules` lists the rules, `compiler` builds the query, `rule_result` evaluates its row,
 `violating_rows` finds the rows that break a rule, and `gate` combines them. Only `sql_builder`,
-`predicate`, `typed_literals` and `custom_sql` import sqlglot, and only when a table is checked.
+`checked_table`, `predicate`, `typed_literals` and `custom_sql` import sqlglot, and only when a
+table is checked.
 """

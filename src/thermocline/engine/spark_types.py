@@ -28,19 +28,19 @@ _PRIMITIVES = {
 
 
 def to_ddl(type_: Type) -> str:
-    """Return the type in Spark's SQL, for a cast."""
+    """Return the type in Spark's SQL, written as Spark's own `simpleString` but with quotes."""
     match type_:
         case Decimal(precision, scale):
             return f"decimal({precision},{scale})"
         case Fixed():
             return "binary"
         case Struct(fields):
-            columns = (f"{quote_identifier(f.name)}: {to_ddl(f.type)}" for f in fields)
-            return f"struct<{', '.join(columns)}>"
+            columns = (f"{quote_identifier(f.name)}:{to_ddl(f.type)}" for f in fields)
+            return f"struct<{','.join(columns)}>"
         case List(element):
             return f"array<{to_ddl(element)}>"
         case Map(key, value):
-            return f"map<{to_ddl(key)}, {to_ddl(value)}>"
+            return f"map<{to_ddl(key)},{to_ddl(value)}>"
         case Primitive(name) if name in _PRIMITIVES:
             return _PRIMITIVES[name]
     raise ContractError(

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
-from thermocline.engine.spark_types import quote_identifier
-from thermocline.ingest.value_expressions import FlawExpression, literal, scalar, spark_type
+from thermocline.engine.spark_types import quote_identifier, to_ddl
+from thermocline.ingest.value_expressions import FlawExpression, literal, scalar
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +30,7 @@ def convert(type_: Type, it: str, found: DataType, depth: int = 0) -> str:
     """Return an expression for a value as the contract's type; null if it does not fit."""
     from pyspark.sql import types as spark
 
-    if found.simpleString() == spark_type(type_).replace("`", "") and not _needs_check(type_):
+    if found.simpleString() == to_ddl(type_).replace("`", "") and not _needs_check(type_):
         return it
     x = f"x{depth}"
     match type_, found:
@@ -165,12 +165,12 @@ def _member_expression(
     type_: Type, it: str, name: str, file_types: dict[str, DataType], depth: int
 ) -> str:
     if name not in file_types:
-        return f"cast(null as {spark_type(type_)})"
+        return f"cast(null as {to_ddl(type_)})"
     return convert(type_, f"{it}.{quote_identifier(name)}", file_types[name], depth)
 
 
 def _convert_scalar(type_: Type, it: str, found: DataType) -> str:
-    target = spark_type(type_)
+    target = to_ddl(type_)
     if found.typeName() == "string":
         return scalar(type_, it)
     if found.typeName() == "void":

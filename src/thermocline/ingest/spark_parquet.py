@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from thermocline.contract.definition import Contract
-from thermocline.engine.spark_types import EXACT_JSON, quote_identifier
-from thermocline.ingest import parquet_types, value_expressions
+from thermocline.engine.spark_types import EXACT_JSON, quote_identifier, to_ddl
+from thermocline.ingest import parquet_types
 from thermocline.ingest.lines import NumberedFiles, decode_uri, unescape_path
 from thermocline.ingest.validation import FILE, POSITION, RAW, UnknownFields, validate
 from thermocline.ingest.value_expressions import FlawExpression, literal
@@ -61,7 +61,7 @@ def _validate(scanned: DataFrame, file_types: dict[str, DataType], contract: Con
             typed = parquet_types.convert(column.type, it, found)
             flaws += parquet_types.conversion_flaws(column.type, it, found, column.name)
         else:
-            typed = f"cast(null as {value_expressions.spark_type(column.type)})"
+            typed = f"cast(null as {to_ddl(column.type)})"
         computed.append(f"{typed} as {quote_identifier(column.name)}")
     rows = scanned.selectExpr("*", *computed)
     known = {column.name for column in contract.columns}

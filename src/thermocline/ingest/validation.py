@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from thermocline.check.violating_rows import compile_row_reasons, compile_row_violation
 from thermocline.contract.definition import INGEST_COLUMNS, MESSAGE_COLUMNS, Contract, DriftMode
-from thermocline.engine.spark_types import quote_identifier
-from thermocline.ingest.value_expressions import FlawExpression, spark_type
+from thermocline.engine.spark_types import quote_identifier, to_ddl
+from thermocline.ingest.value_expressions import FlawExpression
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,7 @@ def reject_unknown_fields(frame: DataFrame) -> DataFrame:
 
 def empty_frame(spark: SparkSession, contract: Contract) -> DataFrame:
     """Return a frame without rows in the form of validated records."""
-    columns = [f"{quote_identifier(c.name)} {spark_type(c.type)}" for c in contract.columns]
+    columns = [f"{quote_identifier(c.name)} {to_ddl(c.type)}" for c in contract.columns]
     fixed = (
         f"{FILE} int, {POSITION} long, {RAW} string, {BAD} boolean, {REASONS} array<string>, "
         f"{HAS_DRIFT} boolean, "

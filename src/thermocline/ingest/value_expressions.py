@@ -14,7 +14,7 @@ from datetime import datetime
 from thermocline.contract.definition import Contract
 from thermocline.contract.problems import Problem
 from thermocline.contract.types import Decimal, Fixed, List, Map, Primitive, Struct, Type
-from thermocline.engine.spark_types import quote_identifier
+from thermocline.engine.spark_types import quote_identifier, to_ddl
 from thermocline.errors import ContractError
 
 STRICT_JSON = (
@@ -33,11 +33,6 @@ _STRING_OR_REST = r'"(?:[^"\\]|\\.)*+"|[^"]++|"'
 _SURROGATE = r"(?i)\\u(d[89a-f][0-9a-f]{2})"
 _SURROGATE_PAIR = r"(?i)\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}"
 
-_SPARK = {
-    "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double",
-    "date": "date", "timestamp": "timestamp_ntz", "timestamptz": "timestamp", "string": "string",
-    "uuid": "string", "binary": "binary",
-}  # fmt: skip
 _DATE = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
 _TIME = "[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,6}0*)?)?"
 _ZONE = "(Z|[+-][0-9]{2}(:?[0-9]{2})?)?"
@@ -58,23 +53,6 @@ class FlawExpression:
 
     condition: str
     reason: str
-
-
-def spark_type(type_: Type) -> str:
-    """Return the type in Spark's notation."""
-    match type_:
-        case Decimal():
-            return str(type_)
-        case Fixed():
-            return "binary"
-        case Struct(fields):
-            inner = ",".join(f"{quote_identifier(f.name)}:{spark_type(f.type)}" for f in fields)
-            return f"struct<{inner}>"
-        case List(element):
-            return f"array<{spark_type(element)}>"
-        case Map(key, value):
-            return f"map<{spark_type(key)},{spark_type(value)}>"
-    return _SPARK[type_.name]
 
 
 def refuse_unwritable_types(contract: Contract) -> None:
@@ -165,7 +143,7 @@ def value(type_: Type, it: str, depth: int = 0) -> str:
 
 def scalar(type_: Type, text: str) -> str:
     """Return an expression for the typed value of a text; null if it cannot be read exactly."""
-    target = spark_type(type_)
+    target = to_ddl(type_)
     match type_:
         case Decimal(_, scale):
             # A cast rounds numbers with too many decimals. The length of most texts shows that they
