@@ -35,6 +35,7 @@ ELSEWHERE = (
     "integration/test_workers.py",
     "contract/test_group_commit_concurrency.py",
     "contract/test_relocate.py",
+    "integration/test_maintain.py",
 )
 """Other suites that kill at points of their own."""
 

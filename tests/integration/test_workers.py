@@ -312,7 +312,7 @@ def test_one_partition_for_an_orchestrator(house: Lakehouse) -> None:
         (("backfill", "silver.clean", "--from", "yesterday"), "is not a date"),
         (("work", "--piece", "{}"), "not a work unit"),
         (("work", "--piece", "{"), "line of JSON"),
-        (("work", "silver.clean"), "go together"),
+        (("work", "silver.clean"), "must be used together"),
         (("partitions", "gold.nothing"), "no model"),
     ],
 )

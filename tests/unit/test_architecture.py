@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,23 @@ def test_every_file_and_definition_exists(page: str) -> None:
         if not (PACKAGE / file).is_file() or (name and name not in definitions(PACKAGE / file))
     ]
     assert not missing
+
+
+def test_every_promise_names_test_files_that_exist() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    files = re.findall(r"`((?:unit|contract|integration|e2e)/[\w/]+\.py)`", text)
+    assert len(files) > 30
+    assert not [file for file in files if not (ROOT / "tests" / file).is_file()]
+
+
+def test_no_class_name_occurs_twice() -> None:
+    names = [
+        node.name.lstrip("_")
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert not [name for name, count in Counter(names).items() if count > 1]
 
 
 def test_the_rooms_stand_in_the_order_that_is_enforced() -> None:

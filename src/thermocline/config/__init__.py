@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any
 
 from thermocline.config.definitions import BY_KEY, SETTINGS, Setting
+from thermocline.config.lake_addresses import resolve_locations
 from thermocline.config.layers import PROJECT_FILE, SECRETS_FILE, is_setting, read_layers
-from thermocline.config.locations import resolve_locations
 from thermocline.config.settings import (
     ApiSettings,
     CatalogSettings,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from thermocline.config.definitions import BY_KEY, ENVIRONMENT_PREFIX, SETTINGS, Setting
-from thermocline.config.locations import is_secret_name, split_uri
+from thermocline.config.lake_addresses import is_secret_name, split_uri
 from thermocline.config.settings import Secret
 from thermocline.errors import ConfigError
 

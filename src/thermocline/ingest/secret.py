@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from thermocline.config.locations import is_secret_name
+from thermocline.config.lake_addresses import is_secret_name
 from thermocline.errors import ConfigError
 from thermocline.telemetry import hide, one_line
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from thermocline.serve.node.types import quote_identifier
+from thermocline.serve.node.copy_types import quote_identifier
 from thermocline.serve.wire.jobs import WorkerError
 
 

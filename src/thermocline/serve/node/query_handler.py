@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from thermocline import telemetry
 from thermocline.serve.node.change_set import parse_utc
+from thermocline.serve.node.copy_types import quote_identifier
 from thermocline.serve.node.engine import is_fatal, open_query_cursor, parse_select, to_failed
-from thermocline.serve.node.types import quote_identifier
 from thermocline.serve.rows.fetch import BATCH_ROWS, downcast_integers, fetch_bounded
 from thermocline.serve.rows.reply import build_reply, parse_request
 from thermocline.serve.wire.jobs import EngineBroken, WorkerError

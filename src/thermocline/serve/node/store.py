@@ -25,10 +25,10 @@ import pyarrow as pa
 from thermocline import telemetry
 from thermocline.serve.node import limits
 from thermocline.serve.node.change_set import StagedChangeSet, StagedTable, StoredCopy, parse_utc
+from thermocline.serve.node.copy_types import duckdb_type, quote_identifier, quote_literal
 from thermocline.serve.node.engine import is_fatal
 from thermocline.serve.node.memory_budget import MemoryBudget
 from thermocline.serve.node.staging import FILE, POSITION
-from thermocline.serve.node.types import duckdb_type, quote_identifier, quote_literal
 from thermocline.serve.wire.jobs import EngineBroken, WorkerError
 from thermocline.serve.wire.protocol import Body
 
