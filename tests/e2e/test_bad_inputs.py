@@ -129,7 +129,7 @@ PROJECT_FAULTS = {
     "tightened column": (
         replaced(CLEAN, "{name: day, physicalType: date}",
                  "{name: day, physicalType: date, required: true}"),
-        "tightens",
+        "cannot become required",
     ),
     "merge without a key": (replaced(CLEAN, ", primaryKey: true", ""), "key"),
     "python object in YAML": (

@@ -47,9 +47,9 @@ from tests.unit.serve.data_files import file, sums
 from thermocline.contract import Contract
 from thermocline.lake import Lake, refs
 from thermocline.serve.file_sums import day_of
-from thermocline.serve.replicator import policy as policies
+from thermocline.serve.replicator import hot_policy as policies
 from thermocline.serve.replicator.catalog_poller import CatalogPoller
-from thermocline.serve.replicator.policy import HOT_PROPERTY, Policy
+from thermocline.serve.replicator.hot_policy import HOT_PROPERTY, Policy
 from thermocline.serve.values import NO_SNAPSHOT, TableHead
 
 TYPES = Schema(

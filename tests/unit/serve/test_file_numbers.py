@@ -17,7 +17,7 @@ from thermocline.lake import Lake
 from thermocline.serve.file_sums import day_of
 from thermocline.serve.replicator.catalog_poller import CatalogPoller, PolledTable
 from thermocline.serve.replicator.copy_delta import FileNumbers, compute_delta
-from thermocline.serve.replicator.policy import Policy
+from thermocline.serve.replicator.hot_policy import Policy
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from tests.unit.serve.data_files import file, sums
 
 from thermocline.serve.replicator.catalog_poller import PolledTable
 from thermocline.serve.replicator.desired_state import NodeCapacity, plan_desired_states
+from thermocline.serve.replicator.hot_policy import Policy
 from thermocline.serve.replicator.placement import place_tables, select_fitting
-from thermocline.serve.replicator.policy import Policy
 from thermocline.serve.replicator.query_log import HALF_LIFE, QueryLog
 from thermocline.serve.values import HotCopy, TableHead
 

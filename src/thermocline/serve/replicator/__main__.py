@@ -12,7 +12,7 @@ from thermocline import config, telemetry
 from thermocline.contract import Contract, load_contracts
 from thermocline.errors import ContractError
 from thermocline.serve.replicator.catalog_poller import CatalogPoller
-from thermocline.serve.replicator.policy import Policy
+from thermocline.serve.replicator.hot_policy import Policy
 from thermocline.serve.replicator.replicator import Replicator
 from thermocline.serve.wire import worker
 

@@ -22,7 +22,7 @@ from thermocline.lake import catalog, read_schema, schema
 from thermocline.lake.companions import QUARANTINE, TOMBSTONES
 from thermocline.lake.metadata import Snapshot, TableState
 from thermocline.serve.file_sums import FileTimes, ManifestTotals, TableFileTotals, sum_manifest
-from thermocline.serve.replicator import policy as policies
+from thermocline.serve.replicator import hot_policy as policies
 from thermocline.serve.replicator.retry import retry_reads
 from thermocline.serve.values import NO_SNAPSHOT, TableHead
 

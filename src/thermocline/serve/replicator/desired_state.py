@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from thermocline.serve.replicator import policy as policies
+from thermocline.serve.replicator import hot_policy as policies
 from thermocline.serve.replicator.placement import place_tables, select_fitting
 from thermocline.serve.replicator.query_log import QueryLog
 

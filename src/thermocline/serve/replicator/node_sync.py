@@ -24,8 +24,8 @@ from thermocline.serve.replicator.copy_updates import (
     CopyUpdate,
     attribute_errors_to,
 )
+from thermocline.serve.replicator.hot_policy import estimate_bytes
 from thermocline.serve.replicator.node_client import NodeClient, NodeRefused
-from thermocline.serve.replicator.policy import estimate_bytes
 from thermocline.serve.values import HotCopy
 from thermocline.serve.wire.frame import ConnectionLost, MalformedFrame
 

@@ -12,8 +12,8 @@ from thermocline import telemetry
 from thermocline.errors import ThermoclineError, Transient
 from thermocline.serve.replicator.catalog_poller import CatalogPoller, PolledTable
 from thermocline.serve.replicator.desired_state import NodeCapacity, plan_desired_states
+from thermocline.serve.replicator.hot_policy import Policy
 from thermocline.serve.replicator.node_sync import NodeSync
-from thermocline.serve.replicator.policy import Policy
 from thermocline.serve.replicator.query_log import QueryLog
 from thermocline.serve.replicator.state_pages import StatePages
 from thermocline.serve.values import LakeState, TableHead

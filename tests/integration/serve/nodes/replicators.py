@@ -17,7 +17,7 @@ from tests.integration.serve.nodes.keeping import NOW, in_order
 
 from thermocline.lake import Lake
 from thermocline.serve.replicator.catalog_poller import CatalogPoller
-from thermocline.serve.replicator.policy import Policy
+from thermocline.serve.replicator.hot_policy import Policy
 from thermocline.serve.replicator.replicator import Replicator
 from thermocline.serve.values import HotCopy
 from thermocline.serve.wire.protocol import BlockingChannel
