@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-growth soak soak-properties soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
+.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-growth soak soak-properties soak-kills soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,7 @@ soak:  ## run a share of all random tests below for an hour, with the date as se
 	@$(MAKE) --no-print-directory soak-models MODELS="--models 300 --spark 30 --queries 1000"
 	@$(MAKE) --no-print-directory soak-histories HISTORIES="--count 150 --seed $(SEED)"
 	@$(MAKE) --no-print-directory soak-maintenance MAINTENANCE="--count 60 --seed $(SEED)"
+	@$(MAKE) --no-print-directory soak-kills
 	@$(MAKE) --no-print-directory soak-postgres SEEDS=1
 	@$(MAKE) --no-print-directory soak-interrupts INTERRUPTS="--moments 2 --seed $(SEED)"
 
@@ -128,6 +129,9 @@ soak-models: java  ## 3,000 random models: incremental equals full, on DuckDB an
 HISTORIES ?=
 soak-histories: setup  ## 2,000 random histories of tables with companions, checked against a Python model
 	@$(BIN)/python -m benchmarks.histories $(HISTORIES)
+
+soak-kills: java  ## 100 kills of backfill workers, coordinators and leaseholders
+	@SOAK=1 $(BIN)/python -m pytest -q tests/integration/test_worker_kills.py -k random_kills
 
 # SEEDS=10 runs ten of each kind.
 SEEDS ?= 3

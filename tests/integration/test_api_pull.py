@@ -281,7 +281,7 @@ def test_a_name_is_looked_up_once_and_the_checked_address_is_the_one_connected_t
 def test_an_answer_that_is_too_large_is_refused_before_it_fills_memory(api: WebApi) -> None:
     bomb = gzip.compress(b" " * 50_000_000)
     api.failures.append((200, {"Content-Encoding": "gzip"}, bomb))
-    with pytest.raises(BadInput, match="more than 1,000,000 bytes"):
+    with pytest.raises(BadInput, match="exceeds 1,000,000 bytes"):
         list(pull_items(source(api.url, maxResponseBytes=1_000_000), ApiPosition(), HERE))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,15 @@ from thermocline.api import Lakehouse
 dg = pytest.importorskip("dagster", reason="the extra `dagster` is not installed")
 
 TINY = ("--customers", "20", "--products", "20", "--orders", "30", "--events", "50")
+
+
+@pytest.fixture(autouse=True)
+def kept_signals() -> Iterator[None]:
+    """Restore the signal handlers that Dagster replaces: later tests start processes."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ writes go through PyIceberg. Both use the same settings.
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -181,20 +182,29 @@ def sqlalchemy_uri(settings: Settings) -> str:
     return urlunsplit(("postgresql+psycopg2", netloc, parts.path, parts.query, ""))
 
 
+_JOURNAL_BYTES = 64 << 10
+"""A write-ahead log needs at least so much: its shared memory is of 32 KB."""
+
+
 def read_only_uri(path: Path) -> str:
     """Return SQLite's URI for reading a database.
 
-    If its folder is read-only, no journal can be created there, so the file is opened as immutable.
+    If its folder is read-only or its disk is full, no journal can be created there. The file is
+    then opened as immutable, unless a journal has changes that it lacks.
     """
     journal = path.with_name(f"{path.name}-wal")
     with suppress(OSError):
-        if not _is_writable(path) and not (journal.exists() and journal.stat().st_size):
+        if not _can_create_journal(path) and not (journal.exists() and journal.stat().st_size):
             return f"{path.as_uri()}?mode=ro&immutable=1"
     return f"{path.as_uri()}?mode=ro"
 
 
 def _is_writable(path: Path) -> bool:
     return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _can_create_journal(path: Path) -> bool:
+    return _is_writable(path) and shutil.disk_usage(path.parent).free >= _JOURNAL_BYTES
 
 
 def require_no_lost_catalog(settings: Settings) -> None:

@@ -45,12 +45,17 @@ def disk_error(error: BaseException) -> ThermoclineError | None:
             return _error_for_errno(
                 cause.errno, f"{cause.filename}: {reason}" if cause.filename else reason
             )
+        code = getattr(cause, "sqlite_errorcode", None)
+        if code in _SQLITE_FULL:
+            return _error_for_errno(errno.ENOSPC, first_line(cause))
         for text, number in _ERRNO_BY_TEXT.items():
             if text in str(cause):
                 return _error_for_errno(number, first_line(cause))
     return None
 
 
+_SQLITE_FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE}
+"""SQLite cannot extend the database, or the shared memory of its write-ahead log."""
 _ERRNO_BY_TEXT = {
     "readonly database": errno.EROFS,
     "database or disk is full": errno.ENOSPC,

@@ -70,8 +70,8 @@ def test_a_window_follows_appends_deletes_and_rewrites(
     lake: Lake, node: Process, replicators: Replicators, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when what goes is told in many messages."""
-    monkeypatch.setattr(node_client, "MOST_GONE", most)
-    monkeypatch.setattr(node_client, "MOST_DELETED", most)
+    monkeypatch.setattr(node_client, "MAX_REMOVED_FILES", most)
+    monkeypatch.setattr(node_client, "MAX_DELETED_ROWS", most)
     table = make_table(lake, "gold.t")
     put(table, [row(n, days=n) for n in range(12)] + [row(99, note=None), {**row(98), "at": None}])
     replicator = replicators(lake, node)
