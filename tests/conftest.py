@@ -25,6 +25,11 @@ pytest_plugins = ["tests.servers.fixtures"]
 # MB, and code that does not fit is interpreted.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m")
 
+# Streams and servers of tests run without the maintenance service, so that a table has the files
+# that the test wrote; tests of the service turn it on.
+SERVICE_OFF = {"THERMOCLINE_MAINTAIN__SERVICE": "off"}
+os.environ.update(SERVICE_OFF)
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -101,4 +106,5 @@ def call_to_an_ended_jvm() -> Callable[[], None]:
 
 def clean_environment() -> dict[str, str]:
     """Return the environment without Thermocline's settings, so that tests do not depend on it."""
-    return {k: v for k, v in os.environ.items() if not k.startswith("THERMOCLINE_")}
+    others = {k: v for k, v in os.environ.items() if not k.startswith("THERMOCLINE_")}
+    return others | SERVICE_OFF

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from thermocline.config import quantities
 from thermocline.errors import NotFound
+from thermocline.maintain import service_status
 from thermocline.maintain.file_stats import FileStatsReader
 from thermocline.maintain.journal import JOURNAL, read_history
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
 from thermocline.maintain.service import MaintenanceService
+from thermocline.maintain.standing_service import StandingService
 from thermocline.maintain.table_health import TableHealth, evaluate_table
 from thermocline.telemetry import SILENT, Progress
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.service import MaintenanceReport
+    from thermocline.maintain.service_status import ServiceStatus
 
 HISTORY_LIMIT = 50
 
@@ -51,13 +52,24 @@ class Maintenance:
         return self._service.apply(self.plan() if plan is None else plan, progress, stop)
 
     def watch(self, stop: Event, progress: Progress = SILENT) -> Iterator[MaintenanceReport]:
-        """Apply pass after pass until `stop` is set; yield each that had something to do."""
-        every = quantities.parse_duration(self._lake.settings.maintain.every)
-        while not stop.is_set():
-            plan = self.plan()
-            if plan.tasks:
-                yield self.apply(plan, progress=progress, stop=stop)
-            stop.wait(timedelta(seconds=every).total_seconds())
+        """Maintain the lake until `stop` is set; yield the report of each pass that had work."""
+        yield from StandingService(self._lake, self._policy).run(stop, progress)
+
+    def pause(self) -> None:
+        """Let every maintenance service of this project rest until `resume`."""
+        service_status.pause(self._lake.settings.project)
+
+    def resume(self) -> None:
+        """Let the maintenance services of this project work again."""
+        service_status.resume(self._lake.settings.project)
+
+    def is_paused(self) -> bool:
+        """Whether the maintenance services of this project are to rest."""
+        return service_status.is_paused(self._lake.settings.project)
+
+    def status(self) -> ServiceStatus | None:
+        """Return what the project's maintenance service reported last, if one has run."""
+        return service_status.read_status(self._lake.settings.project)
 
     def history(self, limit: int = HISTORY_LIMIT) -> list[dict[str, Any]]:
         """Return the newest tasks of all passes, newest first."""

@@ -71,7 +71,7 @@ def execute_query(
         raise BadInput(f"There is no engine {engine!r}.", "Use auto, duckdb or spark.")
     chosen = "spark" if engine == "spark" else "duckdb"
     started = time.perf_counter()
-    query: _EngineQuery = _SparkQuery(sql) if chosen == "spark" else _DuckDBQuery(sql)
+    query: _ExecutableQuery = _SparkQuery(sql) if chosen == "spark" else _DuckDBQuery(sql)
     states = {name: lake.state(validate_table_name(name)) for name in query.tables}
     snapshots = _resolve_snapshots(states, at)
     query.bind(lake, states, snapshots)
@@ -90,7 +90,7 @@ def execute_query(
     return Result(rows, {"engine": chosen, "tables": tables, "ms": milliseconds})
 
 
-class _EngineQuery(Protocol):
+class _ExecutableQuery(Protocol):
     """A query for one engine: parsed, bound to snapshots of its tables, then executed."""
 
     @property

@@ -16,46 +16,60 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
+    from thermocline.api.maintenance import Maintenance
     from thermocline.maintain.maintenance_plan import MaintenancePlan, Task
     from thermocline.maintain.service import MaintenanceReport
+    from thermocline.maintain.service_status import ServiceStatus
     from thermocline.maintain.table_health import TableHealth
 
 
 @click.command(cls=Command)
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--plan", "only_plan", is_flag=True, help="Show what would be done; change nothing.")
-@click.option("--watch", is_flag=True, help="Maintain the tables until interrupted.")
-@click.option("--history", is_flag=True, help="Show what earlier passes did.")
+@click.option("--plan", "view", flag_value="plan", help="Show what would be done; change nothing.")
+@click.option("--watch", "view", flag_value="watch", help="Maintain the lake until interrupted.")
+@click.option("--history", "view", flag_value="history", help="Show what earlier passes did.")
+@click.option("--status", "view", flag_value="status", help="Show what the service is doing.")
+@click.option("--pause", "view", flag_value="pause", help="Let the service rest.")
+@click.option("--resume", "view", flag_value="resume", help="Let the service work again.")
 @pass_invocation
-def maintain(
-    invocation: Invocation, tables: tuple[str, ...], only_plan: bool, watch: bool, history: bool
-) -> int:
+def maintain(invocation: Invocation, tables: tuple[str, ...], view: str | None) -> int:
     """Join small data files and apply deletes in all tables, or only in TABLE.
 
     Every rewrite is read back and published only if it holds the same rows. Writers and readers
     continue: a rewrite whose files change meanwhile is discarded. Starts no engine.
+
+    `thermo serve` and `thermo stream` do the same in a process beside them, the maintenance
+    service (setting maintain.service). --pause lets it rest; a call without options still works.
     """
-    if only_plan + watch + history > 1 or (tables and (watch or history)):
-        raise BadInput(
-            "These options cannot be combined.",
-            "Give one of --plan, --watch and --history; TABLE goes with --plan or alone.",
-        )
+    if tables and view not in (None, "plan"):
+        raise BadInput(f"--{view} is for the whole lake.", "Leave out TABLE.")
     maintenance = invocation.lakehouse().maintain
-    if history:
-        invocation.show(maintenance.history(), _render_history)
-        return 0
-    if only_plan:
-        invocation.show(maintenance.plan(tables), _render_plan)
-        return 0
+    match view:
+        case "plan":
+            invocation.show(maintenance.plan(tables), _render_plan)
+        case "history":
+            invocation.show(maintenance.history(), _render_history)
+        case "pause" | "resume" | "status":
+            if view != "status":
+                (maintenance.pause if view == "pause" else maintenance.resume)()
+            shown = {"paused": maintenance.is_paused(), "service": maintenance.status()}
+            invocation.show(shown, _render_status)
+        case _:
+            return _apply(invocation, maintenance, tables, watch=view == "watch")
+    return 0
+
+
+def _apply(
+    invocation: Invocation, maintenance: Maintenance, tables: tuple[str, ...], *, watch: bool
+) -> int:
     with stop_on_signal() as stop, invocation.progress() as progress:
         if watch:
             for report in maintenance.watch(stop, progress):
                 invocation.show(report, _render_report)
-        else:
-            plan = maintenance.plan(tables)
-            report = maintenance.apply(plan, progress=progress, stop=stop)
-            invocation.show(report, _render_report)
-    return 0 if watch else signal_exit_code()
+            return 0
+        report = maintenance.apply(maintenance.plan(tables), progress=progress, stop=stop)
+        invocation.show(report, _render_report)
+    return signal_exit_code()
 
 
 @click.command(cls=Command)
@@ -69,6 +83,21 @@ def health(invocation: Invocation, tables: tuple[str, ...]) -> None:
     """
     found = invocation.lakehouse().maintain.health(tables)
     invocation.show([each.as_dict() for each in found], lambda _: _render_health(found))
+
+
+def _render_status(shown: dict[str, Any]) -> RenderableType:
+    status: ServiceStatus | None = shown["service"]
+    paused = "paused" if shown["paused"] else ""
+    if status is None:
+        return output.line("The maintenance service of this project has not run yet.", paused)
+    last = "never" if status.last_success is None else output.ago(status.last_success)
+    return output.line(
+        f"{status.state}, {output.ago(status.at)}",
+        f"last complete pass: {last}",
+        f"{output.plural(status.queued_tasks, 'task')} left,"
+        f" {output.duration(status.queued_cpu_seconds)} of CPU time",
+        paused,
+    )
 
 
 def _render_plan(plan: MaintenancePlan) -> RenderableType:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thermocline.cli import output
+from thermocline.cli.background_maintenance import maintain_in_background
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
 from thermocline.errors import Transient
 
@@ -52,7 +53,8 @@ def serve(invocation: Invocation, host: str | None, port: int | None, nodes: int
         await _wait_until_ready(assembled)
         invocation.show(_describe_server(server_record, settings, assembled), _render_server)
 
-    server.serve(assembled.app, settings, report_start)
+    with maintain_in_background(settings):
+        server.serve(assembled.app, settings, report_start)
 
 
 def _override_settings(settings: Settings, **options: Any) -> Settings:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thermocline.cli import output
+from thermocline.cli.background_maintenance import maintain_in_background
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
 from thermocline.cli.pipeline import accept_loss_option
 from thermocline.interrupt import stop_on_signal
@@ -80,7 +81,11 @@ def stream(
     second is aborted; the next call ingests it again.
     """
     lakehouse = invocation.lakehouse()
-    with stop_on_signal(code=0) as stop, _open_display(invocation) as show:
+    with (
+        stop_on_signal(code=0) as stop,
+        maintain_in_background(lakehouse.settings),
+        _open_display(invocation) as show,
+    ):
         for poll in lakehouse.stream(
             sources,
             then=then,

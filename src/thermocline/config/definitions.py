@@ -6,109 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from thermocline.config import quantities
+from thermocline.config import setting_checks as checks
 from thermocline.config.settings import Secret
 
 ENVIRONMENT_PREFIX = "THERMOCLINE_"
-
-
-def _check_spark_memory(value: str) -> str | None:
-    ok = value[:-1].isdecimal() and value[-1:].lower() in {"k", "m", "g", "t"}
-    return None if ok else 'must be a size such as "2g" or "512m"'
-
-
-def _check_duckdb_memory(value: str) -> str | None:
-    number = value.rstrip("KMGTiBkmgtb ")
-    ok = number != value and number.replace(".", "", 1).isdecimal()
-    return None if ok else 'must be a size such as "1GB" or "512MiB"'
-
-
-def _check_spark_master(value: str) -> str | None:
-    known = ("local", "local-cluster[", "spark://", "k8s://", "yarn")
-    return None if value.startswith(known) else 'must be like "local[*]" or "spark://host:7077"'
-
-
-def _check_catalog_type(value: str) -> str | None:
-    return None if value in {"sqlite", "postgres", "rest"} else "must be sqlite, postgres or rest"
-
-
-def _check_engine(value: str) -> str | None:
-    return None if value in {"auto", "spark", "duckdb"} else "must be auto, spark or duckdb"
-
-
-def _check_worker_mode(value: str) -> str | None:
-    known = {"auto", "off", "dag", "model", "partition"}
-    return None if value in known else "must be auto, off, dag, model or partition"
-
-
-def _check_worker_location(value: str) -> str | None:
-    return None if value in {"local", "spark"} else "must be local or spark"
-
-
-def _check_at_least_one(value: int) -> str | None:
-    return None if value >= 1 else "must be at least 1"
-
-
-def _check_at_least_two(value: int) -> str | None:
-    return None if value >= 2 else "must be at least 2"
-
-
-def _check_not_negative(value: int) -> str | None:
-    return None if value >= 0 else "must be 0 or more"
-
-
-def _check_not_empty(value: str) -> str | None:
-    return None if value.strip() else "must not be empty"
-
-
-def _check_http_url(value: str) -> str | None:
-    return None if value.startswith(("http://", "https://")) else "must begin with http(s)://"
-
-
-def _check_port(value: int) -> str | None:
-    return None if 0 <= value <= 65535 else "must be between 0 and 65535 (0: any free port)"
-
-
-def _check_share(value: float) -> str | None:
-    return None if 0 <= value <= 1 else "must be between 0 and 1"
-
-
-def _check_size_or_zero(value: str) -> str | None:
-    return None if value == "0" else _check_size(value)
-
-
-def _check_size(value: str) -> str | None:
-    return _check_positive(quantities.parse_size, value)
-
-
-def _check_duration(value: str) -> str | None:
-    return _check_positive(quantities.parse_duration, value)
-
-
-def _check_duration_or_zero(value: str) -> str | None:
-    return None if value == "0s" else _check_duration(value)
-
-
-def _check_positive(read: Callable[[str], float], value: str) -> str | None:
-    try:
-        return None if read(value) > 0 else "must be more than 0"
-    except ValueError as error:
-        return str(error)
-
-
-def _check_jwt_algorithm(value: str) -> str | None:
-    return None if value in {"HS256", "RS256", "ES256"} else "must be HS256, RS256 or ES256"
-
-
-def _check_networks(value: list[str]) -> str | None:
-    import ipaddress
-
-    try:
-        for each in value:
-            ipaddress.ip_network(each)
-    except ValueError:
-        return 'must be networks such as "10.1.0.0/16"'
-    return None
 
 
 @dataclass(frozen=True)
@@ -128,20 +29,20 @@ class Setting:
 
 
 SETTINGS: tuple[Setting, ...] = (
-    Setting("lake.name", str, "lake", "The lake's name in reports.", _check_not_empty),
+    Setting("lake.name", str, "lake", "The lake's name in reports.", checks.check_not_empty),
     Setting(
         "lake.warehouse",
         str,
         "lake",
         "Where table files live: a folder (relative to the project) or s3://bucket/prefix.",
-        _check_not_empty,
+        checks.check_not_empty,
     ),
     Setting(
         "lake.catalog.type",
         str,
         "sqlite",
         "Which catalog holds the tables: sqlite, postgres or rest.",
-        _check_catalog_type,
+        checks.check_catalog_type,
     ),
     Setting(
         "lake.catalog.uri",
@@ -149,7 +50,7 @@ SETTINGS: tuple[Setting, ...] = (
         None,
         "sqlite: the database file (by default catalog.db in the warehouse); "
         "postgres: postgresql://user@host:port/database; rest: http(s)://…",
-        _check_not_empty,
+        checks.check_not_empty,
     ),
     Setting("lake.catalog.user", str, None, "User of a PostgreSQL catalog."),
     Setting("lake.catalog.password", Secret, None, "Password of that user."),
@@ -161,7 +62,7 @@ SETTINGS: tuple[Setting, ...] = (
         str,
         None,
         "URL of an S3 server other than AWS.",
-        _check_http_url,
+        checks.check_http_url,
     ),
     Setting("lake.s3.region", str, "us-east-1", "Region of the bucket."),
     Setting("lake.s3.access_key", Secret, None, "Access key of the bucket."),
@@ -177,92 +78,123 @@ SETTINGS: tuple[Setting, ...] = (
         int,
         300,
         "Minimum number of snapshots that a table keeps; commits expire older ones.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
     Setting(
         "lake.retention.age",
         str,
         "2m",
         "Minimum age before a snapshot may expire.",
-        _check_duration,
+        checks.check_duration,
     ),
     Setting(
         "lake.retention.hourly",
         int,
         24,
         "For how many hours with commits the last snapshot is kept, as a tag hourly-….",
-        _check_not_negative,
+        checks.check_not_negative,
     ),
     Setting(
         "lake.retention.daily",
         int,
         30,
         "For how many days with commits the last snapshot is kept, as a tag daily-….",
-        _check_not_negative,
+        checks.check_not_negative,
     ),
     Setting(
         "lake.retention.dead_after",
         str,
         "7d",
         "Age at which branches of dead runs, and snapshots held by stalled consumers, expire.",
-        _check_duration,
+        checks.check_duration,
     ),
     Setting(
         "maintain.target_size",
         str,
         "256MB",
         "The size that maintenance aims for when it joins data files.",
-        _check_size,
+        checks.check_size,
     ),
     Setting(
         "maintain.min_files",
         int,
         5,
         "From how many small files in a partition on they are joined.",
-        _check_at_least_two,
+        checks.check_at_least_two,
     ),
     Setting(
         "maintain.cool_down",
         str,
         "1m",
         "How old a file has to be before it is rewritten; 0s: any file.",
-        _check_duration_or_zero,
+        checks.check_duration_or_zero,
     ),
     Setting(
         "maintain.delete_share",
         float,
         0.1,
         "The share of deleted rows from which on a file is rewritten, whatever its size.",
-        _check_share,
+        checks.check_share,
     ),
     Setting(
         "maintain.budget",
         str,
         "10m",
         "CPU time that one pass plans for; what does not fit is left to the next pass.",
-        _check_duration,
+        checks.check_duration,
+    ),
+    Setting(
+        "maintain.max_bytes",
+        str,
+        "20GB",
+        "Data that one pass may rewrite; what does not fit is left to the next pass.",
+        checks.check_size,
+    ),
+    Setting(
+        "maintain.service",
+        str,
+        "auto",
+        "Whether `thermo serve` and `thermo stream` maintain the tables in a process beside them. "
+        "auto: on a SQLite catalog.",
+        checks.check_switch,
     ),
     Setting(
         "maintain.every",
         str,
         "1m",
-        "How often `thermo maintain --watch` evaluates the tables.",
-        _check_duration,
+        "How often the maintenance service evaluates the tables.",
+        checks.check_duration,
+    ),
+    Setting(
+        "maintain.hourly_budget",
+        str,
+        "20m",
+        "CPU time that the maintenance service may use in an hour.",
+        checks.check_duration,
+    ),
+    Setting(
+        "maintain.quiet_hours",
+        str,
+        "",
+        "Hours of the day, in UTC, in which the maintenance service rests, such as 08:00-18:00.",
+        checks.check_hours_or_none,
     ),
     Setting(
         "engine.spark.master",
         str,
         "local[*]",
         "Spark master: local[*], or the URL of a cluster.",
-        _check_spark_master,
+        checks.check_spark_master,
     ),
-    Setting("engine.spark.memory", str, "2g", "Memory of the Spark driver.", _check_spark_memory),
+    Setting(
+        "engine.spark.memory", str, "2g", "Memory of the Spark driver.", checks.check_spark_memory
+    ),
     Setting(
         "engine.spark.shuffle_partitions",
         int,
         8,
         "Number of shuffle partitions.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
     Setting(
         "engine.spark.packages",
@@ -276,28 +208,28 @@ SETTINGS: tuple[Setting, ...] = (
         str,
         "1GB",
         "Memory of a DuckDB connection; above it, DuckDB spills to disk.",
-        _check_duckdb_memory,
+        checks.check_duckdb_memory,
     ),
     Setting(
         "engine.duckdb.threads",
         int,
         None,
         "Threads of a DuckDB connection; by default one per core.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
     Setting(
         "transform.engine",
         str,
         "auto",
         "Engine that computes models: spark, duckdb, or auto (DuckDB for small inputs).",
-        _check_engine,
+        checks.check_engine,
     ),
     Setting(
         "transform.duckdb_bytes",
         str,
         "1GB",
         "Largest input of a step that auto gives to DuckDB.",
-        _check_size,
+        checks.check_size,
     ),
     Setting(
         "transform.verify_share",
@@ -305,7 +237,7 @@ SETTINGS: tuple[Setting, ...] = (
         0.0,
         "Share of unaffected partitions that is recomputed before publish, as a check; a "
         "difference stops the publish.",
-        _check_share,
+        checks.check_share,
     ),
     Setting(
         "workers.mode",
@@ -313,36 +245,36 @@ SETTINGS: tuple[Setting, ...] = (
         "auto",
         "How worker processes share DuckDB steps: dag (one process for all models), model (one "
         "process per model), partition (several processes per model), off (no workers), or auto.",
-        _check_worker_mode,
+        checks.check_worker_mode,
     ),
     Setting(
         "workers.count",
         int,
         None,
         "Number of workers; by default one per core.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
-    Setting("workers.memory", str, "1GB", "Memory of each worker.", _check_size),
+    Setting("workers.memory", str, "1GB", "Memory of each worker.", checks.check_size),
     Setting(
         "workers.batch",
         int,
         8,
         "Number of partitions that a worker computes at a time.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
     Setting(
         "workers.on",
         str,
         "local",
         "Where workers run: as local processes (local), or as tasks of the Spark cluster (spark).",
-        _check_worker_location,
+        checks.check_worker_location,
     ),
     Setting(
         "ingest.quarantine.keep_replayed",
         str,
         "30d",
         "How long a row stays in quarantine after it was replayed; the next replay removes it.",
-        _check_duration,
+        checks.check_duration,
     ),
     Setting(
         "ingest.api.allow_private",
@@ -355,72 +287,86 @@ SETTINGS: tuple[Setting, ...] = (
         tuple,
         (),
         "Non-public networks that API sources may connect to.",
-        _check_networks,
+        checks.check_networks,
     ),
     Setting(
         "serve.host",
         str,
         "127.0.0.1",
         "Address that `thermo serve` listens on.",
-        _check_not_empty,
+        checks.check_not_empty,
     ),
-    Setting("serve.port", int, 8080, "Port of `thermo serve`; 0 means any free port.", _check_port),
+    Setting(
+        "serve.port", int, 8080, "Port of `thermo serve`; 0 means any free port.", checks.check_port
+    ),
     Setting(
         "serve.hosts",
         tuple,
         (),
         "Additional host names under which clients reach the server.",
     ),
-    Setting("serve.nodes", int, 2, "Number of hot nodes.", _check_at_least_one),
-    Setting("serve.node_memory", str, "512MB", "Memory of each hot node.", _check_size),
-    Setting("serve.hot_window", str, "7d", "How far back tables are kept hot.", _check_duration),
+    Setting("serve.nodes", int, 2, "Number of hot nodes.", checks.check_at_least_one),
+    Setting("serve.node_memory", str, "512MB", "Memory of each hot node.", checks.check_size),
+    Setting(
+        "serve.hot_window", str, "7d", "How far back tables are kept hot.", checks.check_duration
+    ),
     Setting(
         "serve.replicas",
         int,
         2,
         "Number of nodes that hold each table, if memory allows.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
-    Setting("serve.max_rows", int, 100_000, "Maximum rows of a query result.", _check_at_least_one),
     Setting(
-        "serve.max_seconds", int, 30, "Maximum duration of a query in seconds.", _check_at_least_one
+        "serve.max_rows", int, 100_000, "Maximum rows of a query result.", checks.check_at_least_one
     ),
-    Setting("serve.max_result_bytes", str, "64MB", "Maximum size of a query result.", _check_size),
+    Setting(
+        "serve.max_seconds",
+        int,
+        30,
+        "Maximum duration of a query in seconds.",
+        checks.check_at_least_one,
+    ),
+    Setting(
+        "serve.max_result_bytes", str, "64MB", "Maximum size of a query result.", checks.check_size
+    ),
     Setting(
         "serve.concurrency",
         int,
         128,
         "Maximum concurrent queries of a caller.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
     Setting(
         "serve.rate",
         int,
         None,
         "Maximum queries per second of a caller; unlimited by default.",
-        _check_at_least_one,
+        checks.check_at_least_one,
     ),
     Setting(
         "serve.cache_memory",
         str,
         "64MB",
         "Memory of the result cache; 0 disables it.",
-        _check_size_or_zero,
+        checks.check_size_or_zero,
     ),
     Setting(
         "serve.sending_memory",
         str,
         "256MB",
         "Memory for responses in flight; one caller may use half of it.",
-        _check_size,
+        checks.check_size,
     ),
-    Setting("serve.direct_limit", str, "256MB", "Larger scans run on Trino or Spark.", _check_size),
+    Setting(
+        "serve.direct_limit", str, "256MB", "Larger scans run on Trino or Spark.", checks.check_size
+    ),
     Setting(
         "serve.verify_share",
         float,
         0.01,
         "Share of hot results that is checked against a cold engine.",
-        _check_share,
+        checks.check_share,
     ),
     Setting(
         "serve.tokens_required",
@@ -434,25 +380,31 @@ SETTINGS: tuple[Setting, ...] = (
         (),
         "Known roles; a token with another role is refused. Empty allows any role.",
     ),
-    Setting("serve.trino.url", str, None, "A Trino server for large scans.", _check_http_url),
-    Setting("serve.trino.user", str, "thermocline", "User of the Trino server.", _check_not_empty),
+    Setting("serve.trino.url", str, None, "A Trino server for large scans.", checks.check_http_url),
+    Setting(
+        "serve.trino.user", str, "thermocline", "User of the Trino server.", checks.check_not_empty
+    ),
     Setting("serve.trino.password", Secret, None, "Password of that user."),
     Setting(
         "serve.trino.catalog",
         str,
         "iceberg",
         "Name of this lake's catalog in Trino.",
-        _check_not_empty,
+        checks.check_not_empty,
     ),
     Setting(
         "serve.jwt.algorithm",
         str,
         None,
         "Signature algorithm of JWTs: HS256, RS256 or ES256.",
-        _check_jwt_algorithm,
+        checks.check_jwt_algorithm,
     ),
-    Setting("serve.jwt.issuer", str, None, "Required issuer (iss) of JWTs.", _check_not_empty),
-    Setting("serve.jwt.audience", str, None, "Required audience (aud) of JWTs.", _check_not_empty),
+    Setting(
+        "serve.jwt.issuer", str, None, "Required issuer (iss) of JWTs.", checks.check_not_empty
+    ),
+    Setting(
+        "serve.jwt.audience", str, None, "Required audience (aud) of JWTs.", checks.check_not_empty
+    ),
     Setting("serve.jwt.secret", Secret, None, "Shared secret of HS256, 32 bytes or more."),
     Setting(
         "serve.jwt.keys", dict, {}, "For RS256 and ES256: key id → file with the public key (PEM)."
@@ -462,7 +414,7 @@ SETTINGS: tuple[Setting, ...] = (
         str,
         "roles",
         "Claim that lists a caller's roles.",
-        _check_not_empty,
+        checks.check_not_empty,
     ),
 )
 BY_KEY = {setting.key: setting for setting in SETTINGS}

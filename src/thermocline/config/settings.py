@@ -103,7 +103,11 @@ class MaintainSettings:
     cool_down: str = "1m"
     delete_share: float = 0.1
     budget: str = "10m"
+    max_bytes: str = "20GB"
+    service: str = "auto"
     every: str = "1m"
+    hourly_budget: str = "20m"
+    quiet_hours: str = ""
 
 
 @dataclass(frozen=True)

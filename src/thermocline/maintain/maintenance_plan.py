@@ -103,12 +103,17 @@ def plan_tables(
         found += plan_table(lake, state, reader, policy)
     found.sort(key=lambda task: -task.rank)
     spent = 0.0
+    size = 0
     within: list[Task] = []
     beyond: list[Task] = []
     for task in found:
-        fits = not within or spent + task.cpu_seconds <= policy.budget
+        fits = not within or (
+            spent + task.cpu_seconds <= policy.budget and size + task.bytes <= policy.max_bytes
+        )
         (within if fits else beyond).append(task)
-        spent += task.cpu_seconds if fits else 0.0
+        if fits:
+            spent += task.cpu_seconds
+            size += task.bytes
     return MaintenancePlan(tuple(within), tuple(beyond), skipped)
 
 

@@ -25,7 +25,7 @@ class MaintenancePolicy:
     A file below three quarters of `target_bytes` is small. Files that are younger than `cool_down`
     seconds are left to their writers. A file is rewritten whatever its size when `delete_share` of
     its rows is deleted, or when more than `max_delete_files` delete files apply to it. `budget` is
-    the CPU seconds that one pass plans for.
+    the CPU seconds that one pass plans for, and `max_bytes` the data that it may rewrite.
     """
 
     target_bytes: int = 256 << 20
@@ -35,6 +35,7 @@ class MaintenancePolicy:
     delete_share: float = 0.1
     max_delete_files: int = 10
     budget: float = 600.0
+    max_bytes: int = 20_000_000_000
 
     @classmethod
     def from_settings(cls, settings: MaintainSettings) -> MaintenancePolicy:
@@ -45,6 +46,7 @@ class MaintenancePolicy:
             cool_down=quantities.parse_duration(settings.cool_down),
             delete_share=settings.delete_share,
             budget=quantities.parse_duration(settings.budget),
+            max_bytes=quantities.parse_size(settings.max_bytes),
         )
 
     @property

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -76,17 +77,30 @@ class MaintenanceReport:
         }
 
 
+class MaintenanceUnderWay(Transient):
+    """Another process of this project is maintaining the lake."""
+
+
 class MaintenanceService:
     """Maintains the tables of a lake. Remembers what it has read of their manifests."""
 
-    def __init__(self, lake: Lake, policy: MaintenancePolicy) -> None:
+    def __init__(
+        self, lake: Lake, policy: MaintenancePolicy, reader: FileStatsReader | None = None
+    ) -> None:
         self._lake = lake
         self._policy = policy
-        self._reader = FileStatsReader()
+        self._reader = reader or FileStatsReader()
 
     def plan(self, tables: Collection[str] | None = None) -> MaintenancePlan:
         """Return what a pass would do, without doing it."""
-        return plan_tables(self._lake, self._states(tables), self._reader, self._policy)
+        return self.plan_states(self._lake.states(tables))
+
+    def plan_states(
+        self, states: Mapping[str, TableState], budget: float = math.inf
+    ) -> MaintenancePlan:
+        """Return what a pass over these tables would do within `budget` CPU seconds."""
+        policy = replace(self._policy, budget=min(budget, self._policy.budget))
+        return plan_tables(self._lake, states, self._reader, policy)
 
     def apply(
         self, plan: MaintenancePlan, progress: Progress = SILENT, stop: Event | None = None
@@ -104,9 +118,6 @@ class MaintenanceService:
             progress.done(f"{published:,} of {len(plan.tasks):,} rewrites published")
             record_results(self._lake, results)
         return MaintenanceReport(tuple(results), plan)
-
-    def _states(self, tables: Collection[str] | None) -> Mapping[str, TableState]:
-        return self._lake.states(tables)
 
 
 def _apply_task(lake: Lake, task: Task) -> TaskResult:
@@ -134,7 +145,7 @@ def _lease(lake: Lake) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Transient(
+            raise MaintenanceUnderWay(
                 "Another process maintains this lake.",
                 "Wait until it ends.",
             ) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from thermocline.config import Settings
 from thermocline.errors import CatalogUnavailable
 from thermocline.lake.catalog import open_reader
+from thermocline.maintain import service_status
 from thermocline.serve import table_access, trino
 from thermocline.serve.fleet.fleet import ExternalEngine, Fleet, FleetConfig
 from thermocline.serve.http.app import create_app
@@ -59,7 +60,10 @@ def assemble(settings: Settings) -> AssembledServer:
     guard("select 1")  # loads the parser, so that the first query does not wait for it
     fleet = Fleet(config, _trino(settings), settings.trino.catalog)
     router = Router(fleet, limits, table_access.load_table_access(settings.project))
-    metrics = Metrics(mismatches=lambda: router.verifier.mismatches)
+    metrics = Metrics(
+        mismatches=lambda: router.verifier.mismatches,
+        maintenance=lambda: service_status.read_status(settings.project),
+    )
     app = create_app(router, authenticator, metrics, serve, protocols=[trino.routes])
     return AssembledServer(app, router, authenticator)
 

@@ -15,6 +15,7 @@ import yaml
 from tests.unit.serve.data_files import file, sums
 from tests.unit.serve.fixed_router import NOW, SNAPSHOT, head, lake_state
 
+from thermocline.maintain.service_status import ServiceStatus, TableStatus
 from thermocline.serve.http.metrics import ENGINES, OUTCOMES, Metrics, RefreshLags
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -24,7 +25,11 @@ NAMES = {
     "shadow_warehouse_query_latency_seconds", "shadow_warehouse_queries_total",
     "iceberg_metadata_version", "s3_small_file_count", "thermocline_cache_hits_total",
     "thermocline_refresh_lag_seconds", "thermocline_mismatch_total", "thermocline_queue_depth",
-    "thermocline_node_memory_bytes",
+    "thermocline_node_memory_bytes", "iceberg_small_files_count",
+    "iceberg_partition_small_files_count", "iceberg_snapshot_count", "iceberg_read_amplification",
+    "iceberg_file_group_delta_bytes", "thermocline_maintenance_queue_depth",
+    "thermocline_maintenance_backlog_seconds", "thermocline_maintenance_report_timestamp_seconds",
+    "thermocline_maintenance_success_timestamp_seconds",
 }  # fmt: skip
 
 
@@ -94,6 +99,31 @@ def test_a_scrape_names_only_tables_that_its_caller_may_know() -> None:
     assert b"roll" not in metrics.exposition(["gold.daily", "silver.orders"])
     assert b"roll" in metrics.exposition([odd])
     assert b"thermocline_queue_depth" in metrics.exposition([])
+
+
+def test_maintenance_is_shown_as_its_service_reported_it() -> None:
+    reported: list[ServiceStatus] = []
+    metrics = Metrics(maintenance=lambda: reported[-1] if reported else None)
+    assert shown(metrics)["thermocline_maintenance_report_timestamp_seconds"] == 0
+    table = TableStatus(40, 30, 20, 7_000, 12, 3.5)
+    reported.append(
+        ServiceStatus(
+            NOW, "working", 60.0, NOW - timedelta(hours=1), 3, 9.5, {"silver.orders": table}
+        )
+    )
+    values = shown(metrics)
+    of = '{table="silver.orders"}'
+    assert values["iceberg_small_files_count" + of] == 30
+    assert values["iceberg_partition_small_files_count" + of] == 20
+    assert values["iceberg_file_group_delta_bytes" + of] == 7_000
+    assert values["iceberg_snapshot_count" + of] == 12
+    assert values["iceberg_read_amplification" + of] == 3.5
+    assert values["thermocline_maintenance_queue_depth"] == 3
+    assert values["thermocline_maintenance_backlog_seconds"] == 9.5
+    assert values["thermocline_maintenance_report_timestamp_seconds"] == NOW.timestamp()
+    assert values["thermocline_maintenance_success_timestamp_seconds"] == NOW.timestamp() - 3600
+    metrics.update_state(lake_state(head(), head("gold.daily")))
+    assert b"iceberg_snapshot_count{" not in metrics.exposition(["gold.daily"])
 
 
 def tables_of(text: bytes) -> list[str]:
@@ -223,6 +253,12 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
     lagging = [series('thermocline_refresh_lag_seconds{table="a.b"}', "30x60")]
     wrong = [series("thermocline_mismatch_total", "0x29 1x30")]
     overdue = [*quiet, series("thermocline_overdue_total", "0+60x60")]
+    small = [series('iceberg_small_files_count{table="a.b"}', "150000x60")]
+    many = [series('iceberg_small_files_count{table="a.b"}', "90000x60")]
+    crowded = [series('iceberg_partition_small_files_count{table="a.b"}', "10001x60")]
+    # Timestamps of the test begin at 0, and 40 minutes are not enough: the pass was earlier.
+    stopped = [series("thermocline_maintenance_success_timestamp_seconds", "-9000x60")]
+    passing = [series("thermocline_maintenance_success_timestamp_seconds", "0+60x60")]
 
     def case(given: list[dict[str, str]], alert: str, fires: int) -> dict[str, object]:
         check: dict[str, object] = {"eval_time": "40m", "alertname": alert}
@@ -236,6 +272,9 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         "ThermoclineMismatch": {"severity": "page"},
         "ThermoclineOverdue": {"severity": "ticket"},
         "ThermoclineEngineFails": {"severity": "ticket", "engine": "spark"},
+        "IcebergCompactionBacklog": {"severity": "page", "table": "a.b"},
+        "IcebergPartitionSmallFiles": {"severity": "ticket", "table": "a.b"},
+        "ThermoclineMaintenanceStopped": {"severity": "ticket"},
     }
     cases = [
         case(quiet, "ThermoclineQueriesFail", 0), case(refused, "ThermoclineQueriesFail", 0),
@@ -243,6 +282,10 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         case(covered, "ThermoclineQueriesFail", 0), case(covered, "ThermoclineEngineFails", 1),
         case(wrong, "ThermoclineMismatch", 1), case(quiet, "ThermoclineMismatch", 0),
         case(overdue, "ThermoclineOverdue", 1), case(quiet, "ThermoclineOverdue", 0),
+        case(small, "IcebergCompactionBacklog", 1), case(many, "IcebergCompactionBacklog", 0),
+        case(crowded, "IcebergPartitionSmallFiles", 1),
+        case(stopped, "ThermoclineMaintenanceStopped", 1),
+        case(passing, "ThermoclineMaintenanceStopped", 0),
     ]  # fmt: skip
     rules = yaml.safe_load(RULES.read_text())
     for group in rules["groups"]:

@@ -15,7 +15,9 @@ from datetime import UTC, datetime
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
+from thermocline.maintain.service_status import ServiceStatus
 from thermocline.serve.file_sums import SMALL_FILE
+from thermocline.serve.http.maintenance_metrics import MaintenanceCollector
 from thermocline.serve.values import LakeState, TableHead
 
 ENGINES = ("hot", "cache", "direct", "trino", "spark", "none")
@@ -57,11 +59,19 @@ _VERSION = re.compile(r"(?:^|/)v?([0-9]{1,15})(?:-[^/]*)?\.(?:gz\.)?metadata\.js
 class Metrics:
     """The metrics of one server."""
 
-    def __init__(self, mismatches: Callable[[], int] = lambda: 0) -> None:
-        """`mismatches` returns how many hot answers were found wrong so far."""
+    def __init__(
+        self,
+        mismatches: Callable[[], int] = lambda: 0,
+        maintenance: Callable[[], ServiceStatus | None] = lambda: None,
+    ) -> None:
+        """`mismatches` returns how many hot answers were found wrong so far.
+
+        `maintenance` returns what the maintenance service reported last; None: nothing yet.
+        """
         self._count_mismatches = mismatches
         self._reported_mismatches = 0
         self.registry = registry = CollectorRegistry()
+        registry.register(MaintenanceCollector(maintenance))
         self._latency = Histogram(
             "shadow_warehouse_query_latency_seconds",
             "Latency of answered queries, by the engine that answered.",
