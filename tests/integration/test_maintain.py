@@ -80,7 +80,8 @@ def thermo(folder: Path, *arguments: str, **variables: str) -> subprocess.Comple
 def test_files_are_joined_and_no_row_changes(tmp_path: Path, open_lake: Callable[[], Lake]) -> None:
     before = read(open_lake())
     planned = json.loads(thermo(tmp_path, "maintain", "--plan").stdout)
-    assert [(task["table"], task["files"]) for task in planned["tasks"]] == [(TABLE, FILES)]
+    [task] = planned["tasks"]
+    assert (task["kind"], task["table"], task["files"]) == ("compact", TABLE, FILES)
     assert read(open_lake()) == before
 
     report = json.loads(thermo(tmp_path, "maintain").stdout)
@@ -90,7 +91,9 @@ def test_files_are_joined_and_no_row_changes(tmp_path: Path, open_lake: Callable
     )  # fmt: skip
     assert read(open_lake()) == before
     [done] = json.loads(thermo(tmp_path, "maintain", "--history").stdout)
-    assert (done["table_name"], done["outcome"], done["rows"]) == (TABLE, "published", FILES * ROWS)
+    assert (done["kind"], done["table_name"], done["outcome"], done["rows"]) == (
+        "compact", TABLE, "published", FILES * ROWS,
+    )  # fmt: skip
     healths = {each["table"]: each for each in json.loads(thermo(tmp_path, "health").stdout)}
     assert healths[TABLE]["files"]["files"] == 1
     assert healths[TABLE]["score"] == 100

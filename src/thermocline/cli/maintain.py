@@ -17,10 +17,20 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from thermocline.api.maintenance import Maintenance
-    from thermocline.maintain.maintenance_plan import MaintenancePlan, Task
+    from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.service import MaintenanceReport
     from thermocline.maintain.service_status import ServiceStatus
     from thermocline.maintain.table_health import TableHealth
+    from thermocline.maintain.task import MaintenanceTask
+
+_COUNTED = {
+    "delete_files_removed": "delete files applied",
+    "snapshots_expired": "snapshots expired",
+    "refs_dropped": "refs dropped",
+    "files_found": "unreferenced files found",
+    "files_removed": "files removed",
+}
+"""The counts that are shown when they are not 0, and what they are called."""
 
 
 @click.command(cls=Command)
@@ -106,9 +116,10 @@ def _render_plan(plan: MaintenancePlan) -> RenderableType:
     return output.stack(_render_tasks(plan.tasks), _render_skipped(plan))
 
 
-def _render_tasks(tasks: Sequence[Task]) -> RenderableType:
+def _render_tasks(tasks: Sequence[MaintenanceTask]) -> RenderableType:
     rows = [
         [
+            str(task.kind),
             task.table,
             task.partition,
             task.why,
@@ -117,7 +128,7 @@ def _render_tasks(tasks: Sequence[Task]) -> RenderableType:
         ]
         for task in tasks
     ]
-    return output.table(["table", "partition", "why", "saves per scan", "CPU time"], rows)
+    return output.table(["kind", "table", "partition", "why", "saves", "CPU time"], rows)
 
 
 def _render_skipped(plan: MaintenancePlan) -> RenderableType | None:
@@ -132,6 +143,7 @@ def _render_report(report: MaintenanceReport) -> RenderableType:
         return output.stack(output.line("Nothing to do."), _render_skipped(report.plan))
     rows = [
         [
+            str(result.task.kind),
             result.task.table,
             result.task.partition,
             result.outcome,
@@ -140,15 +152,26 @@ def _render_report(report: MaintenanceReport) -> RenderableType:
         ]
         for result in report.results
     ]
-    shown = output.table(["table", "partition", "outcome", "", "took"], rows)
+    shown = output.table(["kind", "table", "partition", "outcome", "", "took"], rows)
     return output.stack(shown, _render_skipped(report.plan))
 
 
 def _describe_change(result: dict[str, Any]) -> str:
-    files = f"{result['files_before']:,} → {result['files_after']:,} files"
-    sizes = f"{output.size(result['bytes_before'])} → {output.size(result['bytes_after'])}"
-    deletes = result["delete_files_removed"]
-    return f"{files}, {sizes}" + (f", {deletes:,} delete files applied" if deletes else "")
+    """Describe what a task counted. A row of the journal may be older than some of the counts."""
+    parts = []
+    if result.get("files_after") is not None:
+        parts.append(f"{result['files_before']:,} → {result['files_after']:,} files")
+        before, after = result["bytes_before"], result["bytes_after"]
+        parts.append(f"{output.size(before)} → {output.size(after)}")
+    if result.get("manifests_after") is not None:
+        before, after = result["manifests_before"], result["manifests_after"]
+        parts.append(f"{before:,} → {after:,} manifests")
+    for name, text in _COUNTED.items():
+        if result.get(name):
+            parts.append(f"{result[name]:,} {text}")
+    if result.get("bytes_removed"):
+        parts.append(output.size(result["bytes_removed"]))
+    return ", ".join(parts)
 
 
 def _render_history(rows: list[dict[str, Any]]) -> RenderableType:
@@ -156,12 +179,12 @@ def _render_history(rows: list[dict[str, Any]]) -> RenderableType:
         return output.line("Maintenance has not run yet.")
     shown = [
         [
-            output.ago(row["started_at"]), row["table_name"], row["partition"], row["outcome"],
-            row["reason"] or _describe_change(row),
+            output.ago(row["started_at"]), row["kind"] or "compact", row["table_name"],
+            row["partition"], row["outcome"], row["reason"] or _describe_change(row),
         ]
         for row in rows
     ]  # fmt: skip
-    return output.table(["when", "table", "partition", "outcome", ""], shown)
+    return output.table(["when", "kind", "table", "partition", "outcome", ""], shown)
 
 
 def _render_health(found: Sequence[TableHealth]) -> RenderableType:

@@ -32,6 +32,7 @@ from thermocline.lake.overwrite import write_delete_file
 from thermocline.lake.row_hash import RowHasher, RowSum
 from thermocline.lake.snapshot_producer import FileChange, write_snapshot
 from thermocline.maintain.equality_deletes import EqualityDeletes
+from thermocline.maintain.task import Discarded
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -45,10 +46,6 @@ MAX_COMMIT_ATTEMPTS = 20
 _POSITION_BITS = 40
 """An origin is the number of the input file and, in this many bits, the position in it."""
 _NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
-
-
-class Discarded(Exception):
-    """A rewrite that must not be published. None of its files remain."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from thermocline.contract.types import Primitive
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.file_commit import append_rows, commit_files
 from thermocline.lake.metadata import MAIN
+from thermocline.maintain.task import COUNTS
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -19,11 +20,9 @@ if TYPE_CHECKING:
 
 JOURNAL = "ops.maintenance"
 _COLUMNS = {
-    "started_at": "timestamptz", "table_name": "string", "partition": "string",
+    "started_at": "timestamptz", "kind": "string", "table_name": "string", "partition": "string",
     "outcome": "string", "reason": "string", "seconds": "double", "cpu_seconds": "double",
-    "snapshot": "long", "rows": "long", "files_before": "long", "files_after": "long",
-    "bytes_before": "long", "bytes_after": "long", "delete_files_removed": "long",
-    "carried_deletes": "long",
+    "snapshot": "long", **dict.fromkeys(COUNTS, "long"),
 }  # fmt: skip
 _CONTRACT = Contract(
     table=JOURNAL,
@@ -66,23 +65,17 @@ def read_history(lake: Lake, limit: int) -> list[dict[str, Any]]:
 
 
 def _to_row(result: TaskResult) -> Mapping[str, Any]:
-    made = result.rewrite
     return {
         "started_at": result.started_at,
+        "kind": str(result.task.kind),
         "table_name": result.task.table,
         "partition": result.task.partition,
         "outcome": result.outcome,
         "reason": result.reason,
         "seconds": result.seconds,
         "cpu_seconds": result.cpu_seconds,
-        "snapshot": made and made.snapshot,
-        "rows": made and made.rows,
-        "files_before": result.task.files,
-        "files_after": made and made.files_after,
-        "bytes_before": result.task.bytes,
-        "bytes_after": made and made.bytes_after,
-        "delete_files_removed": made and made.delete_files_removed,
-        "carried_deletes": made and made.carried_deletes,
+        "snapshot": result.effect.snapshot,
+        **result.counts,
     }
 
 

@@ -1,6 +1,7 @@
-"""Which files to rewrite, ranked by what readers save for the CPU seconds that it costs.
+"""What to do to tables, ranked by what readers save for the CPU seconds that it costs.
 
-A plan is a value: what `thermo maintain --plan` prints is what `thermo maintain` applies.
+A plan is a list of tasks of several kinds (`task`). It is a value: what
+`thermo maintain --plan` prints is what `thermo maintain` applies.
 
 Small files are joined in tiers, like the runs of a log-structured merge tree: the largest file is
 left out while it is larger than all others together. So a table that receives a small file every
@@ -18,7 +19,7 @@ from thermocline.lake import run_locks
 from thermocline.lake.commit_times import now_ms
 from thermocline.lake.live_files import LiveFile, live_files
 from thermocline.lake.run_branches import run_of
-from thermocline.maintain.file_rewrite import Rewrite
+from thermocline.maintain.file_rewrite import Rewrite, rewrite_files
 from thermocline.maintain.file_stats import FileStats, FileStatsReader
 from thermocline.maintain.maintenance_policy import (
     CPU_SECONDS_PER_FILE,
@@ -27,6 +28,13 @@ from thermocline.maintain.maintenance_policy import (
     MaintenancePolicy,
 )
 from thermocline.maintain.table_health import ideal_cost, read_files, scan_cost
+from thermocline.maintain.task import (
+    COUNTS,
+    MaintenanceTask,
+    TaskEffect,
+    TaskKind,
+    describe_task,
+)
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -36,7 +44,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Task:
+class CompactTask:
     """One rewrite of one partition, with what it is expected to save and to cost."""
 
     rewrite: Rewrite
@@ -48,6 +56,7 @@ class Task:
     saved_bytes: int
     """Bytes that a full scan of the partition saves, opened files counted as 4 MB."""
     cpu_seconds: float
+    kind = TaskKind.COMPACT
 
     @property
     def table(self) -> str:
@@ -55,25 +64,28 @@ class Task:
         return self.rewrite.table
 
     @property
-    def rank(self) -> float:
-        """Return the saved bytes per CPU second."""
-        return self.saved_bytes / self.cpu_seconds
+    def counts(self) -> Mapping[str, int]:
+        """Return the files and bytes that it reads."""
+        return {"files_before": self.files, "bytes_before": self.bytes}
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the task as JSON values."""
-        return {
-            "table": self.table, "partition": self.partition, "why": self.why,
-            "files": self.files, "bytes": self.bytes, "delete_files": self.delete_files,
-            "saved_bytes": self.saved_bytes, "cpu_seconds": round(self.cpu_seconds, 3),
-        }  # fmt: skip
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """Return the files, their bytes and their delete files."""
+        return {"files": self.files, "bytes": self.bytes, "delete_files": self.delete_files}
+
+    def apply(self, lake: Lake) -> TaskEffect:
+        """Rewrite the files."""
+        made = rewrite_files(lake, self.rewrite)
+        counts = {name: getattr(made, name) for name in COUNTS if hasattr(made, name)}
+        return TaskEffect(counts, made.snapshot)
 
 
 @dataclass(frozen=True)
 class MaintenancePlan:
     """The tasks of a pass, best first, and what was left out and why."""
 
-    tasks: tuple[Task, ...]
-    postponed: tuple[Task, ...] = ()
+    tasks: tuple[MaintenanceTask, ...]
+    postponed: tuple[MaintenanceTask, ...] = ()
     """Tasks beyond the budget of the pass."""
     skipped: Mapping[str, str] = ()  # type: ignore[assignment]
     """Tables that are left alone now, with the reason."""
@@ -81,8 +93,8 @@ class MaintenancePlan:
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         return {
-            "tasks": [task.as_dict() for task in self.tasks],
-            "postponed": [task.as_dict() for task in self.postponed],
+            "tasks": [describe_task(task) for task in self.tasks],
+            "postponed": [describe_task(task) for task in self.postponed],
             "skipped": dict(self.skipped),
         }
 
@@ -94,32 +106,42 @@ def plan_tables(
     policy: MaintenancePolicy,
 ) -> MaintenancePlan:
     """Plan a pass over some tables. Reads manifests only, and those once."""
-    found: list[Task] = []
+    found: list[MaintenanceTask] = []
     skipped: dict[str, str] = {}
     for table, state in states.items():
         if run := _find_active_run(lake, state):
             skipped[table] = f"the run {run} is working on it"
             continue
         found += plan_table(lake, state, reader, policy)
-    found.sort(key=lambda task: -task.rank)
+    found.sort(key=_order)
     spent = 0.0
     size = 0
-    within: list[Task] = []
-    beyond: list[Task] = []
+    within: list[MaintenanceTask] = []
+    beyond: list[MaintenanceTask] = []
     for task in found:
         fits = not within or (
-            spent + task.cpu_seconds <= policy.budget and size + task.bytes <= policy.max_bytes
+            spent + task.cpu_seconds <= policy.budget
+            and size + _rewritten_bytes(task) <= policy.max_bytes
         )
         (within if fits else beyond).append(task)
         if fits:
             spent += task.cpu_seconds
-            size += task.bytes
+            size += _rewritten_bytes(task)
     return MaintenancePlan(tuple(within), tuple(beyond), skipped)
+
+
+def _order(task: MaintenanceTask) -> float:
+    """Order tasks by what they save for a CPU second."""
+    return -task.saved_bytes / max(task.cpu_seconds, 1e-9)
+
+
+def _rewritten_bytes(task: MaintenanceTask) -> int:
+    return task.counts.get("bytes_before", 0)
 
 
 def plan_table(
     lake: Lake, state: TableState, reader: FileStatsReader, policy: MaintenancePolicy
-) -> Iterator[Task]:
+) -> Iterator[CompactTask]:
     """Yield the rewrites of a table that are worth it."""
     files = read_files(lake, state, reader, policy)
     candidates = [key for key, stats in files.partitions.items() if _is_candidate(stats, policy)]
@@ -199,7 +221,7 @@ def _make_task(
     partition: tuple[int, Any],
     chosen: Sequence[LiveFile],
     policy: MaintenancePolicy,
-) -> Task:
+) -> CompactTask:
     size = sum(map(_size, chosen))
     deletes = {delete.file_path: delete for live in chosen for delete in live.deletes}
     delete_bytes = sum(delete.file_size_in_bytes for delete in deletes.values())
@@ -208,7 +230,7 @@ def _make_task(
     why = f"{len(chosen):,} files of {size / len(chosen) / (1 << 20):,.2f} MB on average"
     if deletes:
         why += f", {len(deletes):,} delete files"
-    return Task(
+    return CompactTask(
         Rewrite(name, partition, frozenset(live.path for live in chosen)),
         _partition_path(table, partition),
         len(chosen),

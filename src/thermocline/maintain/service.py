@@ -15,34 +15,58 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.config import private_files
 from thermocline.errors import ThermoclineError, Transient
-from thermocline.maintain.file_rewrite import Discarded, RewriteResult, rewrite_files
 from thermocline.maintain.file_stats import FileStatsReader
 from thermocline.maintain.journal import record_results
-from thermocline.maintain.maintenance_plan import MaintenancePlan, Task, plan_tables
+from thermocline.maintain.maintenance_plan import MaintenancePlan, plan_tables
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
+from thermocline.maintain.task import (
+    COUNTS,
+    Discarded,
+    MaintenanceTask,
+    TaskEffect,
+    describe_task,
+)
 from thermocline.telemetry import SILENT, Progress, log
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.lake.metadata import TableState
 
+APPLIED = ("published", "done")
+"""The outcomes of tasks that did what was planned."""
+
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What became of a task: published, discarded or failed, and why."""
+    """What became of a task, and why: published, done (without a commit), discarded or failed."""
 
-    task: Task
+    task: MaintenanceTask
     started_at: datetime
     seconds: float
     cpu_seconds: float
-    outcome: str
-    reason: str = ""
-    rewrite: RewriteResult | None = None
+    effect: TaskEffect
+
+    @property
+    def outcome(self) -> str:
+        """Return what became of the task."""
+        return self.effect.outcome
+
+    @property
+    def reason(self) -> str:
+        """Return why, if it was not done."""
+        return self.effect.reason
+
+    @property
+    def counts(self) -> Mapping[str, int | None]:
+        """Return what was counted, by the names in COUNTS."""
+        known = {**self.task.counts, **self.effect.counts}
+        return {name: known.get(name) for name in COUNTS}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the result as JSON values."""
-        made = self.rewrite
+        made = self.effect.snapshot
         return {
+            "kind": str(self.task.kind),
             "table": self.task.table,
             "partition": self.task.partition,
             "started_at": self.started_at.isoformat(),
@@ -50,14 +74,8 @@ class TaskResult:
             "cpu_seconds": round(self.cpu_seconds, 3),
             "outcome": self.outcome,
             "reason": self.reason,
-            "snapshot": made and str(made.snapshot),
-            "rows": made and made.rows,
-            "files_before": self.task.files,
-            "files_after": made and made.files_after,
-            "bytes_before": self.task.bytes,
-            "bytes_after": made and made.bytes_after,
-            "delete_files_removed": made and made.delete_files_removed,
-            "carried_deletes": made and made.carried_deletes,
+            "snapshot": None if made is None else str(made),
+            **self.counts,
         }
 
 
@@ -72,7 +90,7 @@ class MaintenanceReport:
         """Return the report as JSON values."""
         return {
             "results": [result.as_dict() for result in self.results],
-            "postponed": [task.as_dict() for task in self.plan.postponed],
+            "postponed": [describe_task(task) for task in self.plan.postponed],
             "skipped": dict(self.plan.skipped),
         }
 
@@ -105,7 +123,7 @@ class MaintenanceService:
     def apply(
         self, plan: MaintenancePlan, progress: Progress = SILENT, stop: Event | None = None
     ) -> MaintenanceReport:
-        """Apply a plan, one commit per task. A task that fails does not stop the others."""
+        """Apply a plan, at most one commit per task. A task that fails does not stop the others."""
         results = []
         with _lease(self._lake):
             progress.step("maintain", total=len(plan.tasks))
@@ -113,27 +131,27 @@ class MaintenanceService:
                 if stop is not None and stop.is_set():
                     break
                 results.append(_apply_task(self._lake, task))
-                progress.advance(1, f"{task.table} {task.partition}".strip())
-            published = sum(result.outcome == "published" for result in results)
-            progress.done(f"{published:,} of {len(plan.tasks):,} rewrites published")
+                progress.advance(1, f"{task.kind} {task.table} {task.partition}".strip())
+            applied = sum(result.outcome in APPLIED for result in results)
+            progress.done(f"{applied:,} of {len(plan.tasks):,} tasks applied")
             record_results(self._lake, results)
         return MaintenanceReport(tuple(results), plan)
 
 
-def _apply_task(lake: Lake, task: Task) -> TaskResult:
+def _apply_task(lake: Lake, task: MaintenanceTask) -> TaskResult:
     started_at, began, cpu = datetime.now(UTC), time.monotonic(), time.process_time()
-
-    def result(outcome: str, reason: str = "", rewrite: RewriteResult | None = None) -> TaskResult:
-        seconds, used = time.monotonic() - began, time.process_time() - cpu
-        log("maintain", outcome, table=task.table, partition=task.partition, reason=reason)
-        return TaskResult(task, started_at, seconds, used, outcome, reason, rewrite)
-
     try:
-        return result("published", rewrite=rewrite_files(lake, task.rewrite))
+        effect = task.apply(lake)
     except Discarded as reason:
-        return result("discarded", str(reason))
+        effect = TaskEffect(outcome="discarded", reason=str(reason))
     except ThermoclineError as error:
-        return result("failed", error.cause)
+        effect = TaskEffect(outcome="failed", reason=error.cause)
+    log(
+        "maintain", effect.outcome, kind=str(task.kind), table=task.table,
+        partition=task.partition, reason=effect.reason,
+    )  # fmt: skip
+    seconds, used = time.monotonic() - began, time.process_time() - cpu
+    return TaskResult(task, started_at, seconds, used, effect)
 
 
 @contextmanager

@@ -33,9 +33,10 @@ from thermocline.telemetry import SILENT, Progress, log
 if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.lake.metadata import TableState
-    from thermocline.maintain.maintenance_plan import MaintenancePlan, Task
+    from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.maintenance_policy import MaintenancePolicy
     from thermocline.maintain.service import MaintenanceReport
+    from thermocline.maintain.task import MaintenanceTask
 
 HOUR = 3600.0
 MAX_RETRY_SECONDS = 300.0
@@ -151,7 +152,7 @@ class StandingService:
             return "the budget of this hour is used up"
         return None
 
-    def _report(self, state: str, due: Sequence[Task] = ()) -> None:
+    def _report(self, state: str, due: Sequence[MaintenanceTask] = ()) -> None:
         status = ServiceStatus(
             at=datetime.now(UTC),
             state=state,
