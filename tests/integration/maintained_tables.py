@@ -124,7 +124,7 @@ class MaintainedTable:
         everywhere = [(i, Record()) for i, spec in table.specs().items() if spec.is_unpartitioned()]
         if everywhere and self.random.random() < 0.5:
             partitions = {everywhere[0]}  # applies to the files of all partitions
-        files = [_write_equality_deletes(table, each, columns, keys) for each in partitions]
+        files = [write_equality_deletes(table, each, columns, keys) for each in partitions]
         taken = [row for row in rows if tuple(row[c - 1] for c in columns) in keys]
         self._has_equality_deletes = True
         self._commit(FileChange(files), [], taken)
@@ -331,7 +331,7 @@ class MaintainedTable:
         self.lake.commit([refs.new_ref(state, name, snapshot, tag=tag)])
 
 
-def _write_equality_deletes(
+def write_equality_deletes(
     table: Table, partition: Any, columns: tuple[int, ...], keys: set[tuple[Any, ...]]
 ) -> DataFile:
     """Write an equality-delete file for one partition, as Flink does."""

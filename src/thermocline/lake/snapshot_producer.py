@@ -24,14 +24,20 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
 )
 from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.typedef import TableVersion
+from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
 from thermocline.errors import CommitConflict
 from thermocline.lake.manifest_pruning import ManifestPruner, group_partitions, lists_data
 from thermocline.lake.monotonic_catalog import next_time
 from thermocline.lake.pyiceberg_internals import ManifestMergeManager, MergeAppendFiles
+
+_EQUALITY_IDS, _EQUALITY_ID = 135, 136
+"""Field ids of the specification: the list of a delete file's equality ids, and its elements."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +136,27 @@ class _DeleteManifestWriter(ManifestWriterV2):
     def content(self) -> ManifestContent:
         return ManifestContent.DELETES
 
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        """Return the schema of entries, with the equality ids as integers.
+
+        PyIceberg writes them as longs, which Iceberg's Java library cannot read.
+        """
+        schema = super()._with_partition(format_version)
+        return Schema(*(_with_integer_ids(field) for field in schema.fields))
+
     @property
     def _meta(self) -> dict[str, str]:
         return {**super()._meta, "content": "deletes"}
+
+
+def _with_integer_ids(field: NestedField) -> NestedField:
+    if isinstance(field.field_type, StructType):
+        fields = (_with_integer_ids(each) for each in field.field_type.fields)
+        return field.model_copy(update={"field_type": StructType(*fields)})
+    if field.field_id != _EQUALITY_IDS:
+        return field
+    ids = ListType(element_id=_EQUALITY_ID, element_type=IntegerType(), element_required=True)
+    return field.model_copy(update={"field_type": ids})
 
 
 class _ChangeFiles(MergeAppendFiles):
