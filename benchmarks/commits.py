@@ -97,7 +97,7 @@ def main() -> None:
 def _run_phases(kind: str, options: argparse.Namespace) -> Iterator[str]:
     ours = Job(options.writers, options.commits, compact=True, timeout=600)
     killed = Job(options.writers, options.commits, kills=options.kills, holders_only=True,
-                 pause=0.1, timeout=600)  # fmt: skip
+                 timeout=600)  # fmt: skip
     peer = _measure(kind, Job(options.writers, options.commits, peer_seconds=options.budget))
     print(peer.line(f"PyIceberg, {kind}"), flush=True)
     group = _measure(kind, ours)

@@ -52,10 +52,11 @@ class Job:
     """A job of concurrent writers.
 
     `first` are environment variables of each writer's first run. `kills` are kills with SIGKILL,
-    every other one of a leaseholder if there is one, or all of them with `holders_only`. Writers
-    run in sequence unless they run `together`. `freeze` stops the first writer until the others
-    have finished; they use its keys, too. `compact` adds a process that compacts continuously. With
-    `peer_seconds` writers append with PyIceberg alone, for at most so many seconds.
+    spread over the commits, every other one of a leaseholder if there is one, or all of them with
+    `holders_only`. Writers run in sequence unless they run `together`. `freeze` stops the first
+    writer until the others have finished; they use its keys, too. `compact` adds a process that
+    compacts continuously. With `peer_seconds` writers append with PyIceberg alone, for at most so
+    many seconds.
     """
 
     writers: int
@@ -67,7 +68,6 @@ class Job:
     holders_only: bool = False
     compact: bool = False
     peer_seconds: float = 0.0
-    pause: float = 0.3
     seed: int = 1
     timeout: float = 120.0
 
@@ -186,34 +186,38 @@ class WriterParent:
 
     def _watch(self) -> None:
         """Wait for the writers, kill as the job says, and start again who was killed."""
-        next_kill = 0.0
         while self._running:
             pid, status = os.waitpid(-1, os.WNOHANG)
             writer = self._running.pop(pid, None)
             if writer is not None and os.WIFSIGNALED(status):
                 self._deaths += 1
                 self._start(writer, {})
-            begun = any(self._notes.glob("writer-*"))
-            if begun and self._kills < self._job.kills and time.monotonic() > next_kill:
-                if self._kill() or self._job.holders_only:
-                    next_kill = time.monotonic() + self._random.uniform(0, 2 * self._job.pause)
+            if self._is_kill_due():
+                self._kill()
             if not pid:
                 time.sleep(0.01)
 
-    def _kill(self) -> bool:
-        """Kill a writer; return False if a leaseholder is due and there is none now."""
+    def _is_kill_due(self) -> bool:
+        """Whether the share of commits that have an answer is that of the kills so far."""
+        if self._kills >= self._job.kills or not self._running:
+            return False
+        answered = sum(len(self._answers(writer)) for writer in range(self._job.writers))
+        wanted = self._job.writers * self._job.commits
+        return answered * (self._job.kills + 1) >= wanted * (self._kills + 0.5)
+
+    def _kill(self) -> None:
+        """Kill a writer, unless a leaseholder is due and there is none now."""
         only = self._job.holders_only
         wants_holder = self._has_leases and (only or self._kills % 2 == 0)
         victim = find_leaseholder(load_settings(self._project)) if wants_holder else None
         if victim in self._running:
             self._holders_killed += 1
         elif wants_holder:
-            return False
+            return
         else:
             victim = self._random.choice(sorted(self._running))
         self._kills += 1
         os.kill(victim, signal.SIGKILL)
-        return True
 
     def _write(self, writer: int) -> None:
         """Commit key by key, from the first that has no answer yet."""

@@ -79,7 +79,7 @@ def test_a_writer_that_freezes_past_its_lease_commits_nothing_twice(
 
 def test_random_kills_lose_and_double_nothing(run_job: RunJob, lake: Lake) -> None:
     rest = lake.settings.catalog.type == "rest"
-    job = Job(writers=6, commits=12 if rest else 30, kills=8, pause=0.3, seed=7)
+    job = Job(writers=6, commits=12 if rest else 30, kills=8, seed=7)
     outcome = run_job(job)
     check(lake, job, outcome)
     assert outcome.deaths >= 4

@@ -5,6 +5,7 @@ PySpark's own launcher loses the JVM when it is interrupted, and leaves it attac
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import shutil
@@ -57,6 +58,7 @@ def launch_jvm(conf: Mapping[str, str], log: Path) -> Iterator[None]:
             interrupt.kill_child(process)
             raise
         _processes.append(process)
+        atexit.register(_forget_java_objects)
     finally:
         for name in (_PORT_VARIABLE, _SECRET_VARIABLE):
             os.environ.pop(name, None)
@@ -70,6 +72,14 @@ _processes: list[subprocess.Popen[bytes]] = []
 def started_processes() -> list[subprocess.Popen[bytes]]:
     """Return the JVMs that this process has started."""
     return list(_processes)
+
+
+def _forget_java_objects() -> None:
+    """Tell Java of no more collected objects: its JVM is ending, and py4j would print an error."""
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is not None:
+        SparkContext._gateway.gateway_client.is_connected = False
 
 
 def _build_command(conf: Mapping[str, str]) -> list[str]:
