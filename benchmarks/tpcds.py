@@ -121,7 +121,7 @@ def main() -> int:
         with serving.started(project) as ours, real.serve(trino_folder, settings) as theirs:
             port = int(theirs.url.rpartition(":")[2])
             answered = refused = different = failed = 0
-            for name, sql in list_queries(arguments.list_queries, own):
+            for name, sql in list_queries(arguments.texts, own):
                 found = run_query(ours.port, "lake", sql)
                 expected = run_query(port, theirs.catalog, sql)
                 if isinstance(expected, str):

@@ -13,13 +13,15 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
-import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import trino.dbapi
+import trino.exceptions
 from tests.servers import process
 from tests.servers.process import free_port, running
 
@@ -70,20 +72,29 @@ def serve(folder: Path, settings: Settings) -> Iterator[Trino]:
     command += [f"-Dlog.levels-file={folder}/etc/log.properties", "io.trino.server.TrinoServer"]
     url = f"http://127.0.0.1:{port}"
 
-    def ready() -> bool:
-        try:
-            with urllib.request.urlopen(f"{url}/v1/info", timeout=5) as response:
-                return json.load(response)["starting"] is False
-        except (OSError, urllib.error.URLError):
-            return False
-
     patience, process.PATIENCE = process.PATIENCE, PATIENCE
     try:
-        with running(command, log=folder / "log", ready=ready, cwd=home) as started:
+        with running(command, log=folder / "log", ready=lambda: _ready(url), cwd=home) as started:
             process.PATIENCE = patience
             yield Trino(url, started.pid)
     finally:
         process.PATIENCE = patience
+
+
+def _ready(url: str) -> bool:
+    """Whether it runs queries: it has started before its own worker is known to it."""
+    try:
+        with urllib.request.urlopen(f"{url}/v1/info", timeout=5) as response:
+            if json.load(response)["starting"]:
+                return False
+        parts = urlsplit(url)
+        connection = trino.dbapi.connect(host=parts.hostname, port=parts.port, user="test")
+        with contextlib.closing(connection):
+            cursor = connection.cursor()
+            cursor.execute("SELECT count(*) FROM system.runtime.nodes WHERE state = 'active'")
+            return bool(cursor.fetchall()[0][0])
+    except (OSError, trino.exceptions.Error):
+        return False
 
 
 def _java() -> java.Java | None:
