@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-compaction bench-growth soak soak-properties soak-kills soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
+.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-compaction bench-upserts bench-growth soak soak-properties soak-kills soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,11 @@ bench-attack: java  ## three callers send expensive queries for a minute; latenc
 GROWTH ?=
 bench-growth: java  ## cost of an operation at N, 4N and 16N of history, files, tables
 	@$(BIN)/python -m benchmarks.growth $(GROWTH)
+
+# UPSERTS="--minutes 3" shortens it.
+UPSERTS ?=
+bench-upserts: java  ## 20 minutes of upserts merged on read, with the maintenance service and without
+	@$(BIN)/python -m benchmarks.upserts $(UPSERTS)
 
 # COMPACTION="--files 400" shortens it.
 COMPACTION ?=
