@@ -207,9 +207,11 @@ def _warm_up(lake: Lake) -> None:
 
 
 def _checksum(lake: Lake, table: str) -> Any:
-    state = lake.state(table)
-    relation = lake.duck.read(state.metadata_location, _head(lake, table))
-    return relation.query("rows", "SELECT count(*), sum(hash(rows)::HUGEINT) FROM rows").fetchall()
+    columns = ", ".join(column.name for column in COLUMNS)
+    [found] = lake.spark.session.sql(
+        f"select count(*), sum(cast(xxhash64({columns}) as decimal(38))) from lake.{table}"
+    ).collect()
+    return tuple(found)
 
 
 def _commit(lake: Lake, name: str, change: FileChange) -> None:

@@ -14,10 +14,11 @@ from thermocline.config import load_settings
 from thermocline.contract import Column, Contract
 from thermocline.contract.definition import PartitionField
 from thermocline.contract.types import Primitive
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.errors import CheckFailed
 from thermocline.lake import Lake, atomic_commit
 from thermocline.transform.duck.reader import DuckReader
-from thermocline.transform.duck.session import Session, UnsupportedByDuckDB
+from thermocline.transform.duck.session import Session
 from thermocline.transform.duck.strategies import write
 from thermocline.transform.inputs import SourceSpan
 

@@ -14,11 +14,11 @@ from thermocline.contract import Contract
 from thermocline.contract.definition import Column, PartitionField, UpdateMode, WriteMode
 from thermocline.contract.types import Decimal as DecimalType
 from thermocline.contract.types import Field, Fixed, List, Map, Primitive, Struct
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.engine.spark_types import to_ddl
 from thermocline.errors import CheckFailed, ContractError
 from thermocline.lake import bookmark as bookmarks
 from thermocline.transform import tombstones
-from thermocline.transform.duck.session import UnsupportedByDuckDB
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake

@@ -14,13 +14,32 @@ from thermocline.config import private_files
 from thermocline.config.scratch import ScratchFolder
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.engine.spark import uses_s3
-from thermocline.errors import EngineUnavailable
+from thermocline.errors import EngineUnavailable, Permanent
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
     from thermocline.config import Settings
+
+
+SPARK_NEXT_STEP = "Set transform.engine = auto, and Spark computes it."
+MAX_KNOWN_MANIFESTS = 10_000
+_equality_deletes: dict[str, bool] = {}
+"""Whether a manifest, which never changes, lists equality deletes."""
+
+
+class UnsupportedByDuckDB(Permanent):
+    """DuckDB cannot do something, or not with Spark's result; nothing was written yet.
+
+    With `transform.engine = auto` a step falls back to Spark, so its next step is shown only with
+    another setting.
+    """
+
+    code = "unable"
+
+    def __init__(self, what: str, next_step: str = SPARK_NEXT_STEP) -> None:
+        super().__init__(what, next_step)
 
 
 _SPILL_FOLDERS: dict[Path, ScratchFolder] = {}
@@ -115,27 +134,48 @@ def _strip_scheme(location: str) -> str:
     return location.removeprefix("file://").removeprefix("file:")
 
 
-def _refuse_missing_manifests(
+def _require_readable(
     connection: duckdb.DuckDBPyConnection, metadata_location: str, snapshot: int
 ) -> None:
-    """Raise FileNotFoundError for a missing manifest: DuckDB 1.5 would crash the process.
+    """Raise an error for a snapshot that DuckDB 1.5 would not read, or not read right.
 
-    Manifests on S3 are not checked, because each would cost a request.
+    A missing manifest would crash the process: FileNotFoundError. Manifests on S3 are not checked,
+    because each would cost a request. Equality deletes delete too many rows where a key is null:
+    UnsupportedByDuckDB.
     """
     location = _strip_scheme(metadata_location)
-    if "://" in location:
-        return
     lists = connection.execute(
         f"SELECT manifest_list FROM iceberg_snapshots({quote_literal(location)})"
         f" WHERE snapshot_id = {int(snapshot)}"
     ).fetchall()
     for (each,) in lists:
-        manifests = f"SELECT manifest_path FROM read_avro({quote_literal(_strip_scheme(each))})"
-        for (manifest,) in connection.execute(manifests).fetchall():
-            if not Path(_strip_scheme(manifest)).exists():
-                raise FileNotFoundError(
-                    errno.ENOENT, "No such file or directory", _strip_scheme(manifest)
+        listed = connection.sql(f"FROM read_avro({quote_literal(_strip_scheme(each))})")
+        for row in listed.fetchall():
+            manifest = dict(zip(listed.columns, row, strict=True))
+            path = _strip_scheme(manifest["manifest_path"])
+            if "://" not in path and not Path(path).exists():
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            # Format version 1 has no deletes, and no content.
+            if manifest.get("content") and _has_equality_deletes(connection, path):
+                table = ".".join(location.split("/metadata/")[0].split("/")[-2:])
+                raise UnsupportedByDuckDB(
+                    f"{table} has equality deletes, which DuckDB does not apply exactly.",
+                    f"`thermo maintain {table}` applies them; Spark and Trino read them as they"
+                    " are.",
                 )
+
+
+def _has_equality_deletes(connection: duckdb.DuckDBPyConnection, manifest: str) -> bool:
+    known = _equality_deletes.get(manifest)
+    if known is None:
+        count = connection.execute(
+            f"SELECT count(*) FROM read_avro({quote_literal(manifest)})"
+            " WHERE status <> 2 AND data_file.content = 2"
+        ).fetchall()[0][0]
+        while len(_equality_deletes) >= MAX_KNOWN_MANIFESTS:
+            del _equality_deletes[next(iter(_equality_deletes))]
+        known = _equality_deletes[manifest] = count > 0
+    return known
 
 
 def build_snapshot_query(
@@ -155,7 +195,7 @@ def build_snapshot_query(
     greater than all numbers, but not part of these statistics. So floats are wrapped in an
     expression that may return NaN as far as the planner can tell.
     """
-    _refuse_missing_manifests(connection, metadata_location, snapshot)
+    _require_readable(connection, metadata_location, snapshot)
     source = build_scan(metadata_location, snapshot)
     if not fractions:
         return f"SELECT *{also} FROM {source}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from thermocline.check.gate import CheckReport, raise_if_failed
 from thermocline.check.table_checks import check_tables
 from thermocline.contract import Contract
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, row_counts
 from thermocline.lake.crash_points import crash_point
@@ -20,7 +21,6 @@ from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import model_graph, rebase, tombstones
 from thermocline.transform.duck.executor import DuckExecutor
-from thermocline.transform.duck.session import UnsupportedByDuckDB
 from thermocline.transform.executor import Executor
 from thermocline.transform.inputs import SourceSpan
 from thermocline.transform.model_versions import ModelVersions

@@ -20,7 +20,7 @@ import duckdb
 import pyarrow as pa
 
 from thermocline import telemetry
-from thermocline.engine.duck import DuckEngine, build_snapshot_query
+from thermocline.engine.duck import DuckEngine, UnsupportedByDuckDB, build_snapshot_query
 from thermocline.errors import CatalogUnavailable
 from thermocline.lake.catalog import open_reader
 from thermocline.serve.engines import startup
@@ -74,6 +74,8 @@ class DirectWorker:
                 views = [self._view_statement(name, of) for name, of in request["tables"].items()]
                 table = self._run(request["id"], sql, views, rows, size)
                 break
+            except UnsupportedByDuckDB as error:  # another engine may read the table
+                raise WorkerError("unsupported", error.cause, error.next_step) from error
             except (duckdb.Error, pa.ArrowException, MemoryError, OSError) as error:
                 if isinstance(error, _QUERY_ERRORS) or not _MISSING.search(str(error)):
                     raise to_failed(error) from error

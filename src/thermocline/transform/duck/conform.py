@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from thermocline.contract import types
 from thermocline.contract.definition import INGEST_COLUMNS, Column, Contract
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.engine.duck_types import quote_identifier, to_ddl
 from thermocline.errors import ContractError
-from thermocline.transform.duck.session import UNSUPPORTED_PREFIX, Session, UnsupportedByDuckDB
+from thermocline.transform.duck.session import UNSUPPORTED_PREFIX, Session
 from thermocline.transform.models import DIALECT
 from thermocline.transform.write_rules import DELETED, written_columns
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from thermocline.contract import types
 from thermocline.contract.definition import Column, Contract
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.engine.duck_types import quote_identifier
-from thermocline.transform.duck.session import UnsupportedByDuckDB
 from thermocline.transform.write_rules import DELETED, content_columns
 
 

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from thermocline.engine.duck import build_snapshot_query
+from thermocline.engine.duck import UnsupportedByDuckDB, build_snapshot_query
 from thermocline.engine.duck_types import quote_identifier, to_ddl
 from thermocline.engine.view_rewrite import private_view_name
-from thermocline.errors import Permanent
 from thermocline.lake.metadata import TableState
 from thermocline.lake.schema import shape_of
 
@@ -35,21 +34,6 @@ _NESTED_LOOP_JOINS = {"BLOCKWISE_NL_JOIN", "NESTED_LOOP_JOIN"}
 FILE, ROW = private_view_name("file"), private_view_name("row")
 POSITION_COLUMNS = f"filename AS {FILE}, file_row_number AS {ROW}"
 """The data file of each row, and the row's number in it."""
-
-SPARK_NEXT_STEP = "Set transform.engine = auto, and Spark computes it."
-
-
-class UnsupportedByDuckDB(Permanent):
-    """DuckDB cannot do something, or not with Spark's result; nothing was written yet.
-
-    With `transform.engine = auto` the step falls back to Spark, so its next step is shown only
-    with another setting.
-    """
-
-    code = "unable"
-
-    def __init__(self, what: str, next_step: str = SPARK_NEXT_STEP) -> None:
-        super().__init__(what, next_step)
 
 
 class Session:

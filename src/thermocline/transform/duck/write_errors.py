@@ -9,16 +9,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import Contract
+from thermocline.engine.duck import SPARK_NEXT_STEP, UnsupportedByDuckDB
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.errors import CheckFailed, Permanent, ThermoclineError, first_line
 from thermocline.transform import row_errors
 from thermocline.transform.duck.conform import cast_columns, conform_rows
-from thermocline.transform.duck.session import (
-    SPARK_NEXT_STEP,
-    UNSUPPORTED_PREFIX,
-    Session,
-    UnsupportedByDuckDB,
-)
+from thermocline.transform.duck.session import UNSUPPORTED_PREFIX, Session
 from thermocline.transform.executor import advise_model_fix, build_compute_error
 from thermocline.transform.write_rules import DELETED, written_columns
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.check.gate import raise_if_failed
 from thermocline.check.table_checks import check_tables, find_tables_read
+from thermocline.engine.duck import SPARK_NEXT_STEP, UnsupportedByDuckDB
 from thermocline.errors import BadInput, NotFound, Permanent
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.commit_failures import MainMoved
@@ -35,7 +36,6 @@ from thermocline.lake.naming import RUN_PREFIX, new_run_id
 from thermocline.lake.retention import list_consumers
 from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import SILENT, Progress
-from thermocline.transform.duck.session import SPARK_NEXT_STEP, UnsupportedByDuckDB
 from thermocline.transform.inputs import SourceSpan
 from thermocline.transform.model_versions import ComputedRange, ModelVersions, PartitionRange
 from thermocline.transform.models import Model

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract import Contract
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.errors import ThermoclineError, Transient
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import rebase
 from thermocline.transform.duck.executor import DuckExecutor
-from thermocline.transform.duck.session import UnsupportedByDuckDB
 from thermocline.transform.executor import StepWrite
 from thermocline.transform.inputs import Inputs, SourceSpan
 from thermocline.transform.models import Model

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from thermocline.contract.definition import WriteMode
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.errors import first_line
 from thermocline.lake import bookmark as bookmarks
@@ -21,7 +22,7 @@ from thermocline.transform.duck.conform import conform_rows
 from thermocline.transform.duck.executor import DuckExecutor
 from thermocline.transform.duck.reader import DuckReader
 from thermocline.transform.duck.row_partitions import find_row_partitions
-from thermocline.transform.duck.session import Session, UnsupportedByDuckDB
+from thermocline.transform.duck.session import Session
 from thermocline.transform.inputs import Inputs, SourceSpan
 from thermocline.transform.models import Model
 from thermocline.transform.step import TargetState, decide_refresh

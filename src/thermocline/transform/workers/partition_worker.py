@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from thermocline.contract import load_contracts
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.errors import BadInput
 from thermocline.lake import Lake
 from thermocline.lake import bookmark as bookmarks
@@ -19,7 +20,6 @@ from thermocline.lake.draft import Draft
 from thermocline.lake.run_locks import RunLock
 from thermocline.transform.duck import append_overwrite
 from thermocline.transform.duck.executor import DuckExecutor
-from thermocline.transform.duck.session import UnsupportedByDuckDB
 from thermocline.transform.models import Model, load_models
 from thermocline.transform.run_plan import RefreshMode
 from thermocline.transform.step import compute_step

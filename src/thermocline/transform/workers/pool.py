@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 from thermocline import interrupt, telemetry
+from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.errors import Permanent, ThermoclineError, Transient
-from thermocline.transform.duck.session import UnsupportedByDuckDB
 from thermocline.transform.workers.partition_worker import OutOfMemory
 from thermocline.transform.workers.work_unit import WorkResult, WorkUnit
 
