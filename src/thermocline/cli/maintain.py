@@ -1,13 +1,15 @@
-"""The commands `maintain` and `health`: rewrite data files, and show the state of tables."""
+"""The commands `maintain` and `health`: work on tables, and show how they stand."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.config import quantities
 from thermocline.errors import BadInput
 from thermocline.interrupt import signal_exit_code, stop_on_signal
 
@@ -36,21 +38,39 @@ _COUNTED = {
 @click.option("--plan", "only_plan", is_flag=True, help="Show what would be done; change nothing.")
 @click.option("--watch", is_flag=True, help="Maintain the tables until interrupted.")
 @click.option("--history", is_flag=True, help="Show what earlier passes did.")
+@click.option(
+    "--remove-unreferenced",
+    is_flag=True,
+    help="Show the files of TABLE that nothing references; delete them if confirmed.",
+)
+@click.option("--older-than", metavar="AGE", help="The least age of files to delete, such as 24h.")
+@click.option("--confirm", metavar="TABLE", help="Delete the files: the table's name, once more.")
 @pass_invocation
 def maintain(
-    invocation: Invocation, tables: tuple[str, ...], only_plan: bool, watch: bool, history: bool
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    only_plan: bool,
+    watch: bool,
+    history: bool,
+    remove_unreferenced: bool,
+    older_than: str | None,
+    confirm: str | None,
 ) -> int:
-    """Join small data files and apply deletes in all tables, or only in TABLE.
+    """Compact, expire and remove in all tables, or only in TABLE, beside writers and readers.
 
-    Every rewrite is read back and published only if it holds the same rows. Writers and readers
-    continue: a rewrite whose files change meanwhile is discarded. Starts no engine.
+    Joins small data files and applies deletes: each rewrite is read back and published only if it
+    holds the same rows. Joins small manifests, expires snapshots of tables without commits, and
+    removes files that were unreferenced for `maintain.remove_after`. Starts no engine.
     """
-    if only_plan + watch + history > 1 or (tables and (watch or history)):
+    if only_plan + watch + history + remove_unreferenced > 1 or (tables and (watch or history)):
         raise BadInput(
             "These options cannot be combined.",
-            "Give one of --plan, --watch and --history; TABLE goes with --plan or alone.",
+            "Give one of --plan, --watch, --history and --remove-unreferenced; TABLE goes with"
+            " --plan or --remove-unreferenced or alone.",
         )
     maintenance = invocation.lakehouse().maintain
+    if remove_unreferenced or older_than is not None or confirm is not None:
+        return _remove_unreferenced(invocation, tables, remove_unreferenced, older_than, confirm)
     if history:
         invocation.show(maintenance.history(), _render_history)
         return 0
@@ -66,6 +86,42 @@ def maintain(
             report = maintenance.apply(plan, progress=progress, stop=stop)
             invocation.show(report, _render_report)
     return 0 if watch else signal_exit_code()
+
+
+def _remove_unreferenced(
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    remove: bool,
+    older_than: str | None,
+    confirm: str | None,
+) -> int:
+    """Show what would be deleted, or delete it if the table's name confirms it."""
+    if not remove or len(tables) != 1 or older_than is None:
+        raise BadInput(
+            "Unreferenced files are removed from one table, by their age.",
+            "For instance: thermo maintain TABLE --remove-unreferenced --older-than 24h",
+        )
+    maintenance, age = invocation.lakehouse().maintain, _parse_age(older_than)
+    with invocation.progress() as progress:
+        report = maintenance.remove_unreferenced(tables[0], age, confirm=confirm, progress=progress)
+    if confirm is not None:
+        invocation.show(report, _render_report)
+        return 0
+    invocation.show(report.plan, _render_plan)
+    if report.plan.tasks and invocation.is_interactive():
+        typed = click.prompt("Type the table's name to delete these files", default="")
+        if typed == tables[0]:
+            invocation.show(maintenance.apply(report.plan), _render_report)
+    return 0
+
+
+def _parse_age(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=quantities.parse_duration(text))
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f"--older-than {text} is not an age.", "Give one such as 24h, 7d or 30m."
+        ) from None
 
 
 @click.command(cls=Command)

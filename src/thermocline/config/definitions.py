@@ -250,6 +250,20 @@ SETTINGS: tuple[Setting, ...] = (
         _check_duration,
     ),
     Setting(
+        "maintain.remove_after",
+        str,
+        "24h",
+        "How long a file is kept after it was found unreferenced: longer than any query or write.",
+        _check_duration,
+    ),
+    Setting(
+        "maintain.remove_every",
+        str,
+        "24h",
+        "How often the folder of a table is listed to find unreferenced files.",
+        _check_duration,
+    ),
+    Setting(
         "engine.spark.master",
         str,
         "local[*]",

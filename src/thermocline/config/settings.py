@@ -104,6 +104,8 @@ class MaintainSettings:
     delete_share: float = 0.1
     budget: str = "10m"
     every: str = "1m"
+    remove_after: str = "24h"
+    remove_every: str = "24h"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from thermocline.lake.atomic_commit import SessionWriter, TableChange
     from thermocline.lake.consumption_store import ConsumptionStore
     from thermocline.lake.groupcommit import GroupCommit
+    from thermocline.lake.groupcommit.entry import CommitEntry
     from thermocline.lake.retention import RetentionPolicy
 
 T = TypeVar("T")
@@ -192,6 +193,18 @@ class Lake:
         from thermocline.lake.groupcommit import GroupCommit
 
         return GroupCommit(self.catalog, self)
+
+    def waiting_commits(self, table: str) -> list[CommitEntry]:
+        """Return the entries that wait for group commit to a table; it may land them any time."""
+        if self.settings.catalog.type == "rest":
+            return []  # there an entry is committed while its writer waits
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        from thermocline.lake.groupcommit.queue import Queue
+
+        assert isinstance(self.catalog, SqlCatalog)
+        waiting = Queue(self.catalog).list_waiting()
+        return [each.entry() for each in waiting if each.table == table]
 
     def draft(self, run: str, into: str = MAIN, *, late_branches: bool = False) -> Draft:
         """Create a run's draft: a private branch in the tables that it writes."""

@@ -15,9 +15,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from thermocline.errors import ThermoclineError
 from thermocline.lake import run_locks
 from thermocline.lake.commit_times import now_ms
 from thermocline.lake.live_files import LiveFile, live_files
+from thermocline.lake.reachability import unreadable_metadata
 from thermocline.lake.run_branches import run_of
 from thermocline.maintain.file_rewrite import Rewrite, rewrite_files
 from thermocline.maintain.file_stats import FileStats, FileStatsReader
@@ -27,6 +29,7 @@ from thermocline.maintain.maintenance_policy import (
     REWRITE_BYTES_PER_CPU_SECOND,
     MaintenancePolicy,
 )
+from thermocline.maintain.removal import plan_removal
 from thermocline.maintain.table_health import ideal_cost, read_files, scan_cost
 from thermocline.maintain.task import (
     COUNTS,
@@ -35,6 +38,7 @@ from thermocline.maintain.task import (
     TaskKind,
     describe_task,
 )
+from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -109,24 +113,46 @@ def plan_tables(
     found: list[MaintenanceTask] = []
     skipped: dict[str, str] = {}
     for table, state in states.items():
-        if run := _find_active_run(lake, state):
-            skipped[table] = f"the run {run} is working on it"
-            continue
-        found += plan_table(lake, state, reader, policy)
+        try:
+            with unreadable_metadata(table):
+                tasks, reason = _plan_tasks(lake, state, reader, policy)
+        except ThermoclineError as error:
+            tasks, reason = [], one_line(error.cause)  # the other tables are maintained
+        found += tasks
+        if reason is not None:
+            skipped[table] = reason
     found.sort(key=_order)
     spent = 0.0
     within: list[MaintenanceTask] = []
     beyond: list[MaintenanceTask] = []
     for task in found:
-        fits = not within or spent + task.cpu_seconds <= policy.budget
+        limited = task.kind in _LIMITED
+        fits = not limited or spent == 0.0 or spent + task.cpu_seconds <= policy.budget
         (within if fits else beyond).append(task)
-        spent += task.cpu_seconds if fits else 0.0
+        spent += task.cpu_seconds if limited and fits else 0.0
     return MaintenancePlan(tuple(within), tuple(beyond), skipped)
 
 
-def _order(task: MaintenanceTask) -> float:
-    """Order tasks by what they save for a CPU second."""
-    return -task.saved_bytes / max(task.cpu_seconds, 1e-9)
+def _plan_tasks(
+    lake: Lake, state: TableState, reader: FileStatsReader, policy: MaintenancePolicy
+) -> tuple[list[MaintenanceTask], str | None]:
+    """Return the tasks of a table, and why others are left out."""
+    removal, reason = plan_removal(lake, state, policy)
+    tasks: list[MaintenanceTask] = [] if removal is None else [removal]
+    if run := _find_active_run(lake, state):
+        return tasks, f"the run {run} is working on it"
+    return [*tasks, *plan_table(lake, state, reader, policy)], reason
+
+
+_LIMITED = (TaskKind.COMPACT, TaskKind.MANIFESTS)
+"""The kinds that count against the budget; the others are short, and each pass does them."""
+_PHASES = {TaskKind.EXPIRE: 0, TaskKind.COMPACT: 1, TaskKind.MANIFESTS: 1, TaskKind.REMOVE: 2}
+"""Snapshots expire before others commit to the table; removal sees what all of them left."""
+
+
+def _order(task: MaintenanceTask) -> tuple[int, float]:
+    """Order tasks of a phase by what they save for a CPU second."""
+    return _PHASES[task.kind], -task.saved_bytes / max(task.cpu_seconds, 1e-9)
 
 
 def plan_table(

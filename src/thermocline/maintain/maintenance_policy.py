@@ -26,6 +26,9 @@ class MaintenancePolicy:
     seconds are left to their writers. A file is rewritten whatever its size when `delete_share` of
     its rows is deleted, or when more than `max_delete_files` delete files apply to it. `budget` is
     the CPU seconds that one pass plans for.
+
+    Files are removed `remove_after` seconds after they were seen unreferenced; tables are listed
+    every `remove_every` seconds at most.
     """
 
     target_bytes: int = 256 << 20
@@ -35,6 +38,8 @@ class MaintenancePolicy:
     delete_share: float = 0.1
     max_delete_files: int = 10
     budget: float = 600.0
+    remove_after: float = 86_400.0
+    remove_every: float = 86_400.0
 
     @classmethod
     def from_settings(cls, settings: MaintainSettings) -> MaintenancePolicy:
@@ -45,6 +50,8 @@ class MaintenancePolicy:
             cool_down=quantities.parse_duration(settings.cool_down),
             delete_share=settings.delete_share,
             budget=quantities.parse_duration(settings.budget),
+            remove_after=quantities.parse_duration(settings.remove_after),
+            remove_every=quantities.parse_duration(settings.remove_every),
         )
 
     @property
