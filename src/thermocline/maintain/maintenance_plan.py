@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from thermocline.errors import ThermoclineError
+from thermocline.errors import BadInput, ThermoclineError
 from thermocline.lake import run_locks
 from thermocline.lake.commit_times import now_ms
 from thermocline.lake.live_files import LiveFile, live_files
 from thermocline.lake.reachability import unreadable_metadata
 from thermocline.lake.run_branches import run_of
+from thermocline.maintain.expiry import plan_table_expiry
 from thermocline.maintain.file_rewrite import Rewrite, rewrite_files
 from thermocline.maintain.file_stats import FileStats, FileStatsReader
 from thermocline.maintain.maintenance_policy import (
@@ -141,6 +142,11 @@ def _plan_tasks(
     tasks: list[MaintenanceTask] = [] if removal is None else [removal]
     if run := _find_active_run(lake, state):
         return tasks, f"the run {run} is working on it"
+    try:
+        expiry = plan_table_expiry(lake, state)
+    except BadInput as error:
+        expiry, reason = None, reason or one_line(error.cause)
+    tasks += [] if expiry is None else [expiry]
     return [*tasks, *plan_table(lake, state, reader, policy)], reason
 
 
