@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from thermocline.errors import CommitConflict, CommitUnknown
+from thermocline.errors import CommitConflict
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.data_file_reader import DataFileReader, Positions, deleted_positions
@@ -119,12 +119,16 @@ def rewrite_files(lake: Lake, rewrite: Rewrite) -> RewriteResult:
         output = _write_output(table, rewrite, writer)
         crash_point("maintain.files-written")
         _verify(table, output)
-        return _commit(lake, table, rewrite, output)
-    except CommitUnknown:
-        raise  # it may have landed: then its files belong to the table
     except BaseException:
         writer.abandon()
         raise
+    try:
+        return _commit(lake, table, rewrite, output)
+    except (Discarded, CommitConflict):
+        writer.abandon()
+        raise
+    # After any other error, an interrupt among them, the commit may have landed: then its files
+    # belong to the table, and otherwise they are removed as unreferenced.
 
 
 def _write_output(table: Table, rewrite: Rewrite, writer: DataFileWriter) -> _Output:

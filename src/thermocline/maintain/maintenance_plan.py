@@ -30,6 +30,7 @@ from thermocline.maintain.maintenance_policy import (
     REWRITE_BYTES_PER_CPU_SECOND,
     MaintenancePolicy,
 )
+from thermocline.maintain.manifest_rewrite import plan_manifest_rewrite
 from thermocline.maintain.removal import plan_removal
 from thermocline.maintain.table_health import ideal_cost, read_files, scan_cost
 from thermocline.maintain.task import (
@@ -147,6 +148,8 @@ def _plan_tasks(
     except BadInput as error:
         expiry, reason = None, reason or one_line(error.cause)
     tasks += [] if expiry is None else [expiry]
+    manifests = plan_manifest_rewrite(lake, state, policy)
+    tasks += [] if manifests is None else [manifests]
     return [*tasks, *plan_table(lake, state, reader, policy)], reason
 
 

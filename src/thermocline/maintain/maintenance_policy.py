@@ -28,7 +28,7 @@ class MaintenancePolicy:
     the CPU seconds that one pass plans for.
 
     Files are removed `remove_after` seconds after they were seen unreferenced; tables are listed
-    every `remove_every` seconds at most.
+    every `remove_every` seconds at most. From `min_manifests` small manifests on they are joined.
     """
 
     target_bytes: int = 256 << 20
@@ -40,6 +40,7 @@ class MaintenancePolicy:
     budget: float = 600.0
     remove_after: float = 86_400.0
     remove_every: float = 86_400.0
+    min_manifests: int = 16
 
     @classmethod
     def from_settings(cls, settings: MaintainSettings) -> MaintenancePolicy:
