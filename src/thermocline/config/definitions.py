@@ -264,6 +264,13 @@ SETTINGS: tuple[Setting, ...] = (
         _check_duration,
     ),
     Setting(
+        "maintain.sort_memory",
+        str,
+        "512MB",
+        "Memory for sorting a table's rows; what does not fit is spilled to disk.",
+        _check_size,
+    ),
+    Setting(
         "engine.spark.master",
         str,
         "local[*]",

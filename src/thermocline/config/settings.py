@@ -106,6 +106,7 @@ class MaintainSettings:
     every: str = "1m"
     remove_after: str = "24h"
     remove_every: str = "24h"
+    sort_memory: str = "512MB"
 
 
 @dataclass(frozen=True)
