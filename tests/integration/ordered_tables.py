@@ -12,8 +12,8 @@ from pyiceberg.transforms import IdentityTransform
 from tests.integration.maintained_tables import MaintainedTable
 
 from thermocline.lake import Lake
+from thermocline.lake.clustering import CLUSTER_PROPERTY, ZORDER_PREFIX
 from thermocline.lake.live_files import LiveFile, live_files
-from thermocline.lake.row_order import CLUSTER_PROPERTY, ZORDER_PREFIX
 
 COLUMNS = ("id", "kind", "n")
 

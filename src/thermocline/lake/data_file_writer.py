@@ -90,7 +90,8 @@ class DataFileWriter:
         from pyiceberg.table import TableProperties
         from pyiceberg.table.locations import load_location_provider
 
-        from thermocline.lake.row_order import SortedBy, ZOrder, zorder_prefix
+        from thermocline.lake.clustering import zorder_prefix
+        from thermocline.lake.row_order import SortedBy, ZOrder
 
         metadata = table.metadata
         self.data_files: list[DataFile] = []

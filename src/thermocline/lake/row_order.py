@@ -6,7 +6,6 @@ their bits: -NaN, -infinity, …, -0.0, 0.0, …, infinity, NaN. Text is sorted 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,21 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import Transform
-from pyiceberg.types import ListType, MapType, NestedField, StructType
+from pyiceberg.types import NestedField
+
+from thermocline.lake.clustering import is_nested
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
     from pyiceberg.table import Table
 
-CLUSTER_PROPERTY = "thermocline.cluster-by"
-"""The table property with the columns of the z-order, as a JSON list of names."""
-MAX_CLUSTER_COLUMNS = 4
-ZORDER_PREFIX = "zorder-"
-"""Begins the names of files of a z-order, then come its columns' ids; Iceberg has no field for it.
-
-A manifest has the path of each file, so that planning sees without opening a file what is clustered
-already, also after the snapshot that did it has expired.
-"""
 _BITS = 10
 """A z-order divides each column into so many (2 to this) ranges with equally many rows."""
 
@@ -107,35 +99,6 @@ class ZOrder:
             for column, bounds in zip(self.columns, self.bounds, strict=True)
         ]
         return [(pa.array(interleave_bits(ranks, _BITS)), False, True)]
-
-
-def cluster_columns(table: Table) -> tuple[NestedField, ...]:
-    """Return the columns of the table's z-order; none if it has no order or a column is gone."""
-    names = parse_cluster(table.metadata.properties.get(CLUSTER_PROPERTY, ""))
-    top = {field.name: field for field in table.schema().fields}
-    if any(name not in top or is_nested(top[name]) for name in names):
-        return ()
-    return tuple(top[name] for name in names)
-
-
-def parse_cluster(text: str) -> tuple[str, ...]:
-    """Return the names in the property of a z-order. One that another tool broke counts as none."""
-    try:
-        names = json.loads(text) if text else []
-    except ValueError:
-        return ()
-    valid = isinstance(names, list) and 2 <= len(names) <= MAX_CLUSTER_COLUMNS
-    return tuple(names) if valid and all(isinstance(name, str) for name in names) else ()
-
-
-def zorder_prefix(columns: Iterable[NestedField]) -> str:
-    """Return how the names of files of a z-order begin."""
-    return ZORDER_PREFIX + "-".join(str(column.field_id) for column in columns) + "-"
-
-
-def is_nested(column: NestedField) -> bool:
-    """Whether values of a column have parts, so that they cannot be sorted."""
-    return isinstance(column.field_type, StructType | ListType | MapType)
 
 
 def transform_column(

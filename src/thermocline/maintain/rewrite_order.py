@@ -12,10 +12,11 @@ from pyiceberg.schema import Schema
 
 from thermocline.config import private_files, quantities
 from thermocline.config.scratch import ScratchFolder
+from thermocline.lake.clustering import cluster_columns
 from thermocline.lake.data_file_reader import DataFileReader, Positions
 from thermocline.lake.data_file_writer import conform_columns
 from thermocline.lake.external_sort import ExternalSort
-from thermocline.lake.row_order import RowOrder, SortedBy, ZOrder, cluster_columns
+from thermocline.lake.row_order import RowOrder, SortedBy, ZOrder
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
