@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.service import MaintenanceReport
+    from thermocline.maintain.sort_quality import SortQuality
     from thermocline.maintain.table_health import TableHealth
     from thermocline.maintain.task import MaintenanceTask
 
@@ -222,13 +223,17 @@ def _render_health(found: Sequence[TableHealth]) -> RenderableType:
             each.table, output.number(each.score), f"{each.read_amplification:.1f}×",
             output.number(each.files.files), output.number(each.files.small_files),
             output.size(each.files.bytes), output.number(each.files.delete_files),
-            output.number(each.snapshots), output.number(each.manifests),
+            _describe_sort(each.sort), output.number(each.snapshots), output.number(each.manifests),
             ", ".join(f"{pin.ref} ({output.size(pin.added_bytes)})" for pin in each.pins[:3]),
         ]
         for each in found
     ]  # fmt: skip
     columns = [
-        "table", "score", "amplification", "files", "small", "size", "delete files", "snapshots",
-        "manifests", "pinned by",
+        "table", "score", "amplification", "files", "small", "size", "delete files",
+        "lookup opens", "snapshots", "manifests", "pinned by",
     ]  # fmt: skip
     return output.table(columns, rows)
+
+
+def _describe_sort(sort: SortQuality | None) -> str:
+    return f"{sort.opened:,.1f} files by {', '.join(sort.columns)}" if sort else ""

@@ -1,4 +1,4 @@
-"""Which columns a table's z-order has, and which of its files follow it, from metadata alone.
+"""Which columns a table's z-order has, and which files follow an order, from metadata alone.
 
 Iceberg's sort orders cannot express a z-order, so the contract's is a table property, and a file
 that follows it has a name that begins with the curve's columns. A manifest has the path of each
@@ -22,6 +22,11 @@ CLUSTER_PROPERTY = "thermocline.cluster-by"
 """The table property with the columns of the z-order, as a JSON list of names."""
 ZORDER_PREFIX = "zorder-"
 """Begins the names of files of a z-order; then come the ids of its columns."""
+SORTED_PREFIX = "sorted-"
+"""Begins the names of files that were sorted together, so that their ranges do not overlap.
+
+The sort order in a file's entry only says that the file itself is sorted.
+"""
 
 
 def cluster_columns(table: Table) -> tuple[NestedField, ...]:

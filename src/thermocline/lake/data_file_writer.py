@@ -90,7 +90,7 @@ class DataFileWriter:
         from pyiceberg.table import TableProperties
         from pyiceberg.table.locations import load_location_provider
 
-        from thermocline.lake.clustering import zorder_prefix
+        from thermocline.lake.clustering import SORTED_PREFIX, zorder_prefix
         from thermocline.lake.row_order import SortedBy, ZOrder
 
         metadata = table.metadata
@@ -118,7 +118,10 @@ class DataFileWriter:
         self._sort_order_id = (
             metadata.default_sort_order_id if isinstance(order, SortedBy) else None
         )
-        self._prefix = zorder_prefix(order.columns) if isinstance(order, ZOrder) else ""
+        self._prefix = ""
+        if sorting is not None:
+            curve = order.columns if isinstance(order, ZOrder) else None
+            self._prefix = SORTED_PREFIX if curve is None else zorder_prefix(curve)
         self._run = uuid4()
         self._buffered: dict[PartitionValues, tuple[PartitionKey | None, list[pa.Table]]] = {}
         self._bytes = 0

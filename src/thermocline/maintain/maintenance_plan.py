@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, ThermoclineError
@@ -32,6 +32,7 @@ from thermocline.maintain.maintenance_policy import (
 )
 from thermocline.maintain.manifest_rewrite import plan_manifest_rewrite
 from thermocline.maintain.removal import plan_removal
+from thermocline.maintain.sort_plan import SortChoice, choose_unsorted, find_unsorted
 from thermocline.maintain.table_health import ideal_cost, read_files, scan_cost
 from thermocline.maintain.task import (
     COUNTS,
@@ -168,8 +169,13 @@ def plan_table(
     lake: Lake, state: TableState, reader: FileStatsReader, policy: MaintenancePolicy
 ) -> Iterator[CompactTask]:
     """Yield the rewrites of a table that are worth it."""
+    policy = policy.for_table(state.properties)
     files = read_files(lake, state, reader, policy)
-    candidates = [key for key, stats in files.partitions.items() if _is_candidate(stats, policy)]
+    unsorted = find_unsorted(files, policy)
+    candidates = [
+        key for key, stats in files.partitions.items()
+        if _is_candidate(stats, policy) or key in unsorted
+    ]  # fmt: skip
     head = state.head()
     if not candidates or head is None:
         return
@@ -182,6 +188,13 @@ def plan_table(
         groups.setdefault(live.partition, []).append(live)
     for key, some in groups.items():
         cooled = [live for live in some if _age_seconds(state, live) >= policy.cool_down]
+        sorts = (
+            choose_unsorted(files.order, unsorted[key], cooled, policy) if key in unsorted else None
+        )
+        if sorts is not None:
+            yield _make_sort_task(table, state.table, key, sorts, policy)
+            paths = {live.path for live in sorts.files}
+            cooled = [live for live in cooled if live.path not in paths]
         for chosen in choose_files(cooled, policy):
             yield _make_task(table, state.table, key, chosen, policy)
 
@@ -256,7 +269,7 @@ def _make_task(
     if deletes:
         why += f", {len(deletes):,} delete files"
     return CompactTask(
-        Rewrite(name, partition, frozenset(live.path for live in chosen)),
+        Rewrite(name, partition, frozenset(live.path for live in chosen), policy.target_bytes),
         _partition_path(table, partition),
         len(chosen),
         size,
@@ -265,6 +278,17 @@ def _make_task(
         saved,
         size / REWRITE_BYTES_PER_CPU_SECOND + len(chosen) * CPU_SECONDS_PER_FILE,
     )
+
+
+def _make_sort_task(
+    table: Table,
+    name: str,
+    partition: tuple[int, Any],
+    chosen: SortChoice,
+    policy: MaintenancePolicy,
+) -> CompactTask:
+    task = _make_task(table, name, partition, chosen.files, policy)
+    return replace(task, why=chosen.why, saved_bytes=task.saved_bytes + chosen.saved_bytes)
 
 
 def _partition_path(table: Table, partition: tuple[int, Any]) -> str:
