@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyiceberg.table.sorting import NullOrder, SortDirection
 from pyiceberg.transforms import IdentityTransform
-from tests.integration.maintained_tables import MaintainedTable
+from tests.integration.maintained_tables import POLICY, TABLE, MaintainedTable
 
 from thermocline.lake import Lake
 from thermocline.lake.clustering import CLUSTER_PROPERTY, ZORDER_PREFIX
 from thermocline.lake.live_files import LiveFile, live_files
+from thermocline.maintain.file_stats import FileStatsReader
+from thermocline.maintain.maintenance_plan import CompactTask, plan_tables
 
 COLUMNS = ("id", "kind", "n")
 
@@ -30,6 +32,13 @@ class OrderedTable(MaintainedTable):
             self.sort_by()
         else:
             self.cluster_by()
+
+    def maintain(self) -> None:
+        """Plan a pass, and apply its rewrites."""
+        plan = plan_tables(self.lake, self.lake.states([TABLE]), FileStatsReader(), POLICY)
+        for task in plan.tasks:
+            if isinstance(task, CompactTask):
+                self._apply(task.rewrite)
 
     def evolve(self) -> None:
         """Change the schema, the sort order or the z-order."""

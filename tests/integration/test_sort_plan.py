@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from tests.conftest import SETTINGS, clean_environment
 
+from thermocline.api.query import execute_query
 from thermocline.config import load_settings
 from thermocline.contract import Column, Contract, SortField, WriteMode
 from thermocline.contract.types import Primitive
 from thermocline.lake import Lake
 from thermocline.lake.file_commit import append_rows, commit_files
 from thermocline.lake.live_files import live_files
+from thermocline.lake.pyiceberg_internals import data_file_values
+from thermocline.lake.read_log import ReadLog, read_rates
+from thermocline.maintain.file_keys import TableOrder
 from thermocline.maintain.file_stats import FileStatsReader
 from thermocline.maintain.maintenance_plan import CompactTask, plan_tables
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
+from thermocline.maintain.sort_plan import choose_unsorted
 from thermocline.maintain.sort_quality import SortQuality
 from thermocline.maintain.table_health import evaluate_table
 
@@ -133,3 +139,73 @@ def test_each_row_is_sorted_a_logarithmic_number_of_times(tmp_path: Path) -> Non
     health = evaluate_table(lake.lake, lake.lake.state(TABLE), lake.reader, POLICY)
     assert sorted_bytes <= health.files.bytes * math.log2(commits)
     assert sorted_bytes > health.files.bytes
+
+
+def record(lake: OrderedLake, table: str, scans: int, columns: set[str]) -> None:
+    """Record reads of a table as of today."""
+    log = ReadLog(lake.lake.settings.project)
+    for _ in range(scans):
+        log.record(table, 1, 1, columns)
+    log.flush()
+
+
+def test_a_sort_must_pay_by_lookups(tmp_path: Path) -> None:
+    lake = OrderedLake(tmp_path, SORTED)
+    for _ in range(8):
+        lake.append()
+    order, head = TableOrder.of_table(lake.lake.iceberg(TABLE)), lake.lake.state(TABLE).head()
+    assert head is not None
+    files = live_files(lake.lake.iceberg(TABLE), head)
+    # As if each file had a gigabyte: opening it costs nothing then.
+    for live in files:
+        live.file[data_file_values(live.file).index(live.file.file_size_in_bytes)] = 1 << 30
+    quality = SortQuality(("x",), is_zorder=False, opened=1.5, ideal=1)
+    policy = replace(POLICY, max_sort_bytes=1 << 40)
+    often = choose_unsorted(order, quality, files, policy, lookups=2)
+    assert often is not None
+    assert often.saved_per_day == pytest.approx(2 * 0.5 * (1 << 30), rel=0.01)
+    assert choose_unsorted(order, quality, files, policy, lookups=0.1) is None
+
+
+def test_tasks_of_tables_that_are_read_come_first(tmp_path: Path) -> None:
+    lake = OrderedLake(tmp_path, SORTED)
+    contracts = [replace(SORTED, table=f"silver.t{number}", sort=()) for number in range(3)]
+    part = pa.table({"x": [1], "y": [1.0], "text": ["a"]})
+    for contract in contracts:
+        lake.lake.ensure(contract)
+        for _ in range(6):
+            commit_files(
+                lambda: lake.lake.iceberg(contract.table),  # noqa: B023
+                append_rows(part), "main", {},
+            )  # fmt: skip
+
+    def plan() -> list[tuple[str, str, float | None]]:
+        tables = [contract.table for contract in contracts]
+        policy = MaintenancePolicy(min_files=2, cool_down=0)
+        tasks = plan_tables(lake.lake, lake.lake.states(tables), lake.reader, policy).tasks
+        return [
+            (task.table, task.why.partition("; ")[2], task.reads_per_day)
+            for task in tasks if isinstance(task, CompactTask)
+        ]  # fmt: skip
+
+    assert [why for _, why, _ in plan()] == ["", "", ""]
+    record(lake, "silver.t2", 40, {"x"})
+    record(lake, "silver.t1", 3, set())
+    assert plan() == [
+        ("silver.t2", "read 40 times a day", 40),
+        ("silver.t1", "read 3 times a day", 3),
+        ("silver.t0", "not read lately", 0),
+    ]
+
+
+def test_queries_are_recorded_with_their_predicates(tmp_path: Path) -> None:
+    lake = OrderedLake(tmp_path, SORTED)
+    lake.append()
+    execute_query(lake.lake, f"SELECT count(*) FROM {TABLE} WHERE X > 5 AND text = 'secret'")
+    execute_query(lake.lake, f"SELECT count(*) FROM {TABLE} t JOIN {TABLE} o ON t.x = o.x")
+    lake.lake.close()
+    rates = read_rates(tmp_path)
+    assert rates is not None
+    assert (rates[TABLE].scans, rates[TABLE].files) == (2, 2)
+    assert rates[TABLE].columns == {"x": 1, "text": 1}
+    assert "secret" not in (tmp_path / ".thermocline" / "reads.jsonl").read_text()

@@ -13,6 +13,7 @@ from thermocline.lake import atomic_commit, catalog, catalog_identity, commit_ti
 from thermocline.lake.draft import Draft
 from thermocline.lake.metadata import MAIN, MetadataFileMissing, TableState
 from thermocline.lake.naming import validate_table_name
+from thermocline.lake.read_log import ReadLog
 from thermocline.lake.retries import retry_on
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ class Lake:
         if self.settings.catalog.type == "sqlite":
             catalog_identity.record_path(Path(self.settings.catalog.uri), catalog.TIMEOUT)
         return connected
+
+    @cached_property
+    def read_log(self) -> ReadLog:
+        """The log of what this process read."""
+        return ReadLog(self.settings.project)
 
     @cached_property
     def spark(self) -> SparkEngine:
@@ -213,6 +219,8 @@ class Lake:
     def disconnect(self) -> None:
         """Close DuckDB and the catalog's connections, but not the process's Spark session."""
         self._reader.close()
+        if "read_log" in self.__dict__:
+            self.read_log.flush()
         if "catalog" in self.__dict__:
             self.catalog.close()
         self.duck.stop()

@@ -22,13 +22,17 @@ if TYPE_CHECKING:
     from thermocline.maintain.maintenance_policy import MaintenancePolicy
 
 
+PAYBACK_DAYS = 30
+"""Within so many days lookups must save the bytes that are sorted."""
+
+
 @dataclass(frozen=True)
 class SortChoice:
-    """Files of one partition that are sorted together, and what a lookup saves."""
+    """Files of one partition that are sorted together, and the bytes that lookups save a day."""
 
     files: tuple[LiveFile, ...]
     why: str
-    saved_bytes: int
+    saved_per_day: float
 
 
 def find_unsorted(
@@ -53,12 +57,16 @@ def find_unsorted(
 
 def choose_unsorted(
     order: TableOrder | None,
-    quality: SortQuality,
+    quality: SortQuality | None,
     files: Sequence[LiveFile],
     policy: MaintenancePolicy,
+    lookups: float,
 ) -> SortChoice | None:
-    """Choose the runs of a partition to merge; None if none should be."""
-    if order is None:
+    """Choose the runs of a partition to merge; None if none should be.
+
+    With so many lookups a day by the order's columns, sorting must pay within PAYBACK_DAYS.
+    """
+    if order is None or quality is None:
         return None
     runs = _find_runs(order, files)
     chosen = _merge_tier(runs, policy.max_sort_bytes)
@@ -69,12 +77,14 @@ def choose_unsorted(
     share = (len(runs) - len(chosen) + 1) / len(runs)
     after = max(quality.ideal, quality.opened * share)
     size = sum(map(_size, merged)) / len(merged)
+    saved = (quality.opened - after) * (size + OPEN_COST_BYTES) * lookups
+    if saved * PAYBACK_DAYS < sum(map(_size, merged)):
+        return None
     why = (
         f"{len(merged):,} files are not {'clustered' if order.is_zorder else 'sorted'} by"
         f" {', '.join(order.names)}: a lookup opens {quality.opened:,.1f}, then {after:,.1f}"
     )
-    saved = (quality.opened - after) * (size + OPEN_COST_BYTES)
-    return SortChoice(merged, why, round(saved))
+    return SortChoice(merged, why, saved)
 
 
 def _find_runs(order: TableOrder, files: Sequence[LiveFile]) -> list[list[LiveFile]]:
