@@ -13,6 +13,7 @@ from thermocline.maintain.file_stats import FileStatsReader
 from thermocline.maintain.journal import JOURNAL, read_history
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
 from thermocline.maintain.service import MaintenanceReport, MaintenanceService
+from thermocline.maintain.table_details import TableDetails, describe_table
 from thermocline.maintain.table_health import TableHealth, evaluate_table
 from thermocline.telemetry import SILENT, Progress
 
@@ -100,6 +101,11 @@ class Maintenance:
             for state in states.values()
         ]
         return sorted(found, key=lambda health: (health.score, health.table))
+
+    def describe(self, table: str) -> TableDetails:
+        """Return one table in detail: partitions, reads, updates, alerts, and advice."""
+        [name] = self._select([table])
+        return describe_table(self._lake, self._lake.state(name), self._stats, self._policy)
 
     def _select(self, tables: Sequence[str]) -> list[str]:
         known = self._lake.tables()

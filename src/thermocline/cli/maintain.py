@@ -1,4 +1,4 @@
-"""The commands `maintain` and `health`: work on tables, and show how they stand."""
+"""The command `maintain`: work on tables."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.service import MaintenanceReport
-    from thermocline.maintain.sort_quality import SortQuality
-    from thermocline.maintain.table_health import TableHealth
     from thermocline.maintain.task import MaintenanceTask
 
 _COUNTED = {
@@ -125,19 +123,6 @@ def _parse_age(text: str) -> timedelta:
         ) from None
 
 
-@click.command(cls=Command)
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@pass_invocation
-def health(invocation: Invocation, tables: tuple[str, ...]) -> None:
-    """Show how well all tables, or only TABLE, can be read: the worst first.
-
-    Reading costs the amplification times what it would cost with files of the target size. The
-    score is 100 divided by it. Reads metadata only.
-    """
-    found = invocation.lakehouse().maintain.health(tables)
-    invocation.show([each.as_dict() for each in found], lambda _: _render_health(found))
-
-
 def _render_plan(plan: MaintenancePlan) -> RenderableType:
     if not plan.tasks:
         return output.stack(output.line("Nothing to do."), _render_skipped(plan))
@@ -213,27 +198,3 @@ def _render_history(rows: list[dict[str, Any]]) -> RenderableType:
         for row in rows
     ]  # fmt: skip
     return output.table(["when", "kind", "table", "partition", "outcome", ""], shown)
-
-
-def _render_health(found: Sequence[TableHealth]) -> RenderableType:
-    if not found:
-        return output.line("The lake has no tables.")
-    rows = [
-        [
-            each.table, output.number(each.score), f"{each.read_amplification:.1f}×",
-            output.number(each.files.files), output.number(each.files.small_files),
-            output.size(each.files.bytes), output.number(each.files.delete_files),
-            _describe_sort(each.sort), output.number(each.snapshots), output.number(each.manifests),
-            ", ".join(f"{pin.ref} ({output.size(pin.added_bytes)})" for pin in each.pins[:3]),
-        ]
-        for each in found
-    ]  # fmt: skip
-    columns = [
-        "table", "score", "amplification", "files", "small", "size", "delete files",
-        "lookup opens", "snapshots", "manifests", "pinned by",
-    ]  # fmt: skip
-    return output.table(columns, rows)
-
-
-def _describe_sort(sort: SortQuality | None) -> str:
-    return f"{sort.opened:,.1f} files by {', '.join(sort.columns)}" if sort else ""

@@ -118,6 +118,13 @@ class FileStatsReader:
         return found
 
 
+def format_partition(table: Table, key: PartitionKey) -> str:
+    """Return a partition as a path, such as `day=2026-01-01`; empty without partitioning."""
+    spec_id, record = key
+    spec = table.specs()[spec_id]
+    return "" if spec.is_unpartitioned() else spec.partition_to_path(record, table.schema())
+
+
 def _sum_by_partition(files: Iterable[DataFile], small: int) -> dict[PartitionKey, FileStats]:
     sums: dict[PartitionKey, dict[str, int]] = {}
     for file in files:

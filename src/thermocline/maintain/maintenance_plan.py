@@ -23,7 +23,7 @@ from thermocline.lake.reachability import unreadable_metadata
 from thermocline.lake.run_branches import run_of
 from thermocline.maintain.expiry import plan_table_expiry
 from thermocline.maintain.file_rewrite import Rewrite, rewrite_files
-from thermocline.maintain.file_stats import FileStats, FileStatsReader
+from thermocline.maintain.file_stats import FileStats, FileStatsReader, format_partition
 from thermocline.maintain.maintenance_policy import (
     CPU_SECONDS_PER_FILE,
     OPEN_COST_BYTES,
@@ -291,7 +291,7 @@ def _make_task(
         why += f", {len(deletes):,} delete files"
     return CompactTask(
         Rewrite(name, partition, frozenset(live.path for live in chosen), policy.target_bytes),
-        _partition_path(table, partition),
+        format_partition(table, partition),
         len(chosen),
         size,
         len(deletes),
@@ -317,12 +317,6 @@ def _add_reads(task: CompactTask, reads: ReadWeights) -> CompactTask:
     if rate is None:
         return task
     return replace(task, why=f"{task.why}; {describe_reads(rate.scans)}", reads_per_day=rate.scans)
-
-
-def _partition_path(table: Table, partition: tuple[int, Any]) -> str:
-    spec_id, record = partition
-    spec = table.specs()[spec_id]
-    return "" if spec.is_unpartitioned() else spec.partition_to_path(record, table.schema())
 
 
 def _find_active_run(lake: Lake, state: TableState) -> str | None:
