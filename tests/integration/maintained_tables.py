@@ -357,9 +357,11 @@ def write_equality_deletes(
     return file
 
 
-def play(lake: Lake, seed: int, steps: int) -> Mapping[str, int]:
+def play(
+    lake: Lake, seed: int, steps: int, kind: type[MaintainedTable] = MaintainedTable
+) -> Mapping[str, int]:
     """Play one history; raise with its steps when a snapshot is wrong."""
-    table = MaintainedTable(lake, seed)
+    table = kind(lake, seed)
     try:
         for _ in range(steps):
             table.step()

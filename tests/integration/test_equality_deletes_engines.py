@@ -87,6 +87,6 @@ def test_duckdb_refuses_what_it_would_not_apply_exactly(deleted: Lake) -> None:
             execute_query(deleted, f"select id from {TABLE}", engine=engine)
     service = MaintenanceService(deleted, MaintenancePolicy(min_files=2, cool_down=0))
     report = service.apply(service.plan())
-    assert {result.outcome for result in report.results} == {"published"}
+    assert {result.outcome for result in report.results} <= {"published", "done"}
     rows = execute_query(deleted, f"select id from {TABLE} order by 1").rows
     assert [row[0] for row in rows] == sorted({*range(20)} - {2, 3})

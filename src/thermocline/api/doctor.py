@@ -226,6 +226,6 @@ def _check_leftovers(lakehouse: Lakehouse, progress: Progress) -> Iterator[Findi
         )
     if orphans:
         detail = f"{orphans:,} files, {size / (1 << 20):.1f} MB, that no snapshot uses"
-        yield Finding("warn", "orphans", detail, "They do no harm; nothing removes them yet.")
+        yield Finding("warn", "orphans", detail, "They do no harm; `thermo maintain` removes them.")
     else:
         yield Finding("ok", "orphans", "none")

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from thermocline.errors import NotFound
+from thermocline.errors import BadInput, NotFound
 from thermocline.maintain import service_status
 from thermocline.maintain.file_stats import FileStatsReader
 from thermocline.maintain.journal import JOURNAL, read_history
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
-from thermocline.maintain.service import MaintenanceService
+from thermocline.maintain.service import MaintenanceReport, MaintenanceService
 from thermocline.maintain.standing_service import StandingService
+from thermocline.maintain.table_details import TableDetails, describe_table
 from thermocline.maintain.table_health import TableHealth, evaluate_table
 from thermocline.telemetry import SILENT, Progress
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
     from thermocline.maintain.maintenance_plan import MaintenancePlan
-    from thermocline.maintain.service import MaintenanceReport
     from thermocline.maintain.service_status import ServiceStatus
 
 HISTORY_LIMIT = 50
 
 
 class Maintenance:
-    """Joins small files and applies deletes, beside writers, verified before it is published."""
+    """Maintains tables beside their writers: compacts, expires and removes, verified."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -71,6 +72,36 @@ class Maintenance:
         """Return what the project's maintenance service reported last, if one has run."""
         return service_status.read_status(self._lake.settings.project)
 
+    def remove_unreferenced(
+        self,
+        table: str,
+        older_than: timedelta,
+        *,
+        confirm: str | None = None,
+        progress: Progress = SILENT,
+    ) -> MaintenanceReport:
+        """Delete files of a table that nothing references now, without the grace period.
+
+        Readers of expired snapshots and writers that are unknown here can lose files that were
+        changed before `older_than`. So it is only reported what would be deleted, as the report's
+        plan, unless `confirm` is the table's name.
+        """
+        if older_than < timedelta(0):
+            raise BadInput(
+                "Files cannot be older than a time in the future.",
+                "Give an age such as 24h: what was changed later is kept.",
+            )
+        if confirm is not None and confirm != table:
+            raise BadInput(
+                f"The confirmation names {confirm}, not {table}.",
+                f"To delete its unreferenced files: --confirm {table}",
+            )
+        [name] = self._select([table])
+        plan = self._service.plan_forced_removal(name, older_than.total_seconds())
+        if confirm is None:
+            return MaintenanceReport(plan=plan)
+        return self._service.apply(plan, progress)
+
     def history(self, limit: int = HISTORY_LIMIT) -> list[dict[str, Any]]:
         """Return the newest tasks of all passes, newest first."""
         return read_history(self._lake, limit)
@@ -83,6 +114,11 @@ class Maintenance:
             for state in states.values()
         ]
         return sorted(found, key=lambda health: (health.score, health.table))
+
+    def describe(self, table: str) -> TableDetails:
+        """Return one table in detail: partitions, reads, updates, alerts, and advice."""
+        [name] = self._select([table])
+        return describe_table(self._lake, self._lake.state(name), self._stats, self._policy)
 
     def _select(self, tables: Sequence[str]) -> list[str]:
         known = self._lake.tables()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -70,14 +70,24 @@ def execute_query(
     if engine not in {"auto", "duckdb", "spark"}:
         raise BadInput(f"There is no engine {engine!r}.", "Use auto, duckdb or spark.")
     chosen = "spark" if engine == "spark" else "duckdb"
+    from thermocline.lake.schema import columns_at
+    from thermocline.sql.predicate_columns import find_predicate_columns
+
     started = time.perf_counter()
     query: _ExecutableQuery = _SparkQuery(sql) if chosen == "spark" else _DuckDBQuery(sql)
     states = {name: lake.state(validate_table_name(name)) for name in query.tables}
     snapshots = _resolve_snapshots(states, at)
+    columns = {name: columns_at(state, snapshots[name]) for name, state in states.items()}
+    filtered = find_predicate_columns(query.tree, query.tables, columns)
     query.bind(lake, states, snapshots)
     parsed = time.perf_counter()
     rows = query.run(lake)
     done = time.perf_counter()
+    for name, state in states.items():
+        count = state.snapshot(snapshots[name]).count
+        lake.read_log.record(
+            name, count("total-data-files"), count("total-files-size"), filtered[name]
+        )
     tables = {
         name: {
             "snapshot": str(snapshots[name]),
@@ -94,8 +104,13 @@ class _ExecutableQuery(Protocol):
     """A query for one engine: parsed, bound to snapshots of its tables, then executed."""
 
     @property
-    def tables(self) -> Iterable[str]:
-        """The tables that the query reads, as "layer.name"."""
+    def tree(self) -> exp.Query:
+        """The parsed query."""
+        ...
+
+    @property
+    def tables(self) -> Mapping[str, Sequence[exp.Table]]:
+        """The references to each table that the query reads, by "layer.name"."""
         ...
 
     def bind(
@@ -112,8 +127,8 @@ class _DuckDBQuery:
     """DuckDB's dialect with all its functions: the caller owns the lake."""
 
     def __init__(self, sql: str) -> None:
-        self._tree = _parse(sql)
-        self.tables = _find_table_references(self._tree)
+        self.tree = _parse(sql)
+        self.tables = _find_table_references(self.tree)
 
     def bind(
         self, lake: Lake, states: Mapping[str, TableState], snapshots: Mapping[str, int]
@@ -131,9 +146,9 @@ class _DuckDBQuery:
 
         from thermocline.engine import duck_sql
 
-        duck_sql.work_around_bugs(self._tree)
+        duck_sql.work_around_bugs(self.tree)
         try:
-            return lake.duck.query(self._tree.sql(dialect="duckdb"))
+            return lake.duck.query(self.tree.sql(dialect="duckdb"))
         except duckdb.Error as error:
             raise _describe_failure(error) from error
 
@@ -145,6 +160,7 @@ class _SparkQuery:
         from thermocline.sql.guard import guard
 
         self._query = guard(sql)
+        self.tree = self._query.tree
         self.tables = self._query.tables
         self._text = ""
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from thermocline.contract import Contract
     from thermocline.lake import Lake
     from thermocline.lake.changeset import ChangeSet
+    from thermocline.maintain.table_details import TableDetails
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,12 @@ class Table(ArrowConvertible):
         head = state.head(ref)
         found = [*state.ancestry(head), *(state.only_tagged if ref == MAIN else ())]
         return [_history_entry(state, snapshot, head) for snapshot in found]
+
+    def health(self) -> TableDetails:
+        """Return how well the table can be read: partitions, reads, updates, alerts, and advice."""
+        from thermocline.api.maintenance import Maintenance
+
+        return Maintenance(self._lake).describe(self.name)
 
     def at(self, when: Moment | None = None) -> TableSnapshot:
         """Return the table at a snapshot id, time, tag or branch."""

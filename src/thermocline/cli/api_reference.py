@@ -13,7 +13,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Open a lakehouse": ("open", "init", "demo", "connect"),
     "Lakehouse": ("Lakehouse",),
     "Tables and results": ("Table", "TableSnapshot", "Result", "ChangeSet"),
-    "Maintenance": ("Maintenance", "MaintenancePlan", "MaintenanceReport", "TableHealth"),
+    "Maintenance": ("Maintenance", "MaintenancePlan", "MaintenanceReport", "TableHealth",
+                    "TableDetails"),
     "A running server": ("Client",),
     "Models in Python": ("model", "changes"),
     "Reports": (
@@ -42,6 +43,7 @@ def find_object(name: str) -> Any:
     from thermocline.lake.changeset import ChangeSet
     from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.service import MaintenanceReport
+    from thermocline.maintain.table_details import TableDetails
     from thermocline.maintain.table_health import TableHealth
     from thermocline.transform.model_decorator import changes, model
 
@@ -49,6 +51,7 @@ def find_object(name: str) -> Any:
         "ChangeSet": ChangeSet, "Client": client.Client, "RollbackReport": RollbackReport,
         "Maintenance": Maintenance, "MaintenancePlan": MaintenancePlan,
         "MaintenanceReport": MaintenanceReport, "TableHealth": TableHealth,
+        "TableDetails": TableDetails,
         "changes": changes, "model": model,
     }  # fmt: skip
     for module in (thermocline, api):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -57,6 +58,10 @@ class Invocation:
             output.print_json(value)
         else:
             output.print_text(view(value))
+
+    def is_interactive(self) -> bool:
+        """Whether a person can be asked: not with --json, and not without a terminal."""
+        return not self.json and sys.stdin.isatty() and sys.stdout.isatty()
 
     @contextmanager
     def progress(self) -> Iterator[Progress]:

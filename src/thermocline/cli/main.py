@@ -55,7 +55,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "publish": ("versions", "Publish an environment to main in one commit."),
         "rollback": ("versions", "Roll back a table, or all tables that a run published."),
         "clean": ("clean", "Drop the branches that failed and killed runs left."),
-        "health": ("maintain", "Show how well tables can be read, and what holds their history."),
+        "health": ("health", "Show how well tables can be read, and what holds their history."),
         "maintain": ("maintain", "Join small files and apply deletes, verified, beside writers."),
     },
 }

@@ -1,13 +1,15 @@
-"""The commands `maintain` and `health`: rewrite data files, and show the state of tables."""
+"""The command `maintain`: work on tables."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from thermocline.cli import output
 from thermocline.cli.invocation import Command, Invocation, pass_invocation
+from thermocline.config import quantities
 from thermocline.errors import BadInput
 from thermocline.interrupt import signal_exit_code, stop_on_signal
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.service import MaintenanceReport
     from thermocline.maintain.service_status import ServiceStatus
-    from thermocline.maintain.table_health import TableHealth
     from thermocline.maintain.task import MaintenanceTask
 
 _COUNTED = {
@@ -41,19 +42,36 @@ _COUNTED = {
 @click.option("--status", "view", flag_value="status", help="Show what the service is doing.")
 @click.option("--pause", "view", flag_value="pause", help="Let the service rest.")
 @click.option("--resume", "view", flag_value="resume", help="Let the service work again.")
+@click.option(
+    "--remove-unreferenced",
+    "view",
+    flag_value="remove-unreferenced",
+    help="Show the files of TABLE that nothing references; delete them if confirmed.",
+)
+@click.option("--older-than", metavar="AGE", help="The least age of files to delete, such as 24h.")
+@click.option("--confirm", metavar="TABLE", help="Delete the files: the table's name, once more.")
 @pass_invocation
-def maintain(invocation: Invocation, tables: tuple[str, ...], view: str | None) -> int:
-    """Join small data files and apply deletes in all tables, or only in TABLE.
+def maintain(
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    view: str | None,
+    older_than: str | None,
+    confirm: str | None,
+) -> int:
+    """Compact, expire and remove in all tables, or only in TABLE, beside writers and readers.
 
-    Every rewrite is read back and published only if it holds the same rows. Writers and readers
-    continue: a rewrite whose files change meanwhile is discarded. Starts no engine.
+    Joins small data files and applies deletes: each rewrite is read back and published only if it
+    holds the same rows. Joins small manifests, expires snapshots of tables without commits, and
+    removes files that were unreferenced for `maintain.remove_after`. Starts no engine.
 
     `thermo serve` and `thermo stream` do the same in a process beside them, the maintenance
     service (setting maintain.service). --pause lets it rest; a call without options still works.
     """
-    if tables and view not in (None, "plan"):
+    if tables and view not in (None, "plan", "remove-unreferenced"):
         raise BadInput(f"--{view} is for the whole lake.", "Leave out TABLE.")
     maintenance = invocation.lakehouse().maintain
+    if view == "remove-unreferenced" or older_than is not None or confirm is not None:
+        return _remove_unreferenced(invocation, tables, view is not None, older_than, confirm)
     match view:
         case "plan":
             invocation.show(maintenance.plan(tables), _render_plan)
@@ -82,17 +100,40 @@ def _apply(
     return signal_exit_code()
 
 
-@click.command(cls=Command)
-@click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@pass_invocation
-def health(invocation: Invocation, tables: tuple[str, ...]) -> None:
-    """Show how well all tables, or only TABLE, can be read: the worst first.
+def _remove_unreferenced(
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    remove: bool,
+    older_than: str | None,
+    confirm: str | None,
+) -> int:
+    """Show what would be deleted, or delete it if the table's name confirms it."""
+    if not remove or len(tables) != 1 or older_than is None:
+        raise BadInput(
+            "Unreferenced files are removed from one table, by their age.",
+            "For instance: thermo maintain TABLE --remove-unreferenced --older-than 24h",
+        )
+    maintenance, age = invocation.lakehouse().maintain, _parse_age(older_than)
+    with invocation.progress() as progress:
+        report = maintenance.remove_unreferenced(tables[0], age, confirm=confirm, progress=progress)
+    if confirm is not None:
+        invocation.show(report, _render_report)
+        return 0
+    invocation.show(report.plan, _render_plan)
+    if report.plan.tasks and invocation.is_interactive():
+        typed = click.prompt("Type the table's name to delete these files", default="")
+        if typed == tables[0]:
+            invocation.show(maintenance.apply(report.plan), _render_report)
+    return 0
 
-    Reading costs the amplification times what it would cost with files of the target size. The
-    score is 100 divided by it. Reads metadata only.
-    """
-    found = invocation.lakehouse().maintain.health(tables)
-    invocation.show([each.as_dict() for each in found], lambda _: _render_health(found))
+
+def _parse_age(text: str) -> timedelta:
+    try:
+        return timedelta(seconds=quantities.parse_duration(text))
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f"--older-than {text} is not an age.", "Give one such as 24h, 7d or 30m."
+        ) from None
 
 
 def _render_status(shown: dict[str, Any]) -> RenderableType:
@@ -185,23 +226,3 @@ def _render_history(rows: list[dict[str, Any]]) -> RenderableType:
         for row in rows
     ]  # fmt: skip
     return output.table(["when", "kind", "table", "partition", "outcome", ""], shown)
-
-
-def _render_health(found: Sequence[TableHealth]) -> RenderableType:
-    if not found:
-        return output.line("The lake has no tables.")
-    rows = [
-        [
-            each.table, output.number(each.score), f"{each.read_amplification:.1f}×",
-            output.number(each.files.files), output.number(each.files.small_files),
-            output.size(each.files.bytes), output.number(each.files.delete_files),
-            output.number(each.snapshots), output.number(each.manifests),
-            ", ".join(f"{pin.ref} ({output.size(pin.added_bytes)})" for pin in each.pins[:3]),
-        ]
-        for each in found
-    ]  # fmt: skip
-    columns = [
-        "table", "score", "amplification", "files", "small", "size", "delete files", "snapshots",
-        "manifests", "pinned by",
-    ]  # fmt: skip
-    return output.table(columns, rows)

@@ -180,6 +180,27 @@ SETTINGS: tuple[Setting, ...] = (
         checks.check_hours_or_none,
     ),
     Setting(
+        "maintain.remove_after",
+        str,
+        "24h",
+        "How long a file is kept after it was found unreferenced: longer than any query or write.",
+        checks.check_duration,
+    ),
+    Setting(
+        "maintain.remove_every",
+        str,
+        "24h",
+        "How often the folder of a table is listed to find unreferenced files.",
+        checks.check_duration,
+    ),
+    Setting(
+        "maintain.sort_memory",
+        str,
+        "512MB",
+        "Memory for sorting a table's rows; what does not fit is spilled to disk.",
+        checks.check_size,
+    ),
+    Setting(
         "engine.spark.master",
         str,
         "local[*]",

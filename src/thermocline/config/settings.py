@@ -108,6 +108,9 @@ class MaintainSettings:
     every: str = "1m"
     hourly_budget: str = "20m"
     quiet_hours: str = ""
+    remove_after: str = "24h"
+    remove_every: str = "24h"
+    sort_memory: str = "512MB"
 
 
 @dataclass(frozen=True)

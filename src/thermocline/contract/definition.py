@@ -92,6 +92,10 @@ class PartitionField:
         return f"{self.transform}({inner})"
 
 
+CLUSTER_COLUMNS = range(2, 5)
+"""How many columns a z-order may have."""
+
+
 @dataclass(frozen=True)
 class SortField:
     """One column of the sort order inside files."""
@@ -196,6 +200,8 @@ class Contract:
     `readers` are the roles that may read it through the server; None means everyone. `messages`
     means that its rows arrive as messages from a topic, a database or an API, not in files; the
     table then also stores each message's metadata. `companion_of` is the table that it belongs to.
+    `cluster` are the columns of a z-order, by which maintenance clusters the rows; the alternative
+    is `sort`.
     """
 
     table: str
@@ -208,6 +214,7 @@ class Contract:
     key: tuple[str, ...] = ()
     partition: tuple[PartitionField, ...] = ()
     sort: tuple[SortField, ...] = ()
+    cluster: tuple[str, ...] = ()
     write: WriteMode = WriteMode.APPEND
     order_by: tuple[str, ...] = ()
     delete_when: str | None = None

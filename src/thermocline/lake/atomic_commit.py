@@ -12,7 +12,7 @@ cannot be read, raise CommitUnknown.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -94,6 +94,27 @@ def commit_once_sql(
     the commit by raising CommitConflict.
     """
     _commit_swaps(catalog, [_stage(catalog, change, table.metadata_location)], write_rows)
+
+
+def commit_unchanged_sql(
+    catalog: SqlCatalog,
+    changes: Sequence[TableChange],
+    pointers: Mapping[str, str],
+    write_rows: SessionWriter | None,
+) -> None:
+    """Change tables of a SQL catalog in one attempt, if none has changed since its pointer.
+
+    `pointers` are metadata files by table: any commit meanwhile, also one that only made a tag,
+    raises PointerMoved. There is one change for each table.
+    """
+    swaps: list[_Swap] = []
+    try:
+        for change in changes:
+            swaps.append(_stage(catalog, change, pointers[change.table]))
+    except ThermoclineError:
+        _unstage(swaps)
+        raise
+    _commit_swaps(catalog, swaps, write_rows)
 
 
 def commit_once_rest(catalog: RestCatalog, change: TableChange) -> None:

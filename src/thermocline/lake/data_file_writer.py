@@ -4,7 +4,8 @@ PyIceberg's append writes a null list of structs as an empty one, scans all rows
 and does not sort. So this module writes the files with PyIceberg's Parquet writer. Rows may arrive
 in parts: they are buffered until there are enough for a row group of each partition. A file is
 closed at the table's target size; in a table with a sort order it is closed after one row group, so
-that each file is sorted.
+that each file is sorted. A writer with an external sort instead sorts all rows before it writes the
+first file.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from pyiceberg.io.fileformat import FileFormatWriter
     from pyiceberg.manifest import DataFile
     from pyiceberg.partitioning import PartitionKey
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
-    from pyiceberg.transforms import Transform
+    from pyiceberg.types import NestedField
+
+    from thermocline.lake.external_sort import ExternalSort
+    from thermocline.lake.row_order import SortedBy
 
 Rows: TypeAlias = "pa.Table | Iterable[pa.Table]"
 """Rows as one table, or in parts; parts are iterated again if the files must be rewritten."""
@@ -72,13 +75,23 @@ def layout_ids(table: Table) -> tuple[int, int, int]:
 
 
 class DataFileWriter:
-    """Writes data files of one table. They are not visible until they are committed."""
+    """Writes data files of one table. They are not visible until they are committed.
 
-    def __init__(self, table: Table) -> None:
+    With `sorting` all rows are sorted by its order, whatever their number, and files of one
+    partition follow each other in the order. Otherwise each file is sorted by the table's order.
+    `target_bytes` is the size of the files; the table's property by default.
+    """
+
+    def __init__(
+        self, table: Table, sorting: ExternalSort | None = None, target_bytes: int | None = None
+    ) -> None:
         from pyiceberg.io.pyarrow import schema_to_pyarrow
         from pyiceberg.schema import sanitize_column_names
         from pyiceberg.table import TableProperties
         from pyiceberg.table.locations import load_location_provider
+
+        from thermocline.lake.clustering import SORTED_PREFIX, zorder_prefix
+        from thermocline.lake.row_order import SortedBy, ZOrder
 
         metadata = table.metadata
         self.data_files: list[DataFile] = []
@@ -90,12 +103,25 @@ class DataFileWriter:
         # With the field ids, by which readers find columns.
         self._arrow_schema = schema_to_pyarrow(self._schema, include_field_ids=True)
         self._location_provider = load_location_provider(metadata.location, metadata.properties)
-        self._target = int(
+        self._target = target_bytes or int(
             metadata.properties.get(
                 TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
                 TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
             )
         )
+        # A row group is written per buffer: with an exact target a file has several.
+        is_exact = sorting is not None or target_bytes is not None
+        self._buffer_bytes = min(BUFFER_BYTES, self._target) if is_exact else BUFFER_BYTES
+        self._sorting = sorting
+        order = sorting.order if sorting else SortedBy.of_table(table)
+        self._flush_order = order if sorting is None and isinstance(order, SortedBy) else None
+        self._sort_order_id = (
+            metadata.default_sort_order_id if isinstance(order, SortedBy) else None
+        )
+        self._prefix = ""
+        if sorting is not None:
+            curve = order.columns if isinstance(order, ZOrder) else None
+            self._prefix = SORTED_PREFIX if curve is None else zorder_prefix(curve)
         self._run = uuid4()
         self._buffered: dict[PartitionValues, tuple[PartitionKey | None, list[pa.Table]]] = {}
         self._bytes = 0
@@ -112,15 +138,23 @@ class DataFileWriter:
         conformed = _conform(self._table, rows)
         if origins is not None:
             conformed = conformed.append_column(_ORIGIN, [origins])
-        for key, part in _split_partitions(self._table, conformed):
+        if self._sorting is None:
+            self._buffer(conformed)
+        else:
+            self._sorting.add(conformed)
+
+    def _buffer(self, conformed: pa.Table) -> None:
+        for key, part in _split_partitions(self._table, conformed, self._flush_order):
             partition = tuple(field.value for field in key.field_values) if key else ()
             self._buffered.setdefault(partition, (key, []))[1].append(part)
         self._bytes += conformed.nbytes
-        if self._bytes >= BUFFER_BYTES:
+        if self._bytes >= self._buffer_bytes:
             self._flush()
 
     def close(self) -> None:
         """Write the buffered rows and close every file."""
+        for part in self._sorting.sorted_parts(self._buffer_bytes) if self._sorting else ():
+            self._buffer(part)
         self._flush()
         self._close_files(list(self._open))
         if self.data_files:
@@ -146,7 +180,7 @@ class DataFileWriter:
                 rows = rows.drop_columns(_ORIGIN)
             rows = rows.rename_columns(self._arrow_schema.names)
             file.writer.write(rows.cast(self._arrow_schema))
-            if self._table.sort_order().fields or file.size() >= self._target:
+            if self._flush_order or file.size() >= self._target:
                 self._close_files([partition])
         self._buffered, self._bytes = {}, 0
         if len(self._open) > MAX_OPEN_FILES:
@@ -157,14 +191,14 @@ class DataFileWriter:
         import pyarrow as pa
 
         rows = pa.concat_tables(parts)
-        if len(parts) > 1 and self._table.sort_order().fields:
-            [(_, rows)] = _split_partitions(self._table, rows.combine_chunks())
+        if len(parts) > 1 and self._flush_order:
+            [(_, rows)] = _split_partitions(self._table, rows.combine_chunks(), self._flush_order)
         return rows
 
     def _open_file(self, key: PartitionKey | None) -> _OpenFile:
         from pyiceberg.io.pyarrow import ParquetFormatModel
 
-        name = f"00000-{len(self._outputs)}-{self._run}.parquet"
+        name = f"{self._prefix}00000-{len(self._outputs)}-{self._run}.parquet"
         output = self._table.io.new_output(self._location_provider.new_data_location(name, key))
         self._outputs.append(output)
         properties = dict(self._table.metadata.properties)
@@ -174,7 +208,9 @@ class DataFileWriter:
     def _close_files(self, partitions: list[PartitionValues]) -> None:
         for partition in partitions:
             file = self._open.pop(partition)
-            self.data_files.append(file.finish(self._table.metadata.default_spec_id))
+            self.data_files.append(
+                file.finish(self._table.metadata.default_spec_id, self._sort_order_id)
+            )
             if file.origins:
                 self.origins.append(np.concatenate(file.origins))
 
@@ -194,7 +230,7 @@ class _OpenFile:
 
         return written_bytes(self.writer)
 
-    def finish(self, spec: int) -> DataFile:
+    def finish(self, spec: int, sort_order: int | None) -> DataFile:
         """Close the file and return its entry for a manifest."""
         from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
         from pyiceberg.typedef import Record
@@ -206,7 +242,7 @@ class _OpenFile:
             file_format=FileFormat.PARQUET,
             partition=self.key.partition if self.key else Record(),
             file_size_in_bytes=len(self.output),
-            sort_order_id=None,
+            sort_order_id=sort_order,
             equality_ids=None,
             key_metadata=None,
             **counts.to_serialized_dict(),
@@ -236,6 +272,17 @@ def _conform(table: Table, rows: pa.Table) -> pa.Table:
         for field in target
     ]
     return pa.table(columns, target.names).cast(target)
+
+
+def conform_columns(columns: Sequence[NestedField], rows: pa.Table) -> pa.Table:
+    """Convert some columns of canonical rows to the types with which they are written."""
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+    from pyiceberg.schema import Schema
+
+    target = schema_to_pyarrow(Schema(*columns), include_field_ids=False)
+    stored = [_to_stored(rows.column(field.name), field.type) for field in target]
+    return pa.table(stored, target.names).cast(target)
 
 
 def _to_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -275,23 +322,24 @@ def _uuids_as_bytes(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _split_partitions(
-    table: Table, rows: pa.Table
+    table: Table, rows: pa.Table, order: SortedBy | None
 ) -> Iterator[tuple[PartitionKey | None, pa.Table]]:
-    """Yield the rows of each partition, in the table's sort order."""
+    """Yield the rows of each partition in an order, or else in the order in which they came."""
     from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
-    from pyiceberg.table.sorting import NullOrder, SortDirection
+
+    from thermocline.lake.row_order import sort_indices, transform_column
 
     schema, spec = table.schema(), table.spec()
-    keys = [_transform_column(schema, rows, each.source_id, each.transform) for each in spec.fields]
-    order = [(key, False, True) for key in keys]
-    for field in table.sort_order().fields:
-        column = _transform_column(schema, rows, field.source_id, field.transform)
-        falling = field.direction is SortDirection.DESC
-        order.append((column, falling, field.null_order is NullOrder.NULLS_FIRST))
-    if not order:
+    columns = [schema.find_field(each.source_id) for each in spec.fields]
+    keys = [
+        transform_column(column, rows, each.transform)
+        for column, each in zip(columns, spec.fields, strict=True)
+    ]
+    by = [(key, False, True) for key in keys] + (order.keys(rows) if order else [])
+    if not by:
         yield None, rows
         return
-    indices = _sort_indices(order)
+    indices = sort_indices(by)
     rows, keys = rows.take(indices), [key.take(indices) for key in keys]
     starts = _group_starts(keys, rows.num_rows)
     for start, end in zip(starts, [*starts[1:], rows.num_rows], strict=True):
@@ -301,34 +349,6 @@ def _split_partitions(
         ]
         part = PartitionKey(values, spec, schema) if values else None
         yield part, rows.slice(start, end - start)
-
-
-def _transform_column(
-    schema: Schema, rows: pa.Table, source: int, transform: Transform[Any, Any]
-) -> pa.Array:
-    import pyarrow as pa
-
-    field = schema.find_field(source)
-    column = rows.column(field.name).combine_chunks()
-    found = transform.pyarrow_transform(field.field_type)(column)
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-def _sort_indices(order: Sequence[tuple[pa.Array, bool, bool]]) -> pa.Array:
-    """Return row indices sorted by columns, each ascending or descending, nulls first or last."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    columns, keys = [], []
-    for column, falling, nulls_first in order:
-        # Null order is a separate sort key, because it may differ between columns.
-        columns += [pc.is_null(column).cast(pa.int8()), column]
-        keys += [nulls_first, falling]
-    names = [str(number) for number in range(len(keys))]
-    directions = ["descending" if falling else "ascending" for falling in keys]
-    return pc.sort_indices(
-        pa.table(columns, names), sort_keys=list(zip(names, directions, strict=True))
-    )
 
 
 def _group_starts(keys: Sequence[pa.Array], rows: int) -> list[int]:

@@ -70,7 +70,7 @@ class Draft(DraftWrites):
         self._unit_ids: dict[str, str] = {}
         self._consumed: list[tuple[str, int, Consumption]] = []
         self._lock: RunLock | None = None
-        """Held while there are branches, so that they are not mistaken for those of a dead run."""
+        """Held while the run writes: its branches are not those of a dead run, nor its files."""
 
     @property
     def tables(self) -> list[str]:
@@ -81,6 +81,8 @@ class Draft(DraftWrites):
         """Branch tables from their current head, in one transaction. Skip tables of the draft."""
         new = [table for table in dict.fromkeys(tables) if table not in self._bases]
         self._bases |= {table: self.resolve_base(self.lake.state(table)) for table in new}
+        if new:
+            self._acquire_lock()
         if not self._late_branches:
             self._create_branches(*new)
 
@@ -89,7 +91,6 @@ class Draft(DraftWrites):
         new = [table for table in tables if table not in self._branched]
         if not new:
             return
-        self._acquire_lock()
         self._branched.update(new)
         pending = {table: self._pending.pop(table) for table in new if table in self._pending}
         without = [table for table in new if table not in pending]

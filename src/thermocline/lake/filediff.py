@@ -100,8 +100,8 @@ def compare(table: Table, start: int | None, end: int) -> FileDiff:
     delete file of one snapshot alone applies to, or a delete file of such data files. So the cost
     follows the change and not the table size.
     """
-    before = _SnapshotFiles(table, None if start is None else snapshot_of(table, start))
-    after = _SnapshotFiles(table, snapshot_of(table, end))
+    before = _SnapshotManifests(table, None if start is None else snapshot_of(table, start))
+    after = _SnapshotManifests(table, snapshot_of(table, end))
     shared = before.data & after.data
     old = _read_entries(table.io, before.data - shared)
     new = _read_entries(table.io, after.data - shared)
@@ -131,7 +131,7 @@ def find_files_at_paths(table: Table, snapshot: int, paths: Collection[str]) -> 
 
     The newest manifests are read first, until all files are found.
     """
-    side = _SnapshotFiles(table, snapshot_of(table, snapshot))
+    side = _SnapshotManifests(table, snapshot_of(table, snapshot))
     found = _find_entries(table, side.data, paths)
     side.read_deletes(found)
     return [ChangedFile(entry.data_file, None, side.deletes_of(entry)) for entry in found]
@@ -163,7 +163,7 @@ def added_files(table: Table, snapshots: Iterable[int]) -> list[DataFile]:
     ]
 
 
-class _SnapshotFiles:
+class _SnapshotManifests:
     """The manifests of one snapshot, and the index of its relevant delete files."""
 
     def __init__(self, table: Table, snapshot: Snapshot | None) -> None:

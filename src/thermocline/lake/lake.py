@@ -13,6 +13,7 @@ from thermocline.lake import atomic_commit, catalog, catalog_identity, commit_ti
 from thermocline.lake.draft import Draft
 from thermocline.lake.metadata import MAIN, MetadataFileMissing, TableState
 from thermocline.lake.naming import validate_table_name
+from thermocline.lake.read_log import ReadLog
 from thermocline.lake.retries import retry_on
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from thermocline.lake.atomic_commit import SessionWriter, TableChange
     from thermocline.lake.consumption_store import ConsumptionStore
     from thermocline.lake.groupcommit import GroupCommit
+    from thermocline.lake.groupcommit.entry import CommitEntry
     from thermocline.lake.retention import RetentionPolicy
 
 T = TypeVar("T")
@@ -48,6 +50,11 @@ class Lake:
         if self.settings.catalog.type == "sqlite":
             catalog_identity.record_path(Path(self.settings.catalog.uri), catalog.TIMEOUT)
         return connected
+
+    @cached_property
+    def read_log(self) -> ReadLog:
+        """The log of what this process read."""
+        return ReadLog(self.settings.project)
 
     @cached_property
     def spark(self) -> SparkEngine:
@@ -193,6 +200,18 @@ class Lake:
 
         return GroupCommit(self.catalog, self)
 
+    def waiting_commits(self, table: str) -> list[CommitEntry]:
+        """Return the entries that wait for group commit to a table; it may land them any time."""
+        if self.settings.catalog.type == "rest":
+            return []  # there an entry is committed while its writer waits
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        from thermocline.lake.groupcommit.queue import Queue
+
+        assert isinstance(self.catalog, SqlCatalog)
+        waiting = Queue(self.catalog).list_waiting()
+        return [each.entry() for each in waiting if each.table == table]
+
     def draft(self, run: str, into: str = MAIN, *, late_branches: bool = False) -> Draft:
         """Create a run's draft: a private branch in the tables that it writes."""
         return Draft(self, run, into, late_branches=late_branches)
@@ -200,6 +219,8 @@ class Lake:
     def disconnect(self) -> None:
         """Close DuckDB and the catalog's connections, but not the process's Spark session."""
         self._reader.close()
+        if "read_log" in self.__dict__:
+            self.read_log.flush()
         if "catalog" in self.__dict__:
             self.catalog.close()
         self.duck.stop()

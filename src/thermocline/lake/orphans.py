@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -63,15 +61,6 @@ def list_stored_files(table: Table) -> Iterator[StoredFile]:
     for entry in filesystem.get_file_info(FileSelector(normalize_path(location), recursive=True)):
         if entry.type == FileType.File:
             yield StoredFile(entry.path, entry.size, entry.mtime)
-
-
-def delete_stored_file(table: Table, path: str) -> None:
-    """Delete a file by its listed path. A file that is already deleted is no error."""
-    with suppress(FileNotFoundError):
-        if "://" not in table.location() or table.location().startswith("file:"):
-            Path(path).unlink()
-        else:
-            _filesystem(table).delete_file(path)
 
 
 def _filesystem(table: Table) -> Any:

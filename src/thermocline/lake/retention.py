@@ -10,10 +10,12 @@ catalog has no consumption store, so nothing expires there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from thermocline.errors import BadInput
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import restore_points, run_branches
 from thermocline.lake.atomic_commit import TableChange
@@ -22,6 +24,7 @@ from thermocline.lake.consumption import RowMoves
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.naming import RUN_PREFIX
 from thermocline.lake.restore_points import RestorePoints
+from thermocline.telemetry import log, one_line
 
 if TYPE_CHECKING:
     from thermocline.lake.consumption_store import ConsumptionStore
@@ -50,13 +53,27 @@ class RetentionPolicy:
     points: Mapping[str, int] = field(default_factory=lambda: {"hourly": 0, "daily": 0})
 
     def for_table(self, state: TableState) -> RetentionPolicy:
-        """Return the policy of one table, with its own properties if it has them."""
-        properties = state.properties
-        count, age = (
-            int(properties.get(MIN_SNAPSHOTS_PROPERTY, self.count)),
-            int(properties.get(MAX_AGE_PROPERTY, self.age_ms)),
+        """Return the policy of one table, with its own properties if it has them.
+
+        Raise BadInput for a property that is no number, or a negative one: an age before which
+        the future expires.
+        """
+        count = _read_number(state, MIN_SNAPSHOTS_PROPERTY, self.count)
+        age = _read_number(state, MAX_AGE_PROPERTY, self.age_ms)
+        # Other writers store the largest possible age for "forever".
+        return replace(self, count=max(1, count), age_ms=min(age, now_ms()))
+
+
+def _read_number(state: TableState, name: str, default: int) -> int:
+    text = str(state.properties.get(name, default)).strip()
+    if not re.fullmatch("[0-9]{1,19}", text, re.ASCII):
+        raise BadInput(
+            f"{state.table} has the property {name} = {text[:40]!r}, which is not a positive"
+            " number; none of its snapshots expire.",
+            "Set the property to a number, or remove it.",
+            table=state.table,
         )
-        return replace(self, count=max(1, count), age_ms=age)
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -89,9 +106,14 @@ def plan_expiry(
     are branches that it removes. With `unit`, which returns the table's companions, restore points
     are created and dropped.
     """
-    store, policy, now = lake.consumption_store, lake.retention_policy.for_table(state), now_ms()
+    store, now = lake.consumption_store, now_ms()
     if store is None:
         return None
+    try:
+        policy = lake.retention_policy.for_table(state)
+    except BadInput as error:
+        log("retention", "nothing expires", level="WARNING", reason=one_line(error.cause))
+        return None  # the commit is not at fault
     pending = head not in state.snapshots
     chain = list(state.ancestry(state.head() if pending else head))
     dead = dict(run_branches.find_dead_branches(lake, state, now - policy.dead_ms, ours))

@@ -87,9 +87,9 @@ def write_snapshot(
 
     `number` is the snapshot's id, if it is known already.
     """
-    producer = _ChangeFiles(
+    producer = SnapshotFiles(
         operation=Operation.APPEND if change.appends else Operation.OVERWRITE,
-        transaction=_FixedParentTransaction(table, parent),  # type: ignore[arg-type]
+        transaction=fix_parent(table, parent),
         io=table.io,
         snapshot_properties=dict(properties),
     )
@@ -101,17 +101,25 @@ def write_snapshot(
     for file in change.removed:
         producer.delete_data_file(file)
     added: Any = producer._commit()[0][0]
-    updates: dict[str, Any] = {"timestamp_ms": next_time(table.metadata)}
     if change.rewrites:
-        updates["summary"] = _as_replace(added.snapshot.summary)
-    snapshot = added.snapshot.model_copy(update=updates)
+        snapshot = to_replace_snapshot(table, added.snapshot)
+    else:
+        snapshot = added.snapshot.model_copy(update={"timestamp_ms": next_time(table.metadata)})
     written = (*producer._written_manifests, *producer._written_manifest_lists)
     return WrittenSnapshot(snapshot, table, tuple(written))
 
 
-def _as_replace(summary: Summary) -> Summary:
-    """Return the summary with the operation `replace`, which PyIceberg's producer does not have."""
-    return Summary(Operation.REPLACE, **summary.additional_properties)
+def to_replace_snapshot(table: Table, snapshot: Snapshot) -> Snapshot:
+    """Return a snapshot with the operation `replace`, which PyIceberg's producer does not have."""
+    before: Any = snapshot.summary
+    summary = Summary(Operation.REPLACE, **before.additional_properties)
+    updates = {"timestamp_ms": next_time(table.metadata), "summary": summary}
+    return snapshot.model_copy(update=updates)
+
+
+def fix_parent(table: Table, parent: int | None) -> Any:
+    """Return a transaction for a producer whose snapshot has this parent, whatever main is."""
+    return _FixedParentTransaction(table, parent)
 
 
 class _FixedParentTransaction:
@@ -159,8 +167,11 @@ def _with_integer_ids(field: NestedField) -> NestedField:
     return field.model_copy(update={"field_type": ids})
 
 
-class _ChangeFiles(MergeAppendFiles):
-    """Merges manifests as PyIceberg's append does, data and deletes separately."""
+class SnapshotFiles(MergeAppendFiles):
+    """The files of one snapshot.
+
+    Merges manifests as PyIceberg's append does, data and deletes separately.
+    """
 
     _writes: type[ManifestWriterV2] = ManifestWriterV2
     _sequence: int | None = None
@@ -234,6 +245,11 @@ class _ChangeFiles(MergeAppendFiles):
     def new_manifest_writer(self, spec: PartitionSpec) -> ManifestWriter:
         output = self.new_manifest_output()
         return self._writes(spec, self.schema(), output, self._snapshot_id, self._compression)
+
+
+def select_writer(producer: SnapshotFiles, *, is_data: bool) -> None:
+    """Have a producer write manifests of data files, or of delete files."""
+    producer._writes = ManifestWriterV2 if is_data else _DeleteManifestWriter
 
 
 def _is_data(file: DataFile) -> bool:

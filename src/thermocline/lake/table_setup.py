@@ -13,6 +13,7 @@ from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, schema_evolution
 from thermocline.lake import schema as schemas
 from thermocline.lake.catalog import catalog_errors
+from thermocline.lake.clustering import CLUSTER_PROPERTY, format_cluster
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.naming import validate_table_name
 from thermocline.lake.retention import MAX_AGE_PROPERTY
@@ -88,6 +89,7 @@ def table_properties(contract: Contract) -> dict[str, str]:
         "commit.manifest.target-size-bytes": str(512 << 10),
         "thermocline.contract": f"{contract.id or contract.table} {contract.version}",
         **({companions.PROPERTY: contract.companion_of} if contract.companion_of else {}),
+        **({CLUSTER_PROPERTY: format_cluster(contract.cluster)} if contract.cluster else {}),
     }
 
 
@@ -155,7 +157,8 @@ def _evolve(lake: Lake, contract: Contract) -> list[str]:
     outdated = {
         k: v for k, v in target.items() if current.get(k) != v and (k, k in current) != USER_CHOICE
     }
-    if not changes and not outdated:
+    is_unclustered = CLUSTER_PROPERTY in current and not contract.cluster
+    if not changes and not outdated and not is_unclustered:
         return []
     table = lake.iceberg(contract.table)
     if table.metadata_location != state.metadata_location:
@@ -164,4 +167,6 @@ def _evolve(lake: Lake, contract: Contract) -> list[str]:
         schema_evolution.apply_changes(transaction, changes)
         if outdated:
             transaction.set_properties(outdated)
+        if is_unclustered:
+            transaction.remove_properties(CLUSTER_PROPERTY)
     return [str(change) for change in changes]

@@ -1,8 +1,8 @@
 """Rewrite the data files of one partition into fewer, and publish them only if no row changed.
 
 The rows of the input files are read once: position deletes and equality deletes are applied, and
-each row is added to a checksum as it is read. The output is read back and must have the same
-checksum.
+each row is added to a checksum as it is read. In a table with a sort order or a z-order all rows
+are sorted together. The output is read back and must have the same checksum.
 
 Writers continue meanwhile. Rows that they delete from an input file by position are deleted from
 the output in the same commit, because it is known where each row went. Equality deletes need
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from thermocline.errors import CommitConflict, CommitUnknown
+from thermocline.errors import CommitConflict
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.data_file_reader import DataFileReader, Positions, deleted_positions
@@ -32,6 +32,7 @@ from thermocline.lake.overwrite import write_delete_file
 from thermocline.lake.row_hash import RowHasher, RowSum
 from thermocline.lake.snapshot_producer import FileChange, write_snapshot
 from thermocline.maintain.equality_deletes import EqualityDeletes
+from thermocline.maintain.rewrite_order import open_sort
 from thermocline.maintain.task import Discarded
 
 if TYPE_CHECKING:
@@ -50,11 +51,15 @@ _NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True)
 class Rewrite:
-    """The data files of one partition that are to be joined."""
+    """The data files of one partition that are to be joined.
+
+    `target_bytes` is the size of the new files, by default the one that the table is written with.
+    """
 
     table: str
     partition: tuple[int, Record]
     paths: frozenset[str]
+    target_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -114,22 +119,29 @@ class _Deletes:
 def rewrite_files(lake: Lake, rewrite: Rewrite) -> RewriteResult:
     """Join files of a partition of main. Raises Discarded when they changed meanwhile."""
     table = lake.iceberg(rewrite.table)
-    writer = DataFileWriter(table)
-    try:
-        output = _write_output(table, rewrite, writer)
-        crash_point("maintain.files-written")
-        _verify(table, output)
-        return _commit(lake, table, rewrite, output)
-    except CommitUnknown:
-        raise  # it may have landed: then its files belong to the table
-    except BaseException:
-        writer.abandon()
-        raise
-
-
-def _write_output(table: Table, rewrite: Rewrite, writer: DataFileWriter) -> _Output:
     head = _main(table)
     inputs = _find_inputs(table, head, rewrite)
+    with open_sort(lake, table, inputs) as sorting:
+        writer = DataFileWriter(table, sorting, rewrite.target_bytes)
+        try:
+            output = _write_output(table, head, inputs, writer)
+            crash_point("maintain.files-written")
+            _verify(table, output)
+        except BaseException:
+            writer.abandon()
+            raise
+    try:
+        return _commit(lake, table, rewrite, output)
+    except (Discarded, CommitConflict):
+        writer.abandon()
+        raise
+    # After any other error, an interrupt among them, the commit may have landed: then its files
+    # belong to the table, and otherwise they are removed as unreferenced.
+
+
+def _write_output(
+    table: Table, head: int, inputs: Sequence[LiveFile], writer: DataFileWriter
+) -> _Output:
     hasher, rows = RowHasher(), RowSum()
     reader, equality_deletes = DataFileReader(table, table.schema()), EqualityDeletes(table)
     deleted = _deleted_positions(table, inputs)

@@ -6,15 +6,16 @@ the manifests that are new.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyiceberg.manifest import DataFileContent
 
 from thermocline.lake.filediff import snapshot_of
 from thermocline.lake.manifest_pruning import is_live
+from thermocline.maintain.file_keys import FileKeys, TableOrder
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
@@ -56,6 +57,9 @@ class TableFiles:
     partitions: Mapping[PartitionKey, FileStats] = field(default_factory=dict)
     manifests: int = 0
     manifest_bytes: int = 0
+    order: TableOrder | None = None
+    keys: Mapping[PartitionKey, Sequence[FileKeys]] = field(default_factory=dict)
+    """The data files by partition, if the table has an order."""
 
     @property
     def total(self) -> FileStats:
@@ -63,38 +67,62 @@ class TableFiles:
         return sum(self.partitions.values(), FileStats())
 
 
+class _ManifestFiles(NamedTuple):
+    """What one manifest lists: counts by partition, and the ranges of the table's order."""
+
+    stats: Mapping[PartitionKey, FileStats]
+    keys: Mapping[PartitionKey, Sequence[FileKeys]]
+
+
+_ManifestKey = tuple[str, int, tuple[int, ...]]
+"""A manifest, the size below which files are small, and the columns of the table's order."""
+
+
 class FileStatsReader:
     """Counts the files of snapshots, and remembers what each manifest added."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, int], Mapping[PartitionKey, FileStats]] = {}
+        self._known: dict[_ManifestKey, _ManifestFiles] = {}
         self._lock = Lock()
 
     def read(self, table: Table, snapshot: int, small: int) -> TableFiles:
         """Count the files of a snapshot; those below `small` bytes are small files."""
         manifests = [m for m in snapshot_of(table, snapshot).manifests(table.io) if is_live(m)]
+        order = TableOrder.of_table(table)
         found: dict[PartitionKey, FileStats] = {}
+        keys: dict[PartitionKey, list[FileKeys]] = {}
         for manifest in manifests:
-            for key, stats in self._read_manifest(table, manifest, small).items():
+            listed = self._read_manifest(table, manifest, small, order)
+            for key, stats in listed.stats.items():
                 found[key] = found.get(key, FileStats()) + stats
+            for key, some in listed.keys.items():
+                keys.setdefault(key, []).extend(some)
         size = sum(manifest.manifest_length for manifest in manifests)
-        return TableFiles(found, len(manifests), size)
+        return TableFiles(found, len(manifests), size, order, keys)
 
     def _read_manifest(
-        self, table: Table, manifest: ManifestFile, small: int
-    ) -> Mapping[PartitionKey, FileStats]:
-        key = manifest.manifest_path, small
+        self, table: Table, manifest: ManifestFile, small: int, order: TableOrder | None
+    ) -> _ManifestFiles:
+        columns = () if order is None else tuple(column.field_id for column in order.columns)
+        key = manifest.manifest_path, small, columns
         with self._lock:
             if key in self._known:
                 self._known[key] = self._known.pop(key)  # the one used last goes last
                 return self._known[key]
-        entries = manifest.fetch_manifest_entry(table.io)
-        found = _sum_by_partition((entry.data_file for entry in entries), small)
+        files = [entry.data_file for entry in manifest.fetch_manifest_entry(table.io)]
+        found = _ManifestFiles(_sum_by_partition(files, small), _keys_by_partition(files, order))
         with self._lock:
             self._known[key] = found
             while len(self._known) > _CACHED_MANIFESTS:
                 del self._known[next(iter(self._known))]
         return found
+
+
+def format_partition(table: Table, key: PartitionKey) -> str:
+    """Return a partition as a path, such as `day=2026-01-01`; empty without partitioning."""
+    spec_id, record = key
+    spec = table.specs()[spec_id]
+    return "" if spec.is_unpartitioned() else spec.partition_to_path(record, table.schema())
 
 
 def _sum_by_partition(files: Iterable[DataFile], small: int) -> dict[PartitionKey, FileStats]:
@@ -103,6 +131,16 @@ def _sum_by_partition(files: Iterable[DataFile], small: int) -> dict[PartitionKe
         key = (file.spec_id or 0, file.partition)
         _count(sums.setdefault(key, dict.fromkeys(_FIELDS, 0)), file, small)
     return {key: FileStats(**counts) for key, counts in sums.items()}
+
+
+def _keys_by_partition(
+    files: Iterable[DataFile], order: TableOrder | None
+) -> dict[PartitionKey, list[FileKeys]]:
+    found: dict[PartitionKey, list[FileKeys]] = {}
+    for file in files if order is not None else ():
+        if file.content == DataFileContent.DATA and order is not None:
+            found.setdefault((file.spec_id or 0, file.partition), []).append(order.read_keys(file))
+    return found
 
 
 def _count(counts: dict[str, int], file: Any, small: int) -> None:

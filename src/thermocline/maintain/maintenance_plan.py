@@ -12,21 +12,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from thermocline.errors import BadInput, ThermoclineError
 from thermocline.lake import run_locks
 from thermocline.lake.commit_times import now_ms
 from thermocline.lake.live_files import LiveFile, live_files
+from thermocline.lake.reachability import unreadable_metadata
 from thermocline.lake.run_branches import run_of
+from thermocline.maintain.expiry import plan_table_expiry
 from thermocline.maintain.file_rewrite import Rewrite, rewrite_files
-from thermocline.maintain.file_stats import FileStats, FileStatsReader
+from thermocline.maintain.file_stats import FileStats, FileStatsReader, format_partition
 from thermocline.maintain.maintenance_policy import (
     CPU_SECONDS_PER_FILE,
     OPEN_COST_BYTES,
     REWRITE_BYTES_PER_CPU_SECOND,
     MaintenancePolicy,
 )
+from thermocline.maintain.manifest_rewrite import plan_manifest_rewrite
+from thermocline.maintain.read_weights import ReadWeights, describe_reads
+from thermocline.maintain.removal import plan_removal
+from thermocline.maintain.sort_plan import SortChoice, choose_unsorted, find_unsorted
 from thermocline.maintain.table_health import ideal_cost, read_files, scan_cost
 from thermocline.maintain.task import (
     COUNTS,
@@ -35,6 +42,7 @@ from thermocline.maintain.task import (
     TaskKind,
     describe_task,
 )
+from thermocline.telemetry import one_line
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -56,6 +64,10 @@ class CompactTask:
     saved_bytes: int
     """Bytes that a full scan of the partition saves, opened files counted as 4 MB."""
     cpu_seconds: float
+    reads_per_day: float | None = None
+    """Scans of the table per day; None if no reads have been recorded."""
+    saved_by_lookups: float = 0.0
+    """Bytes that lookups by the table's order save in a day."""
     kind = TaskKind.COMPACT
 
     @property
@@ -71,7 +83,12 @@ class CompactTask:
     @property
     def details(self) -> Mapping[str, Any]:
         """Return the files, their bytes and their delete files."""
-        return {"files": self.files, "bytes": self.bytes, "delete_files": self.delete_files}
+        return {
+            "files": self.files,
+            "bytes": self.bytes,
+            "delete_files": self.delete_files,
+            "reads_per_day": self.reads_per_day,
+        }
 
     def apply(self, lake: Lake) -> TaskEffect:
         """Rewrite the files."""
@@ -108,43 +125,87 @@ def plan_tables(
     """Plan a pass over some tables. Reads manifests only, and those once."""
     found: list[MaintenanceTask] = []
     skipped: dict[str, str] = {}
+    reads = ReadWeights.of_project(lake.settings.project)
     for table, state in states.items():
-        if run := _find_active_run(lake, state):
-            skipped[table] = f"the run {run} is working on it"
-            continue
-        found += plan_table(lake, state, reader, policy)
-    found.sort(key=_order)
+        try:
+            with unreadable_metadata(table):
+                tasks, reason = _plan_tasks(lake, state, reader, policy, reads)
+        except ThermoclineError as error:
+            tasks, reason = [], one_line(error.cause)  # the other tables are maintained
+        found += tasks
+        if reason is not None:
+            skipped[table] = reason
+    found.sort(key=lambda task: _order(task, reads))
     spent = 0.0
     size = 0
     within: list[MaintenanceTask] = []
     beyond: list[MaintenanceTask] = []
     for task in found:
-        fits = not within or (
-            spent + task.cpu_seconds <= policy.budget
-            and size + _rewritten_bytes(task) <= policy.max_bytes
+        size_after = size + task.counts.get("bytes_before", 0)
+        limited = task.kind in _LIMITED
+        fits = (
+            not limited
+            or not spent
+            or (spent + task.cpu_seconds <= policy.budget and size_after <= policy.max_bytes)
         )
         (within if fits else beyond).append(task)
-        if fits:
+        if limited and fits:
             spent += task.cpu_seconds
-            size += _rewritten_bytes(task)
+            size = size_after
     return MaintenancePlan(tuple(within), tuple(beyond), skipped)
 
 
-def _order(task: MaintenanceTask) -> float:
-    """Order tasks by what they save for a CPU second."""
-    return -task.saved_bytes / max(task.cpu_seconds, 1e-9)
+def _plan_tasks(
+    lake: Lake,
+    state: TableState,
+    reader: FileStatsReader,
+    policy: MaintenancePolicy,
+    reads: ReadWeights,
+) -> tuple[list[MaintenanceTask], str | None]:
+    """Return the tasks of a table, and why others are left out."""
+    removal, reason = plan_removal(lake, state, policy)
+    tasks: list[MaintenanceTask] = [] if removal is None else [removal]
+    if run := _find_active_run(lake, state):
+        return tasks, f"the run {run} is working on it"
+    try:
+        expiry = plan_table_expiry(lake, state)
+    except BadInput as error:
+        expiry, reason = None, reason or one_line(error.cause)
+    tasks += [] if expiry is None else [expiry]
+    manifests = plan_manifest_rewrite(lake, state, policy)
+    tasks += [] if manifests is None else [manifests]
+    return [*tasks, *plan_table(lake, state, reader, policy, reads)], reason
 
 
-def _rewritten_bytes(task: MaintenanceTask) -> int:
-    return task.counts.get("bytes_before", 0)
+_LIMITED = (TaskKind.COMPACT, TaskKind.MANIFESTS)
+"""The kinds that count against the budget; the others are short, and each pass does them."""
+_PHASES = {TaskKind.EXPIRE: 0, TaskKind.COMPACT: 1, TaskKind.MANIFESTS: 1, TaskKind.REMOVE: 2}
+"""Snapshots expire before others commit to the table; removal sees what all of them left."""
+
+
+def _order(task: MaintenanceTask, reads: ReadWeights) -> tuple[int, float]:
+    """Order tasks of a phase by what their table's readers save in a day for a CPU second."""
+    daily = task.saved_bytes * reads.scans(task.table)
+    if isinstance(task, CompactTask):
+        daily += task.saved_by_lookups
+    return _PHASES[task.kind], -daily / max(task.cpu_seconds, 1e-9)
 
 
 def plan_table(
-    lake: Lake, state: TableState, reader: FileStatsReader, policy: MaintenancePolicy
+    lake: Lake,
+    state: TableState,
+    reader: FileStatsReader,
+    policy: MaintenancePolicy,
+    reads: ReadWeights,
 ) -> Iterator[CompactTask]:
     """Yield the rewrites of a table that are worth it."""
+    policy = policy.for_table(state.properties)
     files = read_files(lake, state, reader, policy)
-    candidates = [key for key, stats in files.partitions.items() if _is_candidate(stats, policy)]
+    unsorted = find_unsorted(files, policy)
+    candidates = [
+        key for key, stats in files.partitions.items()
+        if _is_candidate(stats, policy) or key in unsorted
+    ]  # fmt: skip
     head = state.head()
     if not candidates or head is None:
         return
@@ -157,8 +218,14 @@ def plan_table(
         groups.setdefault(live.partition, []).append(live)
     for key, some in groups.items():
         cooled = [live for live in some if _age_seconds(state, live) >= policy.cool_down]
+        lookups = reads.lookups(state.table, files.order.names if files.order else ())
+        sort = choose_unsorted(files.order, unsorted.get(key), cooled, policy, lookups)
+        if sort is not None:
+            yield _add_reads(_make_sort_task(table, state.table, key, sort, policy), reads)
+            paths = {live.path for live in sort.files}
+            cooled = [live for live in cooled if live.path not in paths]
         for chosen in choose_files(cooled, policy):
-            yield _make_task(table, state.table, key, chosen, policy)
+            yield _add_reads(_make_task(table, state.table, key, chosen, policy), reads)
 
 
 def choose_files(files: Sequence[LiveFile], policy: MaintenancePolicy) -> Iterator[list[LiveFile]]:
@@ -231,8 +298,8 @@ def _make_task(
     if deletes:
         why += f", {len(deletes):,} delete files"
     return CompactTask(
-        Rewrite(name, partition, frozenset(live.path for live in chosen)),
-        _partition_path(table, partition),
+        Rewrite(name, partition, frozenset(live.path for live in chosen), policy.target_bytes),
+        format_partition(table, partition),
         len(chosen),
         size,
         len(deletes),
@@ -242,10 +309,22 @@ def _make_task(
     )
 
 
-def _partition_path(table: Table, partition: tuple[int, Any]) -> str:
-    spec_id, record = partition
-    spec = table.specs()[spec_id]
-    return "" if spec.is_unpartitioned() else spec.partition_to_path(record, table.schema())
+def _make_sort_task(
+    table: Table,
+    name: str,
+    partition: tuple[int, Any],
+    chosen: SortChoice,
+    policy: MaintenancePolicy,
+) -> CompactTask:
+    task = _make_task(table, name, partition, chosen.files, policy)
+    return replace(task, why=chosen.why, saved_by_lookups=chosen.saved_per_day)
+
+
+def _add_reads(task: CompactTask, reads: ReadWeights) -> CompactTask:
+    rate = reads.rate(task.table)
+    if rate is None:
+        return task
+    return replace(task, why=f"{task.why}; {describe_reads(rate.scans)}", reads_per_day=rate.scans)
 
 
 def _find_active_run(lake: Lake, state: TableState) -> str | None:

@@ -19,6 +19,7 @@ from thermocline.maintain.file_stats import FileStatsReader
 from thermocline.maintain.journal import record_results
 from thermocline.maintain.maintenance_plan import MaintenancePlan, plan_tables
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
+from thermocline.maintain.removal import plan_forced_removal
 from thermocline.maintain.task import (
     COUNTS,
     Discarded,
@@ -136,6 +137,15 @@ class MaintenanceService:
             progress.done(f"{applied:,} of {len(plan.tasks):,} tasks applied")
             record_results(self._lake, results)
         return MaintenanceReport(tuple(results), plan)
+
+    def plan_forced_removal(self, table: str, age_seconds: float) -> MaintenancePlan:
+        """Return what would be removed of a table's unreferenced files, whenever they became so."""
+        state = self._lake.states([table])[table]
+        try:
+            task = plan_forced_removal(self._lake, state, int(age_seconds * 1000))
+        except Discarded as reason:
+            return MaintenancePlan((), skipped={table: f"nothing is removed from it: {reason}"})
+        return MaintenancePlan((task,) if task.due else ())
 
 
 def _apply_task(lake: Lake, task: MaintenanceTask) -> TaskResult:

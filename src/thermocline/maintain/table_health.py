@@ -11,6 +11,7 @@ from thermocline.lake.metadata import MAIN
 from thermocline.lake.run_branches import is_run_branch
 from thermocline.maintain.file_stats import FileStats, FileStatsReader, TableFiles
 from thermocline.maintain.maintenance_policy import OPEN_COST_BYTES, MaintenancePolicy
+from thermocline.maintain.sort_quality import SortQuality, combine_partitions
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -47,6 +48,8 @@ class TableHealth:
     metadata_bytes: int
     read_amplification: float
     pins: tuple[Pin, ...]
+    sort: SortQuality | None = None
+    """How well its files are ordered; None if it has no order, or no rows."""
 
     @property
     def score(self) -> int:
@@ -55,13 +58,15 @@ class TableHealth:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        return asdict(self) | {"score": self.score}
+        sort = self.sort and self.sort.as_dict()
+        return asdict(self) | {"score": self.score, "sort": sort}
 
 
 def evaluate_table(
     lake: Lake, state: TableState, reader: FileStatsReader, policy: MaintenancePolicy
 ) -> TableHealth:
     """Evaluate a table. Reads only the manifests that are new since the reader's last call."""
+    policy = policy.for_table(state.properties)
     files = read_files(lake, state, reader, policy)
     total = files.total
     return TableHealth(
@@ -77,6 +82,7 @@ def evaluate_table(
         metadata_bytes=_metadata_size(lake, state),
         read_amplification=read_amplification(files.partitions.values(), policy),
         pins=tuple(_find_pins(state)),
+        sort=_measure_sort(files, policy),
     )
 
 
@@ -88,6 +94,12 @@ def read_files(
     if head is None:
         return TableFiles()
     return reader.read(lake.iceberg(state.table), head, policy.small_bytes)
+
+
+def _measure_sort(files: TableFiles, policy: MaintenancePolicy) -> SortQuality | None:
+    if files.order is None:
+        return None
+    return combine_partitions(files.order, files.keys.values(), policy.target_bytes)
 
 
 def read_amplification(partitions: Iterable[FileStats], policy: MaintenancePolicy) -> float:

@@ -15,6 +15,7 @@ from thermocline.serve.fleet.fleet import ExternalEngine, Fleet, FleetConfig
 from thermocline.serve.http.app import create_app
 from thermocline.serve.http.metrics import Metrics
 from thermocline.serve.identity.authenticator import Authenticator, build_authenticator
+from thermocline.serve.read_recorder import ReadRecorder
 from thermocline.serve.router import QueryLimits, Router
 from thermocline.sql.guard import guard
 
@@ -59,7 +60,8 @@ def assemble(settings: Settings) -> AssembledServer:
     )
     guard("select 1")  # loads the parser, so that the first query does not wait for it
     fleet = Fleet(config, _trino(settings), settings.trino.catalog)
-    router = Router(fleet, limits, table_access.load_table_access(settings.project))
+    access = table_access.load_table_access(settings.project)
+    router = Router(fleet, limits, access, ReadRecorder(settings.project))
     metrics = Metrics(
         mismatches=lambda: router.verifier.mismatches,
         maintenance=lambda: service_status.read_status(settings.project),

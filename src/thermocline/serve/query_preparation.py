@@ -40,8 +40,9 @@ class PreparedQuery:
     """A valid query, and what follows from its text alone.
 
     `text` is its canonical form. `sql` caches its translations by engine, `cached_route` its last
-    route, and `split` its split for incremental results; `was_answered` is whether it was answered
-    before. None of it keeps an old state of the lake alive.
+    route, `split` its split for incremental results, and `predicates` the columns by which it
+    filters tables; `was_answered` is whether it was answered before. None of it keeps an old state
+    of the lake alive.
     """
 
     query: GuardedQuery
@@ -53,6 +54,7 @@ class PreparedQuery:
     cached_route: CachedRoute | None = None
     was_answered: bool = False
     split: SplitQuery | None = None
+    predicates: Mapping[str, frozenset[str]] | None = None
     _has_bare_names: bool | None = None
     _time_ranges: dict[tuple[str, ...], dict[str, TimeRange]] = field(default_factory=dict)
 

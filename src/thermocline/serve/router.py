@@ -50,6 +50,8 @@ from thermocline.sql.translate import Untranslatable
 if TYPE_CHECKING:
     from sqlglot import exp
 
+    from thermocline.serve.read_recorder import ReadRecorder
+
 LONG_QUERY = 2_000
 """Texts with more characters are prepared in a thread, so that they do not block the event loop."""
 MAX_ROUNDS = 3
@@ -96,6 +98,7 @@ class Router:
         fleet: Fleet,
         limits: QueryLimits | None = None,
         table_access: TableAccess | None = None,
+        read_recorder: ReadRecorder | None = None,
     ) -> None:
         self.fleet = fleet
         self.table_access = table_access or TableAccess()
@@ -108,6 +111,7 @@ class Router:
         self._incremental = incremental_results.IncrementalResults(
             fleet, self._result_cache, self._execute_older_part, self.translate_for
         )
+        self._read_recorder = read_recorder
         self._chance = random.Random()  # noqa: S311  (selects the answers to verify)
 
     async def start(self) -> None:
@@ -118,6 +122,8 @@ class Router:
         """Stop the verifier and the fleet."""
         await self.verifier.stop()
         await self.fleet.stop()
+        if self._read_recorder is not None:
+            self._read_recorder.close()
 
     def lake_state(self, caller: Caller | None = None) -> LakeState:
         """Return the state of the lake, or the part that a caller may see."""
@@ -227,6 +233,8 @@ class Router:
             _QueryRun(prepared, request, caller, began + seconds), route
         )
         done = time.perf_counter()
+        if self._read_recorder is not None and not cached:
+            self._read_recorder.record(prepared, result, self.fleet.lake_state.table_heads)
         ms = {
             "parse": to_milliseconds(parsed - began),
             "route": to_milliseconds(routed - parsed),

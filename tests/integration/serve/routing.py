@@ -13,6 +13,7 @@ from tests.integration.serve.shop_lake import head
 
 from thermocline.lake import Lake
 from thermocline.serve.fleet.fleet import Fleet, FleetConfig
+from thermocline.serve.read_recorder import ReadRecorder
 from thermocline.serve.router import QueryLimits, Router
 from thermocline.serve.values import Answer, Caller, QueryRequest
 
@@ -28,7 +29,7 @@ class Serving:
 
     async def _made(self, project: Path, limits: QueryLimits) -> Router:
         plan = FleetConfig(project, nodes=2, node_memory=128 << 20, spark=False, direct=1)
-        router = Router(Fleet(plan), limits)
+        router = Router(Fleet(plan), limits, read_recorder=ReadRecorder(project))
         await router.start()
         return router
 

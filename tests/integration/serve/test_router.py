@@ -20,6 +20,7 @@ from tests.integration.serve.shop_lake import PER_DAY, append, head, order, orde
 from thermocline.engine.arrow import normalize
 from thermocline.errors import BadInput, NotFound, ThermoclineError
 from thermocline.lake import Lake
+from thermocline.lake.read_log import ReadRate, read_rates
 from thermocline.serve.failures import BothFailed, TooLate, TooMuch
 from thermocline.serve.node import staging
 from thermocline.serve.router import QueryLimits
@@ -61,6 +62,33 @@ def test_recent_questions_are_hot_and_all_time_ones_direct(serving: Serving, lak
     assert rows_of(answer) == [[30 * PER_DAY, str(total)]]
     assert answer.provenance["engine"] == "direct"
     assert answer.provenance["scanned"]["files"] == 30
+
+
+def test_scans_of_files_are_recorded_and_hot_and_cached_answers_are_not(
+    serving: Serving, project: Path
+) -> None:
+    def scanned() -> ReadRate:
+        assert serving.router._read_recorder is not None
+        serving.router._read_recorder.close()
+        return (read_rates(project) or {}).get("silver.orders", ReadRate())
+
+    before = scanned()
+    assert serving.engine(f"{RECENT} and order_id > 3") == "hot"
+    recent_and_older = (
+        "select max(order_id) from silver.orders where order_id > 17 and ordered_at >="
+        " current_date - interval 20 day and amount in (1, 4711.42)"
+    )
+    answer = serving.ask(recent_and_older)
+    assert answer.provenance["engine"] == "direct"
+    assert serving.engine(recent_and_older) == "cache"
+    after = scanned()
+    assert after.scans == before.scans + 1
+    assert after.files == before.files + answer.provenance["scanned"]["files"]
+    assert after.bytes == before.bytes + answer.provenance["scanned"]["bytes"]
+    counted = {name: after.columns[name] - before.columns.get(name, 0) for name in after.columns}
+    filtered = {name for name, count in counted.items() if count}
+    assert filtered == {"order_id", "ordered_at", "amount"}
+    assert "4711" not in (project / ".thermocline" / "reads.jsonl").read_text()
 
 
 def test_the_window_begins_at_midnight_seven_days_ago_to_the_microsecond(serving: Serving) -> None:

@@ -61,6 +61,17 @@ customProperties:
 """
 
 
+def test_a_z_order_replaces_the_sort_order(write):
+    order = "value: [order_date desc, order_id]"
+    for text in (
+        'value: "zorder(order_id,  order_date)"',
+        'value: ["ZORDER (order_id, order_date)"]',
+    ):
+        contract = load_contract(write(TOUR.replace(order, text)))
+        assert contract.cluster == ("order_id", "order_date")
+        assert contract.sort == ()
+
+
 def test_the_tours_contract(write):
     path = write(TOUR)
     contract = load_contract(path)

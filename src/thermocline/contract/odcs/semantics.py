@@ -89,6 +89,8 @@ class _SemanticCheck:
             self._check_sortable(name, "orderBy")
         for sort in self.contract.sort:
             self._check_sortable(sort.column, "sortBy")
+        for name in dict.fromkeys(self.contract.cluster):
+            self._check_sortable(name, "sortBy")
         name = self.contract.freshness_column or ""
         column = self._find_column(name, "freshness") if name else None
         if column and column.type != UNKNOWN and _type_name(column.type) not in _DATES:

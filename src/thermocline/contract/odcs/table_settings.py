@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from thermocline.contract.definition import (
+    CLUSTER_COLUMNS,
     DriftMode,
     IncrementalMode,
     SortField,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     )
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
+_ZORDER = re.compile(r"zorder\s*\(", re.IGNORECASE)
 _FRESHNESS = ("freshness", "latency")
 _SLA_PROPERTIES = (*_FRESHNESS, "retention")
 
@@ -66,7 +68,7 @@ def read_table_settings(
         "drift": _read_choice(settings.get("drift"), DriftMode, "drift", report),
         "order_by": _read_texts(settings.get("orderBy"), "orderBy", report),
         "dropped": _read_texts(settings.get("dropped"), "dropped", report),
-        "sort": _read_sort(settings.get("sortBy"), report),
+        **_read_sort(settings.get("sortBy"), report),
         "delete_when": _read_condition(settings.get("deleteWhen"), report),
         "hot": _read_duration(settings.get("hot"), "hot", report),
         "history": _read_duration(settings.get("history"), "history", report),
@@ -119,9 +121,13 @@ def _read_texts(setting: CustomSetting | None, name: str, report: ProblemReport)
     return tuple(stripped)
 
 
-def _read_sort(setting: CustomSetting | None, report: ProblemReport) -> tuple[SortField, ...]:
+def _read_sort(setting: CustomSetting | None, report: ProblemReport) -> dict[str, Any]:
+    """Return the sort order or the z-order."""
+    texts = _read_texts(setting, "sortBy", report)
+    if setting is not None and any(_ZORDER.match(text) for text in texts):
+        return {"cluster": _read_cluster(setting, texts, report)}
     sort = []
-    for text in _read_texts(setting, "sortBy", report):
+    for text in texts:
         column, _, direction = text.partition(" ")
         direction = direction.strip().lower()
         if direction not in ("", "asc", "desc"):
@@ -130,7 +136,27 @@ def _read_sort(setting: CustomSetting | None, report: ProblemReport) -> tuple[So
             report.add(setting.at, "sortBy", f"cannot parse {quote(text)}", hint)
             continue
         sort.append(SortField(column, direction == "desc"))
-    return tuple(sort)
+    return {"sort": tuple(sort)}
+
+
+def _read_cluster(
+    setting: CustomSetting, texts: tuple[str, ...], report: ProblemReport
+) -> tuple[str, ...]:
+    found = re.fullmatch(rf"{_ZORDER.pattern}(.*)\)", texts[0], re.IGNORECASE)
+    if len(texts) > 1 or found is None:
+        what = f"cannot parse {quote(', '.join(texts))}"
+        report.add(
+            setting.at, "sortBy", what, 'write "zorder(column, column)", in quotes and alone'
+        )
+        return ()
+    columns = tuple(name.strip() for name in found[1].split(","))
+    if len(columns) not in CLUSTER_COLUMNS or not all(columns):
+        first, last = CLUSTER_COLUMNS[0], CLUSTER_COLUMNS[-1]
+        report.add(setting.at, "sortBy", f"a z-order has {first} to {last} columns")
+        return ()
+    for name in sorted({name for name in columns if columns.count(name) > 1}):
+        report.add(setting.at, "sortBy", f"{quote(name)} is listed twice")
+    return columns
 
 
 def _read_condition(setting: CustomSetting | None, report: ProblemReport) -> str | None:
