@@ -193,10 +193,12 @@ def test_a_stream_goes_on_from_its_mark_whatever_expires(lake: Lake) -> None:
         for source, mark in (("one", one), ("other", other)):
             draft = lake.draft(new_run_id(), late_branches=True)
             before = marks.read_all(state(lake), head(lake))
-            said = marks.merge(before, marks.to_bookmark(source, mark, beside=True))
+            said = marks.merge(before, marks.to_bookmark(source, mark))
             given = pa.table({"id": pa.array([number], pa.int64())})
-            snapshot = draft.append(TARGET, given, bookmark=said, operation="ingest")
-            draft.record_consumption(TARGET, snapshot, marks.to_consumed(source, mark))
+            draft.append(
+                TARGET, given, bookmark=said, operation="ingest",
+                consumed=marks.to_consumed(source, mark),
+            )  # fmt: skip
             draft.publish()
         assert marks.read(lake, state(lake), "one") == one
         assert marks.read(lake, state(lake), "other") == other

@@ -16,7 +16,7 @@ from uuid import uuid4
 from thermocline.engine.spark import CATALOG
 from thermocline.errors import BadInput, CommitConflict, Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import companions, refs, run_branches
+from thermocline.lake import carried_state, companions, refs, run_branches
 from thermocline.lake.atomic_commit import SessionWriter, TableChange
 from thermocline.lake.commit_failures import MainMoved
 from thermocline.lake.consumption import Consumption, ConsumptionRows
@@ -174,9 +174,20 @@ class Draft(DraftWrites):
         if companions.is_companion(table):
             self._unit_ids.pop(companions.unit_name(table), None)  # its commits were discarded
 
-    def record_consumption(self, table: str, snapshot: int, consumed: Consumption) -> None:
-        """Record what a commit consumed; publish writes it in the same transaction."""
-        self._consumed.append((table, snapshot, consumed))
+    def _record_consumption(self, table: str, snapshot: int, consumed: Consumption) -> None:
+        if self.lake.consumption_store is not None:
+            self._consumed.append((table, snapshot, consumed))
+
+    def _carry_consumption(self, table: str, consumed: Consumption) -> dict[str, str]:
+        if self.lake.consumption_store is not None:
+            return {}
+        if table in self._pending:
+            self._create_branches(table)  # the state continues that of the earlier commit
+        state = self.lake.state(table)
+        head = self._head(state) if table in self._branched else self._bases[table]
+        runs, before = carried_state.open_runs(self.lake, state), carried_state.read_state
+        after = carried_state.extend_state(runs, before(state, head), consumed)
+        return carried_state.summary_properties(after)
 
     def publish(self) -> PublishResult:
         """Make the whole draft visible at once, or raise MainMoved and change nothing."""
