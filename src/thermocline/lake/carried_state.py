@@ -110,11 +110,12 @@ def read_state(state: TableState, snapshot: int | None) -> CarriedState:
     anchored, chain = read_anchors(state), list[bookmarks.Bookmark]()
     base, last = CarriedState(), None
     for last in state.ancestry(snapshot):
+        if CONSUMED not in last.summary:
+            chain.append(bookmarks.parse_bookmark(last) or {})
         own = _own_document(last, anchored)
         if own is not None:
             base = CarriedState.from_document(own)
             break
-        chain.append(bookmarks.parse_bookmark(last) or {})
     else:
         if last is not None and (last.parent is not None or last.sequence > 1):
             base = CarriedState(gap_ns=last.timestamp_ms * 1_000_000)
