@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from math import isqrt
@@ -65,14 +66,23 @@ class RunFiles:
         self._location = location
         self._open_io = open_io
         self._opened: FileIO | None = None
+        self._written: list[str] = []
 
     def write(self, content: bytes, suffix: str) -> str:
         """Write a file under a new name, and return the name."""
         name = f"{uuid4().hex}.{suffix}"
         with self._io.new_output(stored_location(self._location, name)).create() as stream:
             stream.write(content)
+        self._written.append(name)
         crash_point("consumed.written")
         return name
+
+    def discard(self) -> None:
+        """Remove the files that were written. Only if their commit certainly did not land."""
+        for name in self._written:
+            with suppress(OSError):
+                self._io.delete(stored_location(self._location, name))
+        self._written.clear()
 
     def read(self, name: str) -> bytes:
         """Return the content of a file."""

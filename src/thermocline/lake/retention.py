@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from thermocline.errors import NotFound
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import carried_state, ref_guard, restore_points, run_branches
 from thermocline.lake.atomic_commit import TableChange
@@ -23,6 +24,7 @@ from thermocline.lake.consumers import find_consumers
 from thermocline.lake.consumption import RowMoves
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.restore_points import RestorePoints
+from thermocline.telemetry import log, one_line
 
 if TYPE_CHECKING:
     from thermocline.lake.consumption_store import ConsumptionStore
@@ -105,6 +107,8 @@ def plan_expiry(
     branches = [ref.snapshot for ref in refs.values() if ref.type != "tag"]
     joins = (_branch_point(state, branch, index) for branch in branches)
     consumers = _consumer_snapshots(lake, state.table)
+    if consumers is None:
+        return None
     needed = [
         policy.count - 1 - pending,
         -1 if pending and bookmark else _newest_bookmark_index(chain),
@@ -161,11 +165,15 @@ def _is_search_due(
     return old > policy.count // 10 and lake.bookmarked_consumers.is_due(state)
 
 
-def _consumer_snapshots(lake: Lake, table: str) -> list[int]:
-    """Return the snapshots that the consumers of a table continue from."""
+def _consumer_snapshots(lake: Lake, table: str) -> list[int] | None:
+    """Return the snapshots that the consumers of a table continue from; None if not known."""
     store = lake.consumption_store
     if store is None:
-        return lake.bookmarked_consumers.snapshots(table)
+        try:
+            return lake.bookmarked_consumers.snapshots(table)
+        except NotFound as error:  # metadata of another table is missing
+            log("retention", "nothing expires", level="WARNING", reason=one_line(str(error)))
+            return None
     _register_consumers_once(lake, store)
     return store.consumer_snapshots(table)
 
