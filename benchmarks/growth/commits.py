@@ -5,6 +5,11 @@ table's metadata as often as asked, each with an id, a time and a file of its ow
 a second apart, all over the same manifest list. So every reader of metadata pays what it would pay,
 while no time is spent on making data files that no batch reads. Old files of a landing folder are
 landed for real, in batches of 500.
+
+    python -m benchmarks.growth.commits [--catalog sqlite rest] [--snapshots …] [--files …]
+
+On a REST catalog the fabricated bookmarks are those of the version that kept files in summaries, so
+the first batch also carries them over. With --landed N, N batches of one file each land for real.
 """
 
 from __future__ import annotations
@@ -19,11 +24,14 @@ import tempfile
 import time
 import tracemalloc
 import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import text
+from tests.servers import rest_catalog, settings
 
 from thermocline.config import load_settings
 from thermocline.contract.definition import Column, Contract
@@ -60,11 +68,12 @@ class Figures:
     memory: float = 0.0
 
 
-def run(*sizes: int) -> list[Figures]:
+def run(catalog: str, *sizes: int, landed: bool = False) -> list[Figures]:
     """Measure stream batches on tables with histories of these lengths, and print them."""
-    found = [_stream(size) for size in sizes]
+    found = [_stream(catalog, size, landed=landed) for size in sizes]
+    what = "batches landed before" if landed else "snapshots made before"
     _table(
-        "a stream batch of 100 rows, snapshots made before",
+        f"a stream batch of 100 rows on {catalog}, {what}",
         found,
         {
             "CPU ms": lambda f: f.cpu_ms,
@@ -78,9 +87,10 @@ def run(*sizes: int) -> list[Figures]:
     return found
 
 
-def run_landing(*sizes: int) -> list[list[Figures]]:
+def run_landing(catalog: str, *sizes: int) -> list[list[Figures]]:
     """Measure and print the cost of polling a folder with many landed files."""
-    first, start, idle, one = zip(*(_landing(size) for size in sizes), strict=True)
+    first, start, idle, one = zip(*(_landing(catalog, size) for size in sizes), strict=True)
+    print(f"\non {catalog}")
     shown = {"CPU ms": lambda f: f.cpu_ms, "wall ms": lambda f: f.wall_ms}
     _table("the first load, files", first, shown)
     _table("the first poll of a new process, nothing new, old files", start, shown)
@@ -89,13 +99,15 @@ def run_landing(*sizes: int) -> list[list[Figures]]:
     return [list(first), list(start), list(idle), list(one)]
 
 
-def _stream(size: int) -> Figures:
-    with tempfile.TemporaryDirectory(prefix="growth-") as place:
-        lake, landing = _lake(Path(place))
+def _stream(catalog: str, size: int, *, landed: bool) -> Figures:
+    with _open_lake(catalog) as (lake, landing):
         intake = _intake(lake, landing)
         _deliver(landing, "first")
         assert intake.ingest_batch() is not None
-        _fabricate(lake, size)
+        if landed:
+            _land(intake, landing, size)
+        else:
+            _fabricate(lake, size)
         intake = _intake(lake, landing)
         for number in range(WARM):
             _deliver(landing, f"warm-{number}")
@@ -116,7 +128,7 @@ def _stream(size: int) -> Figures:
         assert intake.ingest_batch() is not None
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        found = Figures(
+        return Figures(
             size,
             statistics.median(cpus) * 1e3,
             statistics.median(walls) * 1e3,
@@ -125,13 +137,17 @@ def _stream(size: int) -> Figures:
             len(list(folder.glob("*.metadata.json"))),
             peak,
         )
-        lake.close()
-        return found
 
 
-def _landing(size: int) -> tuple[Figures, Figures, Figures, Figures]:
-    with tempfile.TemporaryDirectory(prefix="growth-") as place:
-        lake, landing = _lake(Path(place))
+def _land(intake: FolderIngester, landing: Path, batches: int) -> None:
+    for number in range(batches):
+        _deliver(landing, f"land-{number:06}", rows=1)
+        assert intake.ingest_batch() is not None
+        (landing / f"land-{number:06}.jsonl").unlink()  # it is not listed again
+
+
+def _landing(catalog: str, size: int) -> tuple[Figures, Figures, Figures, Figures]:
+    with _open_lake(catalog) as (lake, landing):
         for number in range(size):
             _deliver(landing, f"{number // 1000:04}/{number:07}", rows=1)
         first = _polled(size, _intake(lake, landing))
@@ -143,7 +159,6 @@ def _landing(size: int) -> tuple[Figures, Figures, Figures, Figures]:
         intake.ingest_batch()
         _deliver(landing, "9999/newer")
         one = _polled(size, intake)
-        lake.close()
         return first, start, idle, one
 
 
@@ -153,10 +168,19 @@ def _polled(size: int, intake: FolderIngester) -> Figures:
     return Figures(size, (time.process_time() - cpu) * 1e3, (time.perf_counter() - wall) * 1e3)
 
 
-def _lake(place: Path) -> tuple[Lake, Path]:
-    (place / "landing").mkdir()
-    (place / "thermocline.toml").write_text('[lake]\nname = "growth"\n')
-    return Lake(load_settings(place, environ={})), place / "landing"
+@contextmanager
+def _open_lake(catalog: str) -> Iterator[tuple[Lake, Path]]:
+    """Open a new lake on a catalog, with a landing folder."""
+    with tempfile.TemporaryDirectory(prefix="growth-") as name, ExitStack() as servers:
+        place, environ = Path(name), dict[str, str]()
+        if catalog == "rest":
+            (place / "rest").mkdir()
+            server = servers.enter_context(rest_catalog.serve(place / "rest"))
+            environ = settings.rest_lake_settings(server)
+        (place / "landing").mkdir()
+        (place / "thermocline.toml").write_text('[lake]\nname = "growth"\n')
+        with closing(Lake(load_settings(place, environ=environ))) as lake:
+            yield lake, place / "landing"
 
 
 def _intake(lake: Lake, landing: Path) -> FolderIngester:
@@ -190,6 +214,10 @@ def _fabricate(lake: Lake, size: int) -> None:
         if "files" in bookmark:
             content = f"{number:064x}"
             bookmark = {"files": {content: f"f{number}.jsonl"}, "seen": {content: [1, number]}}
+        elif lake.consumption_store is None:
+            content = f"{number:064x}"
+            bookmark = {"files": {content: f"f{number}.jsonl"}, "seen": {content: [1, number]}}
+            made["summary"].pop("thermocline.consumed", None)
         made["summary"] |= {
             "thermocline.bookmark": json.dumps(bookmark),
             "thermocline.commit": uuid.uuid4().hex,
@@ -222,6 +250,10 @@ def _point(lake: Lake, state: TableState, raw: dict[str, Any]) -> None:
     for old in location_path(location).parent.glob("*.metadata.json"):
         if old.name != name:
             old.unlink()
+    if lake.consumption_store is None:
+        lake.catalog.drop_table(TARGET)
+        lake.catalog.register_table(TARGET, location)
+        return
     with lake.catalog.engine.begin() as connection:  # type: ignore[attr-defined]
         connection.execute(
             text("UPDATE iceberg_tables SET metadata_location = :at WHERE table_name = :name"),
@@ -244,11 +276,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--snapshots", type=int, nargs="*", default=[500, 2_000, 8_000])
     parser.add_argument("--files", type=int, nargs="*", default=[10_000, 40_000, 160_000])
+    parser.add_argument("--landed", type=int, nargs="*", default=[])
+    parser.add_argument("--catalog", nargs="+", choices=("sqlite", "rest"), default=["sqlite"])
     given = parser.parse_args()
-    if given.snapshots:
-        run(*given.snapshots)
-    if given.files:
-        run_landing(*given.files)
+    for catalog in given.catalog:
+        if given.snapshots:
+            run(catalog, *given.snapshots)
+        if given.landed:
+            run(catalog, *given.landed, landed=True)
+        if given.files:
+            run_landing(catalog, *given.files)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.data_file_writer import write_files
 from thermocline.lake.groupcommit import CommitEntry, ReplaceFiles, ReplacePartitions
 from thermocline.lake.orphans import find_orphans
+from thermocline.lake.retention import RetentionPolicy
 
 
 @pytest.fixture
@@ -85,6 +86,20 @@ def test_a_key_lands_once_whatever_its_files_are(made: Lake, open_lake: Callable
     assert made.group_commit.commit(entry(made, "k", 1)) == first
     assert open_lake().group_commit.commit(entry(made, "k", 2)) == first
     assert ids(made, TABLE) == [1, 50]
+
+
+def test_snapshots_expire_with_entries_and_keys_stay_known(
+    made: Lake, open_lake: Callable[[], Lake], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lake, "retention_policy", RetentionPolicy(3, age_ms=1, dead_ms=1 << 40))
+    for number in range(60):
+        made.group_commit.commit(entry(made, f"job-{number}", number))
+        assert len(made.state(TABLE).snapshots) <= 4
+    assert find_orphans(made.iceberg(TABLE)) == []
+    for number in (0, 30, 59):
+        again = open_lake()
+        again.group_commit.commit(entry(again, f"job-{number}", 1000 + number))
+    assert ids(made, TABLE) == list(range(60))
 
 
 def test_one_key_from_eight_writers_at_once_lands_once(

@@ -13,26 +13,41 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import clean_environment
 from tests.integration.attached import COMMAND, child
 from tests.integration.odcs import HEAD
+from tests.servers import settings
 
+from thermocline.config import load_settings
 from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Primitive
 from thermocline.ingest import batch, files, folder_stream
 from thermocline.ingest.folder_stream import SETTLE_SECONDS, FolderIngester
 from thermocline.ingest.source import Source
 from thermocline.ingest.stream import poll_sources
-from thermocline.lake import refs
+from thermocline.lake import Lake, refs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from thermocline.lake import Lake
 
 TARGET = "bronze.raw_things"
 CONTRACT = Contract(
     TARGET, (Column("id", Primitive("long"), required=True),), drift=DriftMode.REFUSE
 )
+
+
+ON_BOTH = pytest.mark.parametrize("lake", ["sqlite", "rest"], indirect=True)
+
+
+@pytest.fixture
+def lake(request: pytest.FixtureRequest, project: Path) -> Iterator[Lake]:
+    """A lake with consumption rows in its catalog, or on a catalog that has none."""
+    there: dict[str, str] = {}
+    if getattr(request, "param", "sqlite") == "rest":
+        there = settings.rest_lake_settings(request.getfixturevalue("rest_catalog_server"))
+    opened = Lake(load_settings(project, environ={**clean_environment(), **there}))
+    yield opened
+    opened.duck.stop()
 
 
 @pytest.fixture
@@ -60,6 +75,7 @@ def landed(lake: Lake) -> list[int]:
     return sorted(lake.iceberg(TARGET).scan().to_arrow()["id"].to_pylist())
 
 
+@ON_BOTH
 def test_files_land_as_they_come_each_once(
     lake: Lake, landing: Path, ingester: FolderIngester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +153,7 @@ def test_old_files_are_not_asked_again_and_news_among_them_are_found(
     assert landed(lake) == [5, 5, 6, 7, 30, 31]
 
 
+@ON_BOTH
 def test_after_a_rollback_files_are_new_again(
     lake: Lake, landing: Path, ingester: FolderIngester
 ) -> None:
@@ -151,6 +168,7 @@ def test_after_a_rollback_files_are_new_again(
     assert landed(lake) == [1, 2]
 
 
+@ON_BOTH
 def test_two_that_watch_one_folder_land_each_file_once(
     lake: Lake, landing: Path, ingester: FolderIngester
 ) -> None:
@@ -175,6 +193,7 @@ customProperties:
 )
 
 
+@ON_BOTH
 def test_two_at_the_same_moment_land_each_file_once(
     lake: Lake, landing: Path, ingester: FolderIngester, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -78,12 +79,14 @@ class RestCatalog:
             return answer
 
     def clear(self) -> None:
-        """Drop all tables and namespaces. The files stay, unused."""
+        """Drop all tables and namespaces, and remove their files."""
         for namespace in self.get("v1/namespaces")["namespaces"]:
             place = "v1/namespaces/" + urllib.parse.quote(".".join(namespace))
             for table in self.get(f"{place}/tables")["identifiers"]:
                 self._delete(f"{place}/tables/{urllib.parse.quote(table['name'])}")
             self._delete(place)
+        for folder in self.warehouse.iterdir():
+            shutil.rmtree(folder)
 
     def post(self, path: str, body: dict[str, Any]) -> int:
         """Send JSON and return the HTTP status."""

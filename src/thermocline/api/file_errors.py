@@ -85,7 +85,9 @@ def newest_complete_snapshot(lake: Lake, table: str) -> int | None:
             places = unit.snapshots_at(snapshot.id)
         except BadInput:
             return None  # the companions' snapshots of that time have expired
-        if not any(files[each].find(at) for each, at in places.items()):
+        if not any(
+            files[each].find(at) or files[each].find_records(at) for each, at in places.items()
+        ):
             return snapshot.id
     return None
 

@@ -11,7 +11,7 @@ from thermocline.api.file_errors import reports_missing_files
 from thermocline.api.rendering import html_table
 from thermocline.engine.frames import ArrowConvertible
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import restore_points, row_counts
+from thermocline.lake import carried_state, restore_points, row_counts
 from thermocline.lake import schema as schemas
 from thermocline.lake.companions import load_unit
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
@@ -157,11 +157,9 @@ class Table(ArrowConvertible):
         """Point main, and the companions, back to an older snapshot of the table's own history."""
         unit = load_unit(self._lake, self.name)
         target = resolve_snapshot(unit.table, to)
-        rows, points = (
-            self._lake.consumption_store,
-            restore_points.restore_points_of(unit.table).values(),
-        )
-        known = {*points, *(rows.bound_snapshots(unit.table.uuid) if rows else ())}
+        rows, table = self._lake.consumption_store, unit.table
+        anchored = rows.bound_snapshots(table.uuid) if rows else carried_state.read_anchors(table)
+        known = {*restore_points.restore_points_of(table).values(), *anchored}
         self._lake.commit(unit.rollback(target, known))
         return RollbackReport(unit.plan_moves(target))
 

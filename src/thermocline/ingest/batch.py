@@ -94,8 +94,8 @@ class Batch:
     origins: tuple[Provenance, ...]
     read: ReadRecords
     bookmark: Mapping[str, Any]
-    consumed: Consumption | None = None
-    """The rows that the commit writes to the catalog's database; None on a REST catalog."""
+    consumed: Consumption
+    """What the commit records as consumed."""
     expected: int | None = None
     position_ranges: tuple[tuple[int, int], ...] = ()
     """For each provenance the first position and the one after the last, if known."""
@@ -156,8 +156,6 @@ def land(batch: Batch) -> BatchResult:
             raise MainMoved([batch.source.target], draft.into)
         landed = _write(batch, draft)
         batch.confirm()
-        if batch.consumed is not None:
-            draft.record_consumption(batch.source.target, landed.snapshot, batch.consumed)
         draft.publish()
     except CommitUnknown:
         raise  # it may have landed: recovery needs the branches unchanged
@@ -186,6 +184,7 @@ def _write(batch: Batch, draft: Draft) -> BatchResult:
         lambda target: table_rows.append(good, target),
         bookmark=_make_bookmark(batch, draft),
         operation="ingest",
+        consumed=batch.consumed,
     )
     crash_point("ingest.committed-bronze")
     found = (
@@ -225,8 +224,9 @@ def _write_by_fast_path(
             batch, found, lambda: [] if bad is None else bad.slice(0, SHOWN_ROWS).to_pylist()
         )
     snapshot = draft.add(
-        batch.source.target, files, bookmark=_make_bookmark(batch, draft), operation="ingest"
-    )
+        batch.source.target, files, bookmark=_make_bookmark(batch, draft), operation="ingest",
+        consumed=batch.consumed,
+    )  # fmt: skip
     crash_point("ingest.committed-bronze")
     quarantined = found.bad + len(batch.unreadable)
     if quarantined:

@@ -255,7 +255,7 @@ class FeedIngester:
 
     def _land(self, pull: Pull, mark: Mark, base: int | None) -> BatchResult:
         contract = drift.include_added_columns(self.lake, self._contract)
-        columns_added, rows = False, self.lake.consumption_store is not None
+        columns_added = False
         while True:
             batch = Batch(
                 self.lake,
@@ -264,8 +264,8 @@ class FeedIngester:
                 new_run_id(),
                 pull.origins,
                 _make_reader(pull),
-                bookmark=marks.to_bookmark(self.source.name, mark, beside=rows),
-                consumed=marks.to_consumed(self.source.name, mark) if rows else None,
+                bookmark=marks.to_bookmark(self.source.name, mark),
+                consumed=marks.to_consumed(self.source.name, mark),
                 expected=pull.records,
                 position_ranges=pull.position_ranges,
                 confirm=pull.confirm,

@@ -42,7 +42,7 @@ from thermocline.ingest.landing import (
     open_folder,
 )
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.ledger import read_ledger
+from thermocline.ingest.ledger import Ledger, read_ledger
 from thermocline.ingest.record_reader import read_files
 from thermocline.ingest.source import Source, folders_overlap
 from thermocline.ingest.stage import StagedFile, stage_file
@@ -106,6 +106,7 @@ class FileBatch:
     run: str
     scratch: Path
     fast_path: ArrowReader
+    ledger: Ledger
     columns_added: bool = False
 
     @property
@@ -128,7 +129,6 @@ class FileBatch:
 
     def land(self) -> BatchResult:
         """Land the files. Raises like `batch.land`."""
-        rows = self.lake.consumption_store is not None
         counted = [file.records for file in self.files]
         known = [count for count in counted if count is not None]
         origins = tuple(
@@ -150,8 +150,8 @@ class FileBatch:
                 self.run,
                 origins,
                 self._read,
-                bookmark=ledger.make_bookmark(self.all_files, beside=rows),
-                consumed=ledger.make_consumed(self.all_files) if rows else None,
+                bookmark=ledger.make_bookmark(self.all_files),
+                consumed=self.ledger.make_consumed(self.all_files),
                 expected=sum(known) if len(known) == len(counted) else None,
                 unreadable=tuple(unreadable),
                 confirm=self._confirm,
@@ -280,7 +280,7 @@ class _FileIngest:
         batch = FileBatch(
             self.lake, self.source, contract, self.folder, tuple(readable),
             tuple(file for file in new if file.flaw is not None),
-            self.run, self.scratch.path, self.fast_path,
+            self.run, self.scratch.path, self.fast_path, self.ledger,
         )  # fmt: skip
         landed, batch = self._land(batch, refused)
         file_count = len(batch.all_files)

@@ -1,28 +1,30 @@
 """Which files a table already holds, by their content.
 
 Every ingestion commit records which files it landed: on a SQL catalog in rows next to the table's
-pointer (`lake.consumption_store`), on a REST catalog in the bookmark of its snapshot. In both
-cases the ledger matches exactly what main holds: after a rollback, files that landed since are new
-again. If another tool expired snapshots, the table's rows still name their files; a file with such
-a name that has not changed since then counts as landed.
+pointer (`lake.consumption_store`), on a REST catalog in its snapshot and files of the table
+(`lake.carried_state`). In both cases the ledger matches exactly what main holds: after a rollback,
+files that landed since are new again. If another tool expired snapshots, the table's rows still
+name their files; a file with such a name that has not changed since then counts as landed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import carried_state
 from thermocline.lake.consumption import Consumption, LandedFile
 
 if TYPE_CHECKING:
     from thermocline.ingest.inspection import InspectedFile
     from thermocline.ingest.landing import LandingFile
     from thermocline.lake import Lake, TableState
+    from thermocline.lake.carried_state import CarriedState
     from thermocline.lake.consumption_store import ConsumptionStore
+    from thermocline.lake.digest_runs import RunFiles
 
-FILES, FILE_STATS = "files", "seen"
 COUNT = "landed"
 
 
@@ -31,13 +33,12 @@ class Ledger:
     """The files of a table: by content, and by name, size and time of change in the folder."""
 
     contents: set[str] = field(default_factory=set)
-    file_stats: set[tuple[str, int, int]] = field(default_factory=set)
     names_before_expiry: frozenset[str] = frozenset()
     expired_ns: int = 0
 
     def filter_unread(self, files: Sequence[LandingFile]) -> list[LandingFile]:
         """Return the files that must be read: unknown by name, size and time of change."""
-        return [file for file in files if not self._is_known(file, self.file_stats)]
+        return [file for file in files if not self._landed_before_expiry(file)]
 
     def find_landed(self, files: Sequence[InspectedFile]) -> set[str]:
         """Return which of the contents have landed, under any name."""
@@ -47,9 +48,16 @@ class Ledger:
         """Add files that have just landed."""
         self.contents.update(file.sha256 for file in files)
 
-    def _is_known(self, file: LandingFile, file_stats: set[tuple[str, int, int]]) -> bool:
-        if (file.name, file.size, file.modified_ns) in file_stats:
-            return True
+    def make_consumed(self, files: Iterable[InspectedFile]) -> Consumption:
+        """Return what a commit records of its files."""
+        return Consumption(
+            tuple(
+                LandedFile(file.sha256, file.file.name, file.file.size, file.file.modified_ns)
+                for file in files
+            )
+        )
+
+    def _landed_before_expiry(self, file: LandingFile) -> bool:
         return file.name in self.names_before_expiry and file.modified_ns <= self.expired_ns
 
 
@@ -67,7 +75,11 @@ class RowLedger(Ledger):
         file_stats = {
             (f.name, f.size, f.modified_ns) for f, snapshot in found if snapshot in self.main
         }
-        return [file for file in files if not self._is_known(file, file_stats)]
+        return [
+            file for file in files
+            if (file.name, file.size, file.modified_ns) not in file_stats
+            and not self._landed_before_expiry(file)
+        ]  # fmt: skip
 
     def find_landed(self, files: Sequence[InspectedFile]) -> set[str]:
         contents = {file.sha256 for file in files}
@@ -76,25 +88,44 @@ class RowLedger(Ledger):
         return known | (self.contents & contents)
 
 
-def make_bookmark(files: Iterable[InspectedFile], *, beside: bool) -> dict[str, Any]:
-    """Return the bookmark entry of the files: their number if catalog rows list them."""
-    listed = list(files)
-    if beside:
-        return {COUNT: len(listed)}
-    return {
-        FILES: {file.sha256: file.file.name for file in listed},
-        FILE_STATS: {file.sha256: [file.file.size, file.file.modified_ns] for file in listed},
-    }
+@dataclass
+class CarriedLedger(Ledger):
+    """A ledger in the state that a table's snapshots carry; it reads only the requested files."""
 
+    runs: RunFiles = field(kw_only=True)
+    state: CarriedState = field(kw_only=True)
 
-def make_consumed(files: Iterable[InspectedFile]) -> Consumption:
-    """Return the catalog rows that a commit writes for its files."""
-    return Consumption(
-        tuple(
-            LandedFile(file.sha256, file.file.name, file.file.size, file.file.modified_ns)
+    def filter_unread(self, files: Sequence[LandingFile]) -> list[LandingFile]:
+        named = {
+            carried_state.file_digest(file.name, file.size, file.modified_ns): file
             for file in files
-        )
-    )
+        }
+        if self.state.has_lost_names:
+            named |= {
+                carried_state.name_digest(file.name): file
+                for file in files
+                if file.modified_ns <= (self.state.gap_ns or 0)
+            }
+        landed = carried_state.find_digests(self.runs, self.state, named)
+        known = {named[each] for each in landed}
+        return [file for file in super().filter_unread(files) if file not in known]
+
+    def find_landed(self, files: Sequence[InspectedFile]) -> set[str]:
+        named = {carried_state.content_digest(file.sha256): file.sha256 for file in files}
+        landed = carried_state.find_digests(self.runs, self.state, named)
+        return {named[each] for each in landed} | super().find_landed(files)
+
+    def make_consumed(self, files: Iterable[InspectedFile]) -> Consumption:
+        consumed = super().make_consumed(files)
+        if not self.names_before_expiry:
+            return consumed
+        contents = frozenset(self.contents)
+        return replace(consumed, lost_names=self.names_before_expiry, lost_contents=contents)
+
+
+def make_bookmark(files: Sequence[InspectedFile]) -> dict[str, Any]:
+    """Return the bookmark entry of the files: their number. The record of each is beside it."""
+    return {COUNT: len(files)}
 
 
 def read_ledger(lake: Lake, table: str, quarantine: str) -> Ledger:
@@ -103,33 +134,36 @@ def read_ledger(lake: Lake, table: str, quarantine: str) -> Ledger:
         return Ledger()
     state = lake.state(table)
     chain = list(state.ancestry(state.head()))
-    rows = lake.consumption_store
-    if rows is None:
-        ledger = Ledger()
-        for file, _ in _read_summaries(state, (snapshot.id for snapshot in chain)):
-            ledger.contents.add(file.content)
-            ledger.file_stats.add((file.name, file.size, file.modified_ns))
-    else:
-        if not rows.is_migrated(state.uuid):
-            rows.migrate(state.uuid, _read_summaries(state, state.snapshots))
-        main = rows.expand_ancestry(state.uuid, (snapshot.id for snapshot in chain))
-        ledger = RowLedger(rows=rows, uuid=state.uuid, main=main)
+    ledger: Ledger
+    if (rows := lake.consumption_store) is None:
+        carried = carried_state.read_state(state, state.head())
+        ledger = CarriedLedger(runs=carried_state.open_runs(lake, state), state=carried)
+        if carried.gap_ns is not None and not carried.has_lost_names:
+            _restore_names(lake, ledger, table, quarantine, carried.gap_ns)
+        return ledger
+    if not rows.is_migrated(state.uuid):
+        rows.migrate(state.uuid, _read_summaries(state, state.snapshots))
+    main = rows.expand_ancestry(state.uuid, (snapshot.id for snapshot in chain))
+    ledger = RowLedger(rows=rows, uuid=state.uuid, main=main)
     if chain and not bookmarks.is_history_complete(lake, state, state.head()):
-        ledger.expired_ns = chain[-1].timestamp_ms * 1_000_000
-        ledger.names_before_expiry = _distinct_values(lake, table, "_source_file")
-        if lake.exists(quarantine):
-            ledger.contents |= _distinct_values(lake, quarantine, "file_sha256")
+        _restore_names(lake, ledger, table, quarantine, chain[-1].timestamp_ms * 1_000_000)
     return ledger
+
+
+def _restore_names(lake: Lake, ledger: Ledger, table: str, quarantine: str, until_ns: int) -> None:
+    """Add what the table's rows say about files whose record another tool expired."""
+    ledger.expired_ns = until_ns
+    ledger.names_before_expiry = _distinct_values(lake, table, "_source_file")
+    if lake.exists(quarantine):
+        ledger.contents |= _distinct_values(lake, quarantine, "file_sha256")
 
 
 def _read_summaries(state: TableState, of: Iterable[int]) -> Iterator[tuple[LandedFile, int]]:
     """Yield the files in the bookmarks of snapshots, which had all of them before catalog rows."""
     for snapshot in of:
-        bookmark: Mapping[str, Any] = bookmarks.parse_bookmark(state.snapshot(snapshot)) or {}
-        file_stats = bookmark.get(FILE_STATS, {})
-        for sha256, name in bookmark.get(FILES, {}).items():
-            size, modified_ns = file_stats.get(sha256, (-1, -1))
-            yield LandedFile(sha256, name, size, modified_ns), snapshot
+        bookmark = bookmarks.parse_bookmark(state.snapshot(snapshot)) or {}
+        for file in carried_state.listed_files(bookmark):
+            yield file, snapshot
 
 
 def _distinct_values(lake: Lake, table: str, column: str) -> frozenset[str]:

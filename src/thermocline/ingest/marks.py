@@ -2,19 +2,20 @@
 
 The commit that holds the rows also writes the mark, so the two cannot disagree. Every later
 ingestion commit repeats the marks of all sources; maintenance commits have none, and the newest
-mark in main's ancestry counts. On a SQL catalog the mark only names its batch; the position itself,
-which may be large, is a row next to the table's pointer.
+mark in main's ancestry counts. The mark only names its batch. The position itself, which may be
+large, is a row next to the table's pointer, or on a REST catalog in the snapshot's carried state.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import Permanent
 from thermocline.lake import bookmark as bookmarks
+from thermocline.lake import carried_state
 from thermocline.lake import consumption as values
 from thermocline.lake.bookmark import FEEDS
 from thermocline.lake.metadata import TableState
@@ -54,7 +55,7 @@ def read(lake: Lake, state: TableState, source: str, *, accept_loss: bool = Fals
     ):
         raise Permanent(
             f"{state.table} no longer records how far {source} was read: "
-            + ("its row in the catalog is gone." if stored else "its old snapshots expired."),
+            + ("its record is gone." if stored else "its old snapshots expired."),
             f"Run `thermo stream {source} --accept-loss`, which starts where the source does, "
             "or land in a new table.",
         )
@@ -64,25 +65,27 @@ def read(lake: Lake, state: TableState, source: str, *, accept_loss: bool = Fals
 def _load_position(
     lake: Lake, state: TableState, source: str, stored: Mapping[str, Any]
 ) -> Mark | None:
-    """Return the mark with its position, from the bookmark or from the catalog's row."""
-    if "position" in stored:
+    """Return the mark with its position, from where the commit recorded it."""
+    if "position" in stored:  # an older version wrote it into the bookmark
         return Mark(**stored)
     stream, sequence = stored["stream"], stored["sequence"]
-    rows = lake.consumption_store
-    text = rows.position(state.uuid, source, stream, sequence) if rows else None
-    return None if text is None else Mark(stream, sequence, json.loads(text))
+    if (rows := lake.consumption_store) is not None:
+        text = rows.position(state.uuid, source, stream, sequence)
+        return None if text is None else Mark(stream, sequence, json.loads(text))
+    carried = carried_state.read_state(state, state.head()).feeds.get(source, {})
+    if (carried.get("stream"), carried.get("sequence")) != (stream, sequence):
+        return None
+    runs = carried_state.open_runs(lake, state)
+    return Mark(stream, sequence, carried_state.load_position(runs, carried))
 
 
-def to_bookmark(source: str, mark: Mark, *, beside: bool) -> dict[str, Any]:
-    """Return the bookmark entry of a mark; without the position if a catalog row has it."""
-    document = asdict(mark)
-    if beside:
-        del document["position"]
-    return {FEEDS: {source: document}}
+def to_bookmark(source: str, mark: Mark) -> dict[str, Any]:
+    """Return the bookmark entry of a mark: the batch that it names, without its position."""
+    return {FEEDS: {source: {"stream": mark.stream, "sequence": mark.sequence}}}
 
 
 def to_consumed(source: str, mark: Mark) -> values.Consumption:
-    """Return the catalog row that a commit writes with a mark."""
+    """Return what a commit records of a mark: its position."""
     text = json.dumps(mark.position, separators=(",", ":"))
     return values.Consumption(
         (), (values.SourcePosition(source, mark.stream, mark.sequence, text),)
@@ -91,10 +94,8 @@ def to_consumed(source: str, mark: Mark) -> values.Consumption:
 
 def read_all(state: TableState, snapshot: int | None) -> dict[str, Any]:
     """Return the bookmark entry with all sources' marks, from the newest commit that has one."""
-    for _, found in bookmarks.walk(state, snapshot):
-        if FEEDS in found:
-            return {FEEDS: found[FEEDS]}
-    return {}
+    found = carried_state.find_feeds(state, snapshot)
+    return {FEEDS: found} if found else {}
 
 
 def merge(before: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:

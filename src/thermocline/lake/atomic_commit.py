@@ -23,7 +23,7 @@ from thermocline.errors import (
     Permanent,
     ThermoclineError,
 )
-from thermocline.lake import metadata_cleanup, metadata_updates
+from thermocline.lake import metadata_cleanup, metadata_updates, ref_guard
 from thermocline.lake.catalog import catalog_errors, no_such_table_error
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.metadata_files import (
@@ -346,9 +346,20 @@ def _has_landed_sql(pointer: str, swap: _Swap) -> bool:
 
 
 def _require_and_post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:
+    guarded = []
     for change in changes:
-        _check_requirements(load(catalog, change.table).metadata, change)
-    _post(catalog, changes)
+        current = load(catalog, change.table).metadata
+        _check_requirements(current, change)
+        expired = set(ref_guard.referenced_snapshots(change).values())
+        expired.difference_update(each.snapshot_id for each in current.snapshots)
+        if expired:
+            raise CommitConflict(
+                f"{change.table} has no snapshot {min(expired)} any more: it expired.",
+                "Run again.",
+                table=change.table,
+            )
+        guarded.append(ref_guard.guard_refs(change, current))
+    _post(catalog, guarded)
 
 
 def _post(catalog: RestCatalog, changes: Sequence[TableChange]) -> None:

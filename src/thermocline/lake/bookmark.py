@@ -64,16 +64,18 @@ def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot,
 def is_history_complete(lake: Lake, state: TableState, snapshot_id: int | None) -> bool:
     """Whether the record of consumed inputs is complete despite expired snapshots.
 
-    Either the ancestry reaches the table's first snapshot, or the rows of expired ancestors were
-    carried over in the consumption store. A first snapshot has sequence number one: other tools
-    remove the parent id of a snapshot when they expire its parent.
+    Either the ancestry reaches the table's first snapshot, or the record of expired ancestors was
+    carried over: in the consumption store, or from snapshot to snapshot. A first snapshot has
+    sequence number one: other tools remove the parent id of a snapshot when they expire its parent.
     """
+    from thermocline.lake import carried_state
+
+    if lake.consumption_store is None:
+        return carried_state.read_state(state, snapshot_id).gap_ns is None
     chain = list(state.ancestry(snapshot_id))
     if not chain or (chain[-1].parent is None and chain[-1].sequence <= 1):
         return True
-    return lake.consumption_store is not None and chain[
-        -1
-    ].id in lake.consumption_store.bound_snapshots(state.uuid)
+    return chain[-1].id in lake.consumption_store.bound_snapshots(state.uuid)
 
 
 def properties(

@@ -1,4 +1,8 @@
-"""What commits consume, as values that are stored in the catalog; see `consumption_store`."""
+"""What commits consume, as values.
+
+They are stored as rows in the catalog's database (`consumption_store`), or on a REST catalog in the
+snapshots and in files of the table (`carried_state`).
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,10 @@ class Consumption:
 
     files: tuple[LandedFile, ...] = ()
     positions: tuple[SourcePosition, ...] = ()
+    lost_names: frozenset[str] = frozenset()
+    """Names of files that landed before snapshots expired without their state."""
+    lost_contents: frozenset[str] = frozenset()
+    """Hashes of such files, as far as the quarantine has them."""
 
 
 @dataclass(frozen=True)

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from thermocline.engine.spark import CATALOG
-from thermocline.errors import BadInput, CommitConflict, Permanent
+from thermocline.errors import BadInput, CatalogUnavailable, CommitConflict, Permanent
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import companions, refs, run_branches
+from thermocline.lake import carried_state, companions, metadata_cleanup, refs, run_branches
 from thermocline.lake.atomic_commit import SessionWriter, TableChange
 from thermocline.lake.commit_failures import MainMoved
+from thermocline.lake.consumers import list_consumers
 from thermocline.lake.consumption import Consumption, ConsumptionRows
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft_writes import DraftWrites
@@ -69,6 +71,8 @@ class Draft(DraftWrites):
         """Files of pending commits: removed once it is certain that they will not be committed."""
         self._unit_ids: dict[str, str] = {}
         self._consumed: list[tuple[str, int, Consumption]] = []
+        self._held: list[str] = []
+        """Sources with a branch of this run, so that what it reads does not expire."""
         self._lock: RunLock | None = None
         """Held while the run writes: its branches are not those of a dead run, nor its files."""
 
@@ -142,6 +146,23 @@ class Draft(DraftWrites):
             self._lock.release(done=done)
             self._lock = None
 
+    def hold(self, sources: Mapping[str, int]) -> None:
+        """Keep snapshots of other tables until the draft is published or dropped."""
+        for source, snapshot in sources.items():
+            if source in self._bases:
+                continue
+            self._acquire_lock()
+            if self.lake.state(source).head(self.branch) is None:
+                self.lake.commit([refs.set_ref(source, self.branch, snapshot, was=None)])
+            self._held.append(source)
+
+    def _release_held(self) -> None:
+        """Remove the branches from sources. Those that stay go with the branches of dead runs."""
+        held, self._held = self._held, []
+        for source in held:
+            with suppress(CatalogUnavailable, CommitConflict):
+                run_branches.drop_branch(self.lake, self.branch, [source])
+
     def base(self, table: str) -> int:
         """Return the snapshot that the draft's branch was created from."""
         return self._bases[table]
@@ -175,9 +196,20 @@ class Draft(DraftWrites):
         if companions.is_companion(table):
             self._unit_ids.pop(companions.unit_name(table), None)  # its commits were discarded
 
-    def record_consumption(self, table: str, snapshot: int, consumed: Consumption) -> None:
-        """Record what a commit consumed; publish writes it in the same transaction."""
-        self._consumed.append((table, snapshot, consumed))
+    def _record_consumption(self, table: str, snapshot: int, consumed: Consumption) -> None:
+        if self.lake.consumption_store is not None:
+            self._consumed.append((table, snapshot, consumed))
+
+    def _carry_consumption(self, table: str, consumed: Consumption) -> dict[str, str]:
+        if self.lake.consumption_store is not None:
+            return {}
+        if table in self._pending:
+            self._create_branches(table)  # the state continues that of the earlier commit
+        state = self.lake.state(table)
+        head = self._head(state) if table in self._branched else self._bases[table]
+        runs, before = carried_state.open_runs(self.lake, state), carried_state.read_state
+        after = carried_state.extend_state(runs, before(state, head), consumed)
+        return carried_state.summary_properties(after)
 
     def publish(self) -> PublishResult:
         """Make the whole draft visible at once, or raise MainMoved and change nothing."""
@@ -186,6 +218,7 @@ class Draft(DraftWrites):
             with attempt:
                 published = self._publish()
         crash_point("publish.after")
+        self._release_held()
         self.release(done=True)
         run_branches.expire_dead_runs_when_due(self.lake)
         return published
@@ -224,9 +257,10 @@ class Draft(DraftWrites):
             rows = rows.extend(consumers=self._list_consumers(states, heads))
             expiries = self._plan_expiries(states, heads)
             changes += [change for each in expiries for change in each.changes]
-            self._commit_publish(
-                changes, pending, rows.extend(moves=[each.moves for each in expiries])
-            )
+            moves = [each.moves for each in expiries if each.moves is not None]
+            self._commit_publish(changes, pending, rows.extend(moves=moves))
+            if self.lake.consumption_store is None:
+                metadata_cleanup.delete_after_expiry(self.lake, changes, states)
         return PublishResult(self.run, self.into, published)
 
     def _bookmark(self, state: TableState) -> Mapping[str, Any]:
@@ -235,11 +269,14 @@ class Draft(DraftWrites):
             return dict(json.loads(pending.properties.get(bookmarks.BOOKMARK, "{}")))
         return bookmarks.read(state, self.branch)
 
+    def _carries_state(self, table: str) -> bool:
+        """Whether the pending commit to a table has a carried state."""
+        pending = self._pending.get(table)
+        return pending is not None and carried_state.CONSUMED in pending.properties
+
     def _list_consumers(
         self, states: Mapping[str, TableState], heads: Mapping[str, int]
     ) -> list[tuple[str, str, int]]:
-        from thermocline.lake.retention import list_consumers
-
         return [
             each
             for table in heads
@@ -272,7 +309,7 @@ class Draft(DraftWrites):
                 unit = partial(self._load_companions, table, states)
             each = retention.plan_expiry(
                 self.lake, state, heads[table], held=held, tagged=tagged, ours=[self.branch],
-                bookmark=self._bookmark(state), unit=unit,
+                bookmark=self._bookmark(state), carries_state=self._carries_state(table), unit=unit,
             )  # fmt: skip
             if each is not None:
                 found[table] = each
@@ -325,6 +362,7 @@ class Draft(DraftWrites):
                 changes.append(refs.drop_ref(table, self.branch, was=head))
         if changes:
             self.lake.commit(changes)
+        self._release_held()
         for files in self._files if self._pending else ():
             files.abandon()
         for each in (self._bases, self._branched, self._pending, self._files, self._unit_ids,

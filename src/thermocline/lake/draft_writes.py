@@ -22,6 +22,7 @@ from thermocline.lake.crash_points import crash_point, crash_when_written
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+    from thermocline.lake.consumption import Consumption
     from thermocline.lake.data_file_reader import Positions
     from thermocline.lake.data_file_writer import DataFileWriter, Rows
     from thermocline.lake.file_commit import PendingCommit
@@ -64,6 +65,14 @@ class DraftWrites(ABC):
     def _create_branches(self, *tables: str) -> None:
         """Create the missing branches of tables."""
 
+    @abstractmethod
+    def _carry_consumption(self, table: str, consumed: Consumption) -> dict[str, str]:
+        """Return the snapshot properties that record what a commit consumes, if any do."""
+
+    @abstractmethod
+    def _record_consumption(self, table: str, snapshot: int, consumed: Consumption) -> None:
+        """Record what a commit consumed, if publish writes it."""
+
     def commit(
         self,
         table: str,
@@ -71,11 +80,13 @@ class DraftWrites(ABC):
         *,
         bookmark: bookmarks.Bookmark | None,
         operation: str,
+        consumed: Consumption | None = None,
     ) -> int:
         """Write one commit to the draft by Spark, with its bookmark, and return its snapshot.
 
         `write` gets the Spark identifier and makes exactly one Iceberg commit. If it fails, the
-        commit is looked up by its id, because it may have landed.
+        commit is looked up by its id, because it may have landed. `consumed` is recorded when the
+        draft is published.
         """
 
         def write_by_spark(properties: dict[str, str]) -> None:
@@ -86,7 +97,7 @@ class DraftWrites(ABC):
             with self._properties(properties), crash_when_written("commit.files-written", location):
                 write(self.target(table))
 
-        return self._commit(table, write_by_spark, bookmark, operation)
+        return self._commit(table, write_by_spark, bookmark, operation, consumed)
 
     def append(
         self,
@@ -96,14 +107,17 @@ class DraftWrites(ABC):
         bookmark: bookmarks.Bookmark | None,
         operation: str,
         extra_properties: Mapping[str, str] | None = None,
+        consumed: Consumption | None = None,
     ) -> int:
         """Append rows of this process in one commit, without Spark, and return its snapshot.
 
-        `extra_properties` are further properties of the snapshot.
+        `extra_properties` are further properties of the snapshot. `consumed` is recorded when the
+        draft is published.
         """
         from thermocline.lake.file_commit import append_rows
 
-        return self._write(table, append_rows(rows), bookmark, operation, extra_properties or {})
+        extra = extra_properties or {}
+        return self._write(table, append_rows(rows), bookmark, operation, extra, consumed)
 
     def replace(
         self, table: str, rows: Rows, *, bookmark: bookmarks.Bookmark | None, operation: str
@@ -192,6 +206,7 @@ class DraftWrites(ABC):
         bookmark: bookmarks.Bookmark | None,
         operation: str,
         extra_properties: Mapping[str, str] = MappingProxyType({}),
+        consumed: Consumption | None = None,
     ) -> int:
         """Commit now if the table has a branch, otherwise with the publish."""
         from thermocline.lake import file_commit
@@ -208,7 +223,7 @@ class DraftWrites(ABC):
                 lambda: self.lake.iceberg(table), make, self.branch, all_properties
             )
 
-        return self._commit(table, write_by_pyiceberg, bookmark, operation)
+        return self._commit(table, write_by_pyiceberg, bookmark, operation, consumed)
 
     @contextmanager
     def open_writer(self, table: str) -> Iterator[DataFileWriter]:
@@ -235,15 +250,17 @@ class DraftWrites(ABC):
         *,
         bookmark: bookmarks.Bookmark | None,
         operation: str,
+        consumed: Consumption | None = None,
     ) -> int:
-        """Append written files in one commit.
+        """Append written files in one commit, and record what it consumed.
 
         Raise MainMoved and remove the files if they no longer fit the table.
         """
         from thermocline.lake.file_commit import TableLayoutChanged, add_written_files
 
         try:
-            snapshot = self._write(table, add_written_files(files), bookmark, operation)
+            change = add_written_files(files)
+            snapshot = self._write(table, change, bookmark, operation, consumed=consumed)
         except TableLayoutChanged as error:
             files.abandon()
             raise MainMoved([table], self.into) from error
@@ -257,11 +274,14 @@ class DraftWrites(ABC):
         write: Callable[[dict[str, str]], int | None],
         bookmark: bookmarks.Bookmark | None,
         operation: str,
+        consumed: Consumption | None,
     ) -> int:
         self.begin(table)
         commit = uuid4().hex
         unit = self.unit_id(table)
         properties = bookmarks.properties(self.run, commit, operation, bookmark, unit)
+        if consumed is not None:
+            properties |= self._carry_consumption(table, consumed)
         crash_point("commit.before")
         failure: Exception | None = None
         snapshot: int | None = None
@@ -276,6 +296,8 @@ class DraftWrites(ABC):
             if landed is None:
                 raise commit_failure(table, failure) from failure
             snapshot = landed.id
+        if consumed is not None:
+            self._record_consumption(table, snapshot, consumed)
         crash_point("commit.after")
         return snapshot
 

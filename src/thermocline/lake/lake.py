@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from thermocline.config import Settings
     from thermocline.contract import Contract
     from thermocline.lake.atomic_commit import SessionWriter, TableChange
+    from thermocline.lake.consumers import BookmarkedConsumers
     from thermocline.lake.consumption_store import ConsumptionStore
     from thermocline.lake.groupcommit import GroupCommit
     from thermocline.lake.groupcommit.entry import CommitEntry
@@ -179,6 +180,13 @@ class Lake:
 
         assert isinstance(self.catalog, SqlCatalog)
         return ConsumptionStore(self.catalog)
+
+    @cached_property
+    def bookmarked_consumers(self) -> BookmarkedConsumers:
+        """The consumers of tables on a REST catalog."""
+        from thermocline.lake.consumers import BookmarkedConsumers
+
+        return BookmarkedConsumers(self)
 
     @property
     def retention_policy(self) -> RetentionPolicy:

@@ -19,6 +19,8 @@ from thermocline.lake import metadata_files
 from thermocline.lake.metadata_files import FileCache
 
 MAIN = "main"
+REF_GUARD = "thermocline-ref-guard"
+"""A tag that is no ref of users; see `ref_guard`."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,11 @@ class TableState:
 
     @cached_property
     def refs(self) -> dict[str, Ref]:
-        """Branches and tags by name. A table without a snapshot has none."""
+        """Branches and tags by name, without the ref guard. A table without snapshots has none."""
         return {
             name: Ref(name, ref["type"], ref["snapshot-id"])
             for name, ref in (self.raw.get("refs") or {}).items()
+            if name != REF_GUARD
         }
 
     @cached_property

@@ -4,6 +4,9 @@ These are metadata files that drop out of the table's log, and the manifest list
 snapshots that the commit removed. Data files are never deleted here. A snapshot inherits manifests
 only from its parent, so a manifest that neither the oldest kept snapshots nor the heads of the refs
 list is in no kept snapshot.
+
+A REST catalog writes and removes metadata files itself. There, the files of expired snapshots are
+deleted after the commit, and the files of carried states that no snapshot names any more.
 """
 
 from __future__ import annotations
@@ -12,10 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from thermocline.lake import metadata_updates
+from thermocline.errors import CatalogUnavailable, NotFound
+from thermocline.lake import carried_state, metadata_updates
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
+
+    from thermocline.lake.atomic_commit import TableChange
+    from thermocline.lake.lake import Lake
+    from thermocline.lake.metadata import TableState
 
 Raw = Mapping[str, Any]
 
@@ -31,6 +39,36 @@ def delete_unreferenced(io: FileIO, before: Raw, after: Raw) -> None:
     ):
         with suppress(OSError):  # it stays as an orphan, as after a crash at this point
             io.delete(location)
+
+
+def delete_after_expiry(
+    lake: Lake, changes: Iterable[TableChange], states: Mapping[str, TableState]
+) -> None:
+    """Delete unreferenced files after changes to tables of a REST catalog, which have landed.
+
+    Files that cannot be deleted, or if it is not known what is still referenced, stay as orphans.
+    """
+    expired = {
+        change.table for change in changes for each in change.updates
+        if each.action == "remove-snapshots"
+    }  # fmt: skip
+    for table in expired & states.keys():
+        try:
+            now, io = lake.state(table), lake.iceberg(table).io
+        except (CatalogUnavailable, NotFound):
+            continue
+        if now.uuid != states[table].uuid or _is_shared(now.raw):
+            continue
+        unneeded = _list_states(states[table].raw) - _list_states(now.raw)
+        for location in (*_find_unreferenced(io, states[table].raw, now.raw), *sorted(unneeded)):
+            with suppress(OSError):
+                io.delete(location)
+
+
+def _list_states(raw: Raw) -> set[str]:
+    """Return the files of the carried states in a table's metadata."""
+    summaries = (each.get("summary") or {} for each in raw.get("snapshots") or ())
+    return carried_state.list_state_files(raw["location"], summaries, raw.get("properties") or {})
 
 
 def _find_unreferenced(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from thermocline.lake import carried_state
 from thermocline.lake.metadata import MetadataFileMissing, TableState
 from thermocline.lake.naming import RUN_PREFIX
 from thermocline.lake.orphans import list_files, normalize_path
@@ -61,6 +62,12 @@ class MissingFileFinder:
         manifests = found.manifests(self._table.io)
         return [each for manifest in manifests for each in self._check(manifest, self._table.io)]
 
+    def find_records(self, snapshot: int) -> list[MissingFile]:
+        """Return the files with what was consumed up to a snapshot that do not exist."""
+        found = carried_state.read_state(self.state, snapshot)
+        locations = carried_state.stored_files(self.state.location, found)
+        return [self._missing_file("record", each) for each in locations if not self._exists(each)]
+
     def _check(self, manifest: ManifestFile, io: FileIO) -> list[MissingFile]:
         path = manifest.manifest_path
         if path not in self._checked:
@@ -104,6 +111,7 @@ def find_missing_files(lake: Lake, table: str) -> Iterator[MissingFile]:
     refs = finder.state.refs.values()
     heads = dict.fromkeys(ref.snapshot for ref in refs if not ref.name.startswith(RUN_PREFIX))
     yield from dict.fromkeys(each for head in heads for each in finder.find(head))
+    yield from dict.fromkeys(each for head in heads for each in finder.find_records(head))
 
 
 def may_be_missing_file(error: BaseException) -> bool:

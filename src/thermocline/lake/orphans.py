@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from thermocline.lake import carried_state
 from thermocline.lake.metadata import location_path
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ def referenced_files(table: Table) -> set[str]:
     found = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     found |= {file.statistics_path for file in metadata.statistics}
     found |= {file.statistics_path for file in metadata.partition_statistics}
+    summaries = (s.summary.additional_properties for s in metadata.snapshots if s.summary)
+    found |= carried_state.list_state_files(metadata.location, summaries, metadata.properties)
     manifests = {}
     for snapshot in metadata.snapshots:
         found.add(snapshot.manifest_list)

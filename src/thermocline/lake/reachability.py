@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from thermocline.errors import Permanent, ThermoclineError
+from thermocline.lake.carried_state import list_state_files
 from thermocline.lake.metadata_files import read_raw_metadata
 
 if TYPE_CHECKING:
@@ -93,7 +94,9 @@ class ReachableFiles:
             path: self._by_manifest.get(path) or _read_manifest(table, manifest)
             for path, manifest in manifests.items()
         }
-        named = (table.metadata_location, *_find_texts(raw), *manifests)
+        summaries = [entry.get("summary") or {} for entry in raw.get("snapshots") or ()]
+        states = list_state_files(raw["location"], summaries, raw.get("properties") or {})
+        named = (table.metadata_location, *_find_texts(raw), *manifests, *states)
         self._metadata = frozenset(_spell_all(named))
 
 

@@ -4,8 +4,9 @@ Only snapshots that are certainly not needed expire: ancestors of main's head th
 are older than the age, and precede every snapshot in use: the start of a branch, the newest
 bookmark, and the snapshot that a consumer continues from. A tag keeps its own snapshot, and the
 last state of each hour and day gets a tag (`restore_points`). Data files stay; maintenance removes
-them. The consumption rows of expired snapshots move to anchors in the consumption store. A REST
-catalog has no consumption store, so nothing expires there.
+them. What expired snapshots consumed is kept: on a SQL catalog their rows move to anchors in the
+consumption store; on a REST catalog the table carries the states that kept snapshots depend on
+(`carried_state`), and the commit fails if a ref was made meanwhile (`ref_guard`).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from thermocline.errors import BadInput
+from thermocline.errors import BadInput, NotFound
 from thermocline.lake import bookmark as bookmarks
-from thermocline.lake import restore_points, run_branches
+from thermocline.lake import carried_state, ref_guard, restore_points, run_branches
 from thermocline.lake.atomic_commit import TableChange
 from thermocline.lake.commit_times import from_ms, now_ms
+from thermocline.lake.consumers import find_consumers
 from thermocline.lake.consumption import RowMoves
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
-from thermocline.lake.naming import RUN_PREFIX
 from thermocline.lake.restore_points import RestorePoints
 from thermocline.telemetry import log, one_line
 
@@ -81,7 +82,8 @@ class Expiry:
     """The snapshots that expire with a commit: the changes, and the moves of consumption rows."""
 
     changes: tuple[TableChange, ...]
-    moves: RowMoves
+    moves: RowMoves | None
+    """None on a REST catalog, where the changes record what was consumed."""
     oldest: int
     """The oldest kept snapshot of main."""
     companions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -97,18 +99,17 @@ def plan_expiry(
     tagged: Collection[int] = (),
     ours: Collection[str] = (),
     bookmark: Mapping[str, Any] | None = None,
+    carries_state: bool = False,
     unit: Callable[[], Iterable[TableState]] | None = None,
 ) -> Expiry | None:
     """Plan what expires with the commit that moves main to `head`; None if it is not worth it.
 
     `state` is the table before the commit, so `head` may be a new snapshot, with its own bookmark.
     `held` snapshots and their descendants are kept; `tagged` are those that the commit tags; `ours`
-    are branches that it removes. With `unit`, which returns the table's companions, restore points
-    are created and dropped.
+    are branches that it removes. `carries_state` says that the new snapshot has a carried state.
+    With `unit`, which returns the table's companions, restore points are created and dropped.
     """
     store, now = lake.consumption_store, now_ms()
-    if store is None:
-        return None
     try:
         policy = lake.retention_policy.for_table(state)
     except BadInput as error:
@@ -119,12 +120,15 @@ def plan_expiry(
     dead = dict(run_branches.find_dead_branches(lake, state, now - policy.dead_ms, ours))
     if not dead and len(state.snapshots) <= policy.count - pending:
         return None
-    _register_consumers_once(lake, store)
+    if store is None and not dead and not _is_search_due(lake, state, chain, policy):
+        return None
     refs = {n: r for n, r in state.refs.items() if n not in dead and n not in ours and n != MAIN}
     index = {snapshot.id: number for number, snapshot in enumerate(chain)}
     branches = [ref.snapshot for ref in refs.values() if ref.type != "tag"]
     joins = (_branch_point(state, branch, index) for branch in branches)
-    consumers = store.consumer_snapshots(state.table)
+    consumers = _consumer_snapshots(lake, state.table)
+    if consumers is None:
+        return None
     needed = [
         policy.count - 1 - pending,
         -1 if pending and bookmark else _newest_bookmark_index(chain),
@@ -144,23 +148,69 @@ def plan_expiry(
         *tagged,
         *points.created.values(),
         *(r.snapshot for r in refs.values() if r.type == "tag"),
+        *([] if (guarded := ref_guard.guard_snapshot(state)) is None else [guarded]),
     }
     older = [s.id for s in chain[last + 1 :]]
     gone = frozenset(s for s in older if s not in tags)
     gone |= _unreachable(state, chain, {*tags, *branches}, points.dropped, now - policy.dead_ms)
     if not dead and len(gone) <= policy.count // 10:
+        if store is None:
+            lake.bookmarked_consumers.postpone(state, 1 + policy.count // 10)
         return None  # expiring many at once costs less than one in each commit
-    if _may_hold_only_record(state, gone) and not store.is_migrated(state.uuid):
-        return None  # the next scan of the landing folder migrates them to rows
-    root = chain[last].id if last >= 0 else head
-    named = bookmarks.feed_batches(bookmark or {}) | _named_batches(state, gone)
-    moves = _plan_row_moves(state, store, older, root, tags, gone, named)
-    changes = (
+    root, moves = chain[last].id if last >= 0 else head, None
+    changes = [
         *_restore_point_changes(state, points, companions),
         *_table_changes(state, gone, dead),
-    )
+    ]
+    if store is None:
+        new = head if pending and not carries_state else None
+        changes += _carry_states(lake, state, gone, new)
+    elif _may_hold_only_record(state, gone) and not store.is_migrated(state.uuid):
+        return None  # the next scan of the landing folder migrates them to rows
+    else:
+        named = bookmarks.feed_batches(bookmark or {}) | _named_batches(state, gone)
+        moves = _plan_row_moves(state, store, older, root, tags, gone, named)
     created = {each.table: at for each, at in companions}
-    return Expiry(changes, moves, root, created)
+    return Expiry(tuple(changes), moves, root, created)
+
+
+def _is_search_due(
+    lake: Lake, state: TableState, chain: Sequence[Snapshot], policy: RetentionPolicy
+) -> bool:
+    """Whether so many snapshots could expire that searching for consumers is worth it.
+
+    The bound leaves out unreachable snapshots, which are removed with the next expiry.
+    """
+    old = sum(each.timestamp_ms <= now_ms() - policy.age_ms for each in chain[policy.count - 1 :])
+    return old > policy.count // 10 and lake.bookmarked_consumers.is_due(state)
+
+
+def _consumer_snapshots(lake: Lake, table: str) -> list[int] | None:
+    """Return the snapshots that the consumers of a table continue from; None if not known."""
+    store = lake.consumption_store
+    if store is None:
+        try:
+            return lake.bookmarked_consumers.snapshots(table)
+        except NotFound as error:  # metadata of another table is missing
+            log("retention", "nothing expires", level="WARNING", reason=one_line(str(error)))
+            return None
+    _register_consumers_once(lake, store)
+    return store.consumer_snapshots(table)
+
+
+def _carry_states(
+    lake: Lake, state: TableState, gone: Collection[int], pending: int | None
+) -> Iterator[TableChange]:
+    """Yield the changes that keep on a REST catalog what expiring snapshots consumed."""
+    from pyiceberg.table.update import SetPropertiesUpdate
+
+    if not gone:
+        return
+    yield ref_guard.require_guard(state)
+    runs = carried_state.open_runs(lake, state)
+    anchors = carried_state.plan_anchors(runs, state, gone, pending)
+    if anchors:
+        yield TableChange(state.table, (), (SetPropertiesUpdate(updates=anchors),))
 
 
 Companions = list[tuple["TableState", dict[str, int]]]
@@ -210,28 +260,12 @@ def _unreachable(
     )  # fmt: skip
 
 
-def list_consumers(
-    table: str, into: str, bookmark: Mapping[str, object]
-) -> Iterator[tuple[str, str, int]]:
-    """Yield the snapshots that a table continues from: source, consumer, snapshot."""
-    for source, snapshot in bookmark.items():
-        if isinstance(snapshot, int) and "." in source:
-            yield source, f"{table}@{into}", snapshot
-
-
 def _register_consumers_once(lake: Lake, store: ConsumptionStore) -> None:
     """Register existing consumers, once for each catalog, for lakes older than the store."""
     if store.has_registered_consumers or store.is_migrated(_EVERY_TABLE):
         store.has_registered_consumers = True
         return
-    found = [
-        each
-        for state in lake.states(lake.tables()).values()
-        for name, ref in state.refs.items()
-        if ref.type == "branch" and not name.startswith(RUN_PREFIX)
-        for each in list_consumers(state.table, name, bookmarks.read(state, name))
-    ]
-    store.register(found)
+    store.register(find_consumers(lake))
     store.migrate(_EVERY_TABLE, ())
     store.has_registered_consumers = True
 

@@ -114,7 +114,7 @@ def plan_table_expiry(lake: Lake, state: TableState) -> ExpireTask | None:
     changes = refs.merge_changes(*(change for each in expiries for change in each.changes))
     states = {each.table: each for each in (unit.table, *unit.companions)}
     pointers = {change.table: states[change.table].metadata_location for change in changes}
-    rows = ConsumptionRows(moves=tuple(each.moves for each in expiries))
+    rows = ConsumptionRows(moves=tuple(each.moves for each in expiries if each.moves))
     return ExpireTask(state.table, pointers, tuple(changes), rows)
 
 

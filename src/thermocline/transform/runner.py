@@ -13,10 +13,10 @@ from thermocline.contract import Contract
 from thermocline.engine.duck import UnsupportedByDuckDB
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import companions, row_counts
+from thermocline.lake.consumers import protect_sources
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft import Draft, PublishResult
 from thermocline.lake.partition_cardinality import partition_warnings
-from thermocline.lake.retention import list_consumers
 from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform import model_graph, rebase, tombstones
@@ -184,16 +184,11 @@ class _Run:
 
     def _protect_sources(self, steps: Sequence[Step]) -> None:
         """Protect source snapshots from expiration during a first run; later bookmarks do it."""
-        if (store := self.lake.consumption_store) is not None:
-            store.register(
-                each
-                for step in steps
-                for each in list_consumers(step.table, self.draft.into, {
-                    source: self.plan.pins[source]
-                    for source in step.model.sources
-                    if source in self.plan.pins
-                })
-            )  # fmt: skip
+        pins = self.plan.pins
+        protect_sources(self.draft, {
+            step.table: {source: pins[source] for source in step.model.sources if source in pins}
+            for step in steps
+        })  # fmt: skip
 
     def _compute_step(self, step: Step) -> None:
         """Compute one step's rows and commit them to the draft, with the bookmark."""

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import pytest
+
 from thermocline.contract.definition import Column, Contract, DriftMode
 from thermocline.contract.types import Primitive
 from thermocline.ingest import drift
 from thermocline.ingest.inspection import InspectedFile
 from thermocline.ingest.landing import LandingFile
 from thermocline.ingest.layout import Layout
-from thermocline.ingest.ledger import Ledger, make_bookmark, make_consumed
+from thermocline.ingest.ledger import CarriedLedger, Ledger, make_bookmark
 from thermocline.ingest.source import Source, TextOptions
-from thermocline.lake.consumption import LandedFile
+from thermocline.lake.carried_state import CarriedState, extend_state
+from thermocline.lake.consumption import Consumption, LandedFile
+from thermocline.lake.digest_runs import RunFiles
 
 STRING = Primitive("string")
 TABLE = Contract("bronze.a", (Column("a", STRING), Column("b", STRING)), drift=DriftMode.ADD)
@@ -18,22 +22,21 @@ def file(name: str = "a.csv", size: int = 1, modified: int = 1) -> LandingFile:
     return LandingFile(name, size, modified, f"/in/{name}")
 
 
-def test_a_bookmark_names_files_by_content() -> None:
+def test_a_bookmark_counts_files_and_the_record_names_them() -> None:
     inspected = [InspectedFile(file("x", 5, 7), "ab")]
-    assert make_bookmark(inspected, beside=False) == {
-        "files": {"ab": "x"},
-        "seen": {"ab": [5, 7]},
-    }
-    assert make_bookmark(inspected, beside=True) == {"landed": 1}
-    assert make_consumed(inspected).files == (LandedFile("ab", "x", 5, 7),)
+    assert make_bookmark(inspected) == {"landed": 1}
+    assert Ledger().make_consumed(inspected).files == (LandedFile("ab", "x", 5, 7),)
 
 
 def test_a_file_is_known_unread_only_while_nothing_of_it_changed() -> None:
-    ledger = Ledger(file_stats={("x", 5, 7)})
+    runs = RunFiles("bronze.a", "/nowhere", lambda: pytest.fail("no run is needed"))
+    state = extend_state(runs, CarriedState(), Consumption((LandedFile("ab", "x", 5, 7),)))
+    ledger = CarriedLedger(runs=runs, state=state)
     assert ledger.filter_unread([file("x", 5, 7)]) == []
     assert ledger.filter_unread([file("x", 5, 8)]) == [file("x", 5, 8)]
     assert ledger.filter_unread([file("x", 6, 7)]) == [file("x", 6, 7)]
     assert ledger.filter_unread([file("y", 5, 7)]) == [file("y", 5, 7)]
+    assert ledger.find_landed([InspectedFile(file("other"), "ab")]) == {"ab"}
 
 
 def test_where_bookmarks_have_expired_name_and_age_decide() -> None:

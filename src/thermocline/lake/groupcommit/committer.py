@@ -128,7 +128,7 @@ class Committer:
 
         def write_rows(session: Session) -> None:
             self._queue.record_outcomes(session, lease, landed, prepared.id, failed)
-            if expiry and self._lake.consumption_store:
+            if expiry and expiry.moves and self._lake.consumption_store:
                 self._lake.consumption_store.write(session, ConsumptionRows(moves=(expiry.moves,)))
 
         try:

@@ -61,7 +61,7 @@ class GroupCommit:
         from pyiceberg.catalog.sql import SqlCatalog
 
         if isinstance(self._catalog, RestCatalog):
-            return _RestTicket(self._catalog, entry)
+            return _RestTicket(self._catalog, self._lake, entry)
         if not isinstance(self._catalog, SqlCatalog):
             raise Permanent(
                 f"Writers cannot share tables on a {type(self._catalog).__name__}.",
@@ -99,14 +99,15 @@ class GroupCommit:
 class _RestTicket:
     """A ticket for a REST catalog: the entry is committed while the writer waits."""
 
-    def __init__(self, catalog: RestCatalog, entry: CommitEntry) -> None:
+    def __init__(self, catalog: RestCatalog, lake: Lake, entry: CommitEntry) -> None:
         self._catalog = catalog
+        self._lake = lake
         self._entry = entry
 
     def wait(self, timeout: float = WAIT_SECONDS) -> int:
         from thermocline.lake.groupcommit import optimistic_commit
 
-        return optimistic_commit.commit(self._catalog, self._entry, timeout)
+        return optimistic_commit.commit(self._catalog, self._lake, self._entry, timeout)
 
 
 class _QueueTicket:

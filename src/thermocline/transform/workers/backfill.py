@@ -29,11 +29,11 @@ from thermocline.engine.duck import SPARK_NEXT_STEP, UnsupportedByDuckDB
 from thermocline.errors import BadInput, NotFound, Permanent
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.commit_failures import MainMoved
+from thermocline.lake.consumers import protect_sources
 from thermocline.lake.crash_points import crash_point
 from thermocline.lake.draft import Draft, PublishResult, source_head
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.naming import RUN_PREFIX, new_run_id
-from thermocline.lake.retention import list_consumers
 from thermocline.lake.retries import retry_moved_main
 from thermocline.telemetry import SILENT, Progress
 from thermocline.transform.inputs import SourceSpan
@@ -135,12 +135,12 @@ class Backfill:
             self.pins = {
                 t: int(s) for t, s in json.loads(note.summary[REQUEST_KEY])["pins"].items()
             }
+            protect_sources(self.draft, {self.model.table: self.pins})
             self.resumed = True
         else:
             self.draft.begin(self.model.table)
             self._pin_sources()
-            if (store := self.lake.consumption_store) is not None:  # protects what it reads
-                store.register(list_consumers(self.model.table, self._into, self.pins))
+            protect_sources(self.draft, {self.model.table: self.pins})
             self._commit_request()
         crash_point("backfill.begun")
         self.parts = self._find_parts()
