@@ -133,7 +133,6 @@ def read_ledger(lake: Lake, table: str, quarantine: str) -> Ledger:
     if not lake.exists(table):
         return Ledger()
     state = lake.state(table)
-    chain = list(state.ancestry(state.head()))
     ledger: Ledger
     if (rows := lake.consumption_store) is None:
         carried = carried_state.read_state(state, state.head())
@@ -143,10 +142,10 @@ def read_ledger(lake: Lake, table: str, quarantine: str) -> Ledger:
         return ledger
     if not rows.is_migrated(state.uuid):
         rows.migrate(state.uuid, _read_summaries(state, state.snapshots))
-    main = rows.expand_ancestry(state.uuid, (snapshot.id for snapshot in chain))
+    main = rows.expand_ancestry(state.uuid, (each.id for each in state.ancestry(state.head())))
     ledger = RowLedger(rows=rows, uuid=state.uuid, main=main)
-    if chain and not bookmarks.is_history_complete(lake, state, state.head()):
-        _restore_names(lake, ledger, table, quarantine, chain[-1].timestamp_ms * 1_000_000)
+    if (gap_ns := bookmarks.find_gap(lake, state, state.head())) is not None:
+        _restore_names(lake, ledger, table, quarantine, gap_ns)
     return ledger
 
 

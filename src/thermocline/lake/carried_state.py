@@ -117,7 +117,7 @@ def read_state(state: TableState, snapshot: int | None) -> CarriedState:
             base = CarriedState.from_document(own)
             break
     else:
-        if last is not None and (last.parent is not None or last.sequence > 1):
+        if last is not None and not bookmarks.is_first(last):
             base = CarriedState(gap_ns=last.timestamp_ms * 1_000_000)
     marks: Document = next(
         (found[bookmarks.FEEDS] for found in chain if bookmarks.FEEDS in found), {}
