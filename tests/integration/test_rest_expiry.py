@@ -253,6 +253,35 @@ def test_files_whose_record_another_tool_expired_are_known_by_name(
         history.delivered.clear()  # a content under another name is not known any more
 
 
+@pytest.mark.parametrize("kinds", [("sqlite", "rest"), ("rest", "sqlite")])
+def test_a_table_that_changes_its_catalog_is_not_ingested_again(
+    project: Path, landing: Path, request: pytest.FixtureRequest, kinds: tuple[str, str]
+) -> None:
+    """The record stays behind, so names decide, also after snapshots expired."""
+    server = request.getfixturevalue("rest_catalog_server")
+    of = {"rest": settings.rest_lake_settings(server)}
+    of["sqlite"] = {
+        "THERMOCLINE_LAKE__WAREHOUSE": str(server.warehouse),
+        "THERMOCLINE_LAKE__CATALOG__URI": str(project / "catalog.db"),
+    }
+    whole, little = clean_environment(), {**clean_environment(), **HARSHEST}
+    before = Lake(load_settings(project, environ={**whole, **of[kinds[0]]}))
+    after = Lake(load_settings(project, environ={**little, **of[kinds[1]]}))
+    after.catalog.create_namespace("bronze")  # before its warehouse has tables that it lacks
+    for number in range(3):
+        put(landing, f"{number}.jsonl", number)
+        assert take(before, landing)
+    after.catalog.register_table(TARGET, state(before).metadata_location)
+    assert not take(after, landing)
+    for number in range(3, 6):
+        put(landing, f"{number}.jsonl", number)
+        assert take(after, landing)
+        assert not take(after, landing)
+    assert ids(after) == list(range(6))
+    with pytest.raises(Permanent, match="no longer records"):
+        marks.read(after, state(after), "stream")
+
+
 @pytest.mark.parametrize("environment", ["sqlite", "rest"], indirect=True)
 def test_a_position_that_another_tool_expired_is_no_beginning(lake: Lake) -> None:
     """However many snapshots expire with our own commits afterwards."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import carried_state
-from thermocline.lake.consumption import Consumption, LandedFile
+from thermocline.lake.consumption import Consumption, LandedFile, make_gap
 
 if TYPE_CHECKING:
     from thermocline.ingest.inspection import InspectedFile
@@ -158,11 +158,17 @@ def _restore_names(lake: Lake, ledger: Ledger, table: str, quarantine: str, unti
 
 
 def _read_summaries(state: TableState, of: Iterable[int]) -> Iterator[tuple[LandedFile, int]]:
-    """Yield the files in the bookmarks of snapshots, which had all of them before catalog rows."""
+    """Yield the files in the bookmarks of snapshots, which had all of them before catalog rows.
+
+    What a table consumed while it was in a REST catalog is not known by rows: that is a gap.
+    """
     for snapshot in of:
-        bookmark = bookmarks.parse_bookmark(state.snapshot(snapshot)) or {}
-        for file in carried_state.listed_files(bookmark):
+        found = state.snapshot(snapshot)
+        for file in carried_state.listed_files(bookmarks.parse_bookmark(found) or {}):
             yield file, snapshot
+        if carried_state.is_carried(state, found):
+            for gap in make_gap(found.timestamp_ms * 1_000_000).files:
+                yield gap, snapshot
 
 
 def _distinct_values(lake: Lake, table: str, column: str) -> frozenset[str]:

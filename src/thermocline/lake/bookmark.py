@@ -87,11 +87,10 @@ def find_gap(lake: Lake, state: TableState, snapshot_id: int | None) -> int | No
     if store is None:
         return carried_state.read_state(state, snapshot_id).gap_ns
     chain = list(state.ancestry(snapshot_id))
-    if not chain or is_first(chain[-1]):
-        return None
-    if chain[-1].id not in store.bound_snapshots(state.uuid):
-        return chain[-1].timestamp_ms * 1_000_000
-    return store.find_gap(state.uuid, (each.id for each in chain))
+    recorded = store.find_gap(state.uuid, (each.id for each in chain))
+    if not chain or is_first(chain[-1]) or chain[-1].id in store.bound_snapshots(state.uuid):
+        return recorded
+    return max(chain[-1].timestamp_ms * 1_000_000, recorded or 0)
 
 
 def properties(
