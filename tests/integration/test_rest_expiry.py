@@ -49,8 +49,10 @@ from thermocline.lake.orphans import find_orphans, referenced_files
 
 @pytest.fixture
 def environment(request: pytest.FixtureRequest) -> dict[str, str]:
-    server = request.getfixturevalue("rest_catalog_server")
-    return {**clean_environment(), **HARSHEST, **settings.rest_lake_settings(server)}
+    there: dict[str, str] = {}
+    if getattr(request, "param", "rest") == "rest":
+        there = settings.rest_lake_settings(request.getfixturevalue("rest_catalog_server"))
+    return {**clean_environment(), **HARSHEST, **there}
 
 
 @pytest.fixture
@@ -229,6 +231,7 @@ def test_each_file_is_in_main_once_after_any_history(
             history.check()
 
 
+@pytest.mark.parametrize("environment", ["sqlite", "rest"], indirect=True)
 @pytest.mark.parametrize("seed", range(2))
 def test_files_whose_record_another_tool_expired_are_known_by_name(
     lake: Lake, landing: Path, seed: int
@@ -250,6 +253,60 @@ def test_files_whose_record_another_tool_expired_are_known_by_name(
         for path in landing.iterdir():
             path.unlink()
         history.delivered.clear()  # a content under another name is not known any more
+
+
+@pytest.mark.parametrize("kinds", [("sqlite", "rest"), ("rest", "sqlite")])
+def test_a_table_that_changes_its_catalog_is_not_ingested_again(
+    project: Path, landing: Path, request: pytest.FixtureRequest, kinds: tuple[str, str]
+) -> None:
+    """The record stays behind, so names decide, also after snapshots expired."""
+    server = request.getfixturevalue("rest_catalog_server")
+    of = {"rest": settings.rest_lake_settings(server)}
+    of["sqlite"] = {
+        "THERMOCLINE_LAKE__WAREHOUSE": str(server.warehouse),
+        "THERMOCLINE_LAKE__CATALOG__URI": str(project / "catalog.db"),
+    }
+    whole, little = clean_environment(), {**clean_environment(), **HARSHEST}
+    before = Lake(load_settings(project, environ={**whole, **of[kinds[0]]}))
+    after = Lake(load_settings(project, environ={**little, **of[kinds[1]]}))
+    after.catalog.create_namespace("bronze")  # before its warehouse has tables that it lacks
+    for number in range(3):
+        put(landing, f"{number}.jsonl", number)
+        assert take(before, landing)
+    after.catalog.register_table(TARGET, state(before).metadata_location)
+    assert not take(after, landing)
+    for number in range(3, 6):
+        put(landing, f"{number}.jsonl", number)
+        assert take(after, landing)
+        assert not take(after, landing)
+    assert ids(after) == list(range(6))
+    with pytest.raises(Permanent, match="no longer records"):
+        marks.read(after, state(after), "stream")
+
+
+@pytest.mark.parametrize("environment", ["sqlite", "rest"], indirect=True)
+def test_a_position_that_another_tool_expired_is_no_beginning(lake: Lake) -> None:
+    """However many snapshots expire with our own commits afterwards."""
+    lake.ensure(CONTRACT)
+    mark = Mark("s", 1, {"offset": 1})
+    draft = lake.draft(new_run_id(), late_branches=True)
+    draft.append(
+        TARGET, (), bookmark=marks.to_bookmark("one", mark),
+        operation="ingest", consumed=marks.to_consumed("one", mark),
+    )  # fmt: skip
+    draft.publish()
+    lake.iceberg(TARGET).append(lake.iceberg(TARGET).scan().to_arrow())
+    gone = [each for each in state(lake).snapshots if each != head(lake)]
+    lake.iceberg(TARGET).maintenance.expire_snapshots().by_ids(gone).commit()
+    for number in range(3):
+        with pytest.raises(Permanent, match="no longer records"):
+            marks.read(lake, state(lake), "one")
+        assert marks.read(lake, state(lake), "one", accept_loss=True) is None
+        time.sleep(0.003)
+        draft = lake.draft(new_run_id(), late_branches=True)
+        draft.append(TARGET, (), bookmark={"landed": number}, operation="replay")
+        draft.publish()
+    assert len(state(lake).snapshots) == 1
 
 
 def test_positions_survive_in_the_snapshot_or_beside_it(lake: Lake) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake import carried_state
-from thermocline.lake.consumption import Consumption, LandedFile
+from thermocline.lake.consumption import Consumption, LandedFile, make_gap
 
 if TYPE_CHECKING:
     from thermocline.ingest.inspection import InspectedFile
@@ -133,7 +133,6 @@ def read_ledger(lake: Lake, table: str, quarantine: str) -> Ledger:
     if not lake.exists(table):
         return Ledger()
     state = lake.state(table)
-    chain = list(state.ancestry(state.head()))
     ledger: Ledger
     if (rows := lake.consumption_store) is None:
         carried = carried_state.read_state(state, state.head())
@@ -143,10 +142,10 @@ def read_ledger(lake: Lake, table: str, quarantine: str) -> Ledger:
         return ledger
     if not rows.is_migrated(state.uuid):
         rows.migrate(state.uuid, _read_summaries(state, state.snapshots))
-    main = rows.expand_ancestry(state.uuid, (snapshot.id for snapshot in chain))
+    main = rows.expand_ancestry(state.uuid, (each.id for each in state.ancestry(state.head())))
     ledger = RowLedger(rows=rows, uuid=state.uuid, main=main)
-    if chain and not bookmarks.is_history_complete(lake, state, state.head()):
-        _restore_names(lake, ledger, table, quarantine, chain[-1].timestamp_ms * 1_000_000)
+    if (gap_ns := bookmarks.find_gap(lake, state, state.head())) is not None:
+        _restore_names(lake, ledger, table, quarantine, gap_ns)
     return ledger
 
 
@@ -159,11 +158,17 @@ def _restore_names(lake: Lake, ledger: Ledger, table: str, quarantine: str, unti
 
 
 def _read_summaries(state: TableState, of: Iterable[int]) -> Iterator[tuple[LandedFile, int]]:
-    """Yield the files in the bookmarks of snapshots, which had all of them before catalog rows."""
+    """Yield the files in the bookmarks of snapshots, which had all of them before catalog rows.
+
+    What a table consumed while it was in a REST catalog is not known by rows: that is a gap.
+    """
     for snapshot in of:
-        bookmark = bookmarks.parse_bookmark(state.snapshot(snapshot)) or {}
-        for file in carried_state.listed_files(bookmark):
+        found = state.snapshot(snapshot)
+        for file in carried_state.listed_files(bookmarks.parse_bookmark(found) or {}):
             yield file, snapshot
+        if carried_state.is_carried(state, found):
+            for gap in make_gap(found.timestamp_ms * 1_000_000).files:
+                yield gap, snapshot
 
 
 def _distinct_values(lake: Lake, table: str, column: str) -> frozenset[str]:

@@ -61,21 +61,36 @@ def walk(state: TableState, snapshot_id: int | None) -> Iterator[tuple[Snapshot,
             yield snapshot, found
 
 
-def is_history_complete(lake: Lake, state: TableState, snapshot_id: int | None) -> bool:
-    """Whether the record of consumed inputs is complete despite expired snapshots.
+def is_first(snapshot: Snapshot) -> bool:
+    """Whether a snapshot is the first one of its table.
 
-    Either the ancestry reaches the table's first snapshot, or the record of expired ancestors was
-    carried over: in the consumption store, or from snapshot to snapshot. A first snapshot has
-    sequence number one: other tools remove the parent id of a snapshot when they expire its parent.
+    It has sequence number one: other tools remove the parent id of a snapshot when they expire its
+    parent.
+    """
+    return snapshot.parent is None and snapshot.sequence <= 1
+
+
+def is_history_complete(lake: Lake, state: TableState, snapshot_id: int | None) -> bool:
+    """Whether the record of consumed inputs is complete despite expired snapshots."""
+    return find_gap(lake, state, snapshot_id) is None
+
+
+def find_gap(lake: Lake, state: TableState, snapshot_id: int | None) -> int | None:
+    """Return until when (ns) it is not known what a snapshot's ancestry consumed; None if it is.
+
+    It is known if the ancestry reaches the table's first snapshot, or if the record of expired
+    ancestors was carried over: in the consumption store, or from snapshot to snapshot.
     """
     from thermocline.lake import carried_state
 
-    if lake.consumption_store is None:
-        return carried_state.read_state(state, snapshot_id).gap_ns is None
+    store = lake.consumption_store
+    if store is None:
+        return carried_state.read_state(state, snapshot_id).gap_ns
     chain = list(state.ancestry(snapshot_id))
-    if not chain or (chain[-1].parent is None and chain[-1].sequence <= 1):
-        return True
-    return chain[-1].id in lake.consumption_store.bound_snapshots(state.uuid)
+    recorded = store.find_gap(state.uuid, (each.id for each in chain))
+    if not chain or is_first(chain[-1]) or chain[-1].id in store.bound_snapshots(state.uuid):
+        return recorded
+    return max(chain[-1].timestamp_ms * 1_000_000, recorded or 0)
 
 
 def properties(

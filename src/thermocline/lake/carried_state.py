@@ -53,7 +53,8 @@ class CarriedState:
     recent: frozenset[bytes] = frozenset()
     runs: tuple[DigestRun, ...] = ()
     gap_ns: int | None = None
-    """If snapshots expired without their state: the time of the oldest one that is left."""
+    """Until when it is not known what was consumed: snapshots expired without their state, or the
+    table comes from a catalog with a database."""
     has_lost_names: bool = False
     """Whether the names of the files that landed before the gap were added from the table."""
 
@@ -108,23 +109,32 @@ def open_runs(lake: Lake, state: TableState) -> RunFiles:
 def read_state(state: TableState, snapshot: int | None) -> CarriedState:
     """Return what a table has consumed up to a snapshot."""
     anchored, chain = read_anchors(state), list[bookmarks.Bookmark]()
-    base, last = CarriedState(), None
+    base, last, gaps = CarriedState(), None, list[int]()
     for last in state.ancestry(snapshot):
         if CONSUMED not in last.summary:
             chain.append(bookmarks.parse_bookmark(last) or {})
+            if _is_recorded_elsewhere(chain[-1]):
+                gaps.append(last.timestamp_ms * 1_000_000)
         own = _own_document(last, anchored)
         if own is not None:
             base = CarriedState.from_document(own)
             break
     else:
-        if last is not None and (last.parent is not None or last.sequence > 1):
-            base = CarriedState(gap_ns=last.timestamp_ms * 1_000_000)
+        if last is not None and not bookmarks.is_first(last):
+            gaps.append(last.timestamp_ms * 1_000_000)
+    if gaps and max(gaps) > (base.gap_ns or 0):
+        base = replace(base, gap_ns=max(gaps), has_lost_names=False)
     marks: Document = next(
         (found[bookmarks.FEEDS] for found in chain if bookmarks.FEEDS in found), {}
     )
     feeds = {source: mark for source, mark in marks.items() if "position" in mark}
     listed = {each for found in chain for file in listed_files(found) for each in _digests(file)}
     return replace(base, feeds={**base.feeds, **feeds}, recent=base.recent | listed)
+
+
+def _is_recorded_elsewhere(bookmark: Document) -> bool:
+    """Whether files landed whose record is in another catalog's database."""
+    return bool(bookmark.get("landed")) and "files" not in bookmark
 
 
 def find_feeds(state: TableState, snapshot: int | None) -> dict[str, Document]:
@@ -179,6 +189,11 @@ def find_digests(runs: RunFiles, state: CarriedState, wanted: Collection[bytes])
 def summary_properties(state: CarriedState) -> dict[str, str]:
     """Return the snapshot properties with a state."""
     return {CONSUMED: _dump(state.to_document())}
+
+
+def is_carried(state: TableState, snapshot: Snapshot) -> bool:
+    """Whether a snapshot has a state, of a time when its table was in a REST catalog."""
+    return CONSUMED in snapshot.summary or snapshot.id in read_anchors(state)
 
 
 def read_anchors(state: TableState) -> dict[int, Document]:

@@ -43,6 +43,15 @@ class Consumption:
     """Hashes of such files, as far as the quarantine has them."""
 
 
+GAP = ""
+"""In place of a file's name: snapshots expired without the record of what they consumed."""
+
+
+def make_gap(until_ns: int) -> Consumption:
+    """Return the record that what was consumed before a time is not known."""
+    return Consumption((LandedFile(f"gap-{until_ns}", GAP, -1, until_ns),))
+
+
 @dataclass(frozen=True)
 class RowMoves:
     """The moves of a table's consumption rows when its snapshots expire.

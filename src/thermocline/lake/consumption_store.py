@@ -27,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from thermocline.lake.catalog import catalog_errors
-from thermocline.lake.consumption import ConsumptionRows, LandedFile, RowMoves
+from thermocline.lake.consumption import GAP, ConsumptionRows, LandedFile, RowMoves
 from thermocline.lake.retries import retry_table_creation
 
 if TYPE_CHECKING:
@@ -125,6 +125,15 @@ class ConsumptionStore:
     ) -> Iterator[tuple[LandedFile, int]]:
         """Find the landed files with these content hashes, each with its snapshot."""
         return self._files(uuid, _LANDED.c.content, hashes)
+
+    def find_gap(self, uuid: str, ancestry: Iterable[int]) -> int | None:
+        """Return until when it is not known what an ancestry consumed; None if all is known."""
+        found = list(self.find_files_by_name(uuid, [GAP]))
+        if not found:
+            return None
+        counting = self.expand_ancestry(uuid, ancestry)
+        ends = (gap.modified_ns for gap, snapshot in found if snapshot in counting)
+        return max(ends, default=None)
 
     def position(self, uuid: str, source: str, stream: str, sequence: int) -> str | None:
         """Return the position that a batch of a stream has read a source up to."""

@@ -258,7 +258,8 @@ class Draft(DraftWrites):
             expiries = self._plan_expiries(states, heads)
             changes += [change for each in expiries for change in each.changes]
             moves = [each.moves for each in expiries if each.moves is not None]
-            self._commit_publish(changes, pending, rows.extend(moves=moves))
+            gaps = [gap for each in expiries for gap in each.gaps]
+            self._commit_publish(changes, pending, rows.extend(consumed=gaps, moves=moves))
             if self.lake.consumption_store is None:
                 metadata_cleanup.delete_after_expiry(self.lake, changes, states)
         return PublishResult(self.run, self.into, published)

@@ -22,7 +22,7 @@ from thermocline.lake import carried_state, ref_guard, restore_points, run_branc
 from thermocline.lake.atomic_commit import TableChange
 from thermocline.lake.commit_times import from_ms, now_ms
 from thermocline.lake.consumers import find_consumers
-from thermocline.lake.consumption import RowMoves
+from thermocline.lake.consumption import Consumption, RowMoves, make_gap
 from thermocline.lake.metadata import MAIN, Snapshot, TableState
 from thermocline.lake.restore_points import RestorePoints
 from thermocline.telemetry import log, one_line
@@ -86,6 +86,8 @@ class Expiry:
     """None on a REST catalog, where the changes record what was consumed."""
     oldest: int
     """The oldest kept snapshot of main."""
+    gaps: tuple[tuple[str, int, Consumption], ...] = ()
+    """Records that the ancestors of a snapshot expired without what they consumed, as rows."""
     companions: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """The restore points that the changes create in companions, by table and name."""
 
@@ -157,7 +159,7 @@ def plan_expiry(
         if store is None:
             lake.bookmarked_consumers.postpone(state, 1 + policy.count // 10)
         return None  # expiring many at once costs less than one in each commit
-    root, moves = chain[last].id if last >= 0 else head, None
+    root, moves, gaps = chain[last].id if last >= 0 else head, None, _find_gaps(store, state, chain)
     changes = [
         *_restore_point_changes(state, points, companions),
         *_table_changes(state, gone, dead),
@@ -171,7 +173,18 @@ def plan_expiry(
         named = bookmarks.feed_batches(bookmark or {}) | _named_batches(state, gone)
         moves = _plan_row_moves(state, store, older, root, tags, gone, named)
     created = {each.table: at for each, at in companions}
-    return Expiry(tuple(changes), moves, root, created)
+    return Expiry(tuple(changes), moves, root, gaps, created)
+
+
+def _find_gaps(
+    store: ConsumptionStore | None, state: TableState, chain: Sequence[Snapshot]
+) -> tuple[tuple[str, int, Consumption], ...]:
+    """Return the record that another tool expired ancestors, which this expiry would hide."""
+    if store is None or not chain or bookmarks.is_first(chain[-1]):
+        return ()
+    if chain[-1].id in store.bound_snapshots(state.uuid):
+        return ()
+    return ((state.uuid, chain[-1].id, make_gap(chain[-1].timestamp_ms * 1_000_000)),)
 
 
 def _is_search_due(

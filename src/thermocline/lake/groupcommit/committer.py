@@ -129,7 +129,8 @@ class Committer:
         def write_rows(session: Session) -> None:
             self._queue.record_outcomes(session, lease, landed, prepared.id, failed)
             if expiry and expiry.moves and self._lake.consumption_store:
-                self._lake.consumption_store.write(session, ConsumptionRows(moves=(expiry.moves,)))
+                rows = ConsumptionRows(expiry.gaps, moves=(expiry.moves,))
+                self._lake.consumption_store.write(session, rows)
 
         try:
             atomic_commit.commit_once_sql(self._catalog, table, change, write_rows)
