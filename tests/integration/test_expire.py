@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 from tests.conftest import SETTINGS, clean_environment
 from tests.integration.expiry_races import HARSHEST, SCHEMA, TABLE, append, race
 from tests.integration.table_histories import KINDS, History
@@ -19,6 +20,9 @@ from tests.integration.table_histories import KINDS, History
 from thermocline.config import load_settings
 from thermocline.errors import BadInput
 from thermocline.lake import Lake, refs
+from thermocline.lake.atomic_commit import TableChange
+from thermocline.lake.file_commit import snapshot_changes
+from thermocline.lake.snapshot_producer import FileChange, write_snapshot
 from thermocline.maintain.expiry import plan_table_expiry
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
 from thermocline.maintain.service import MaintenanceService
@@ -151,6 +155,22 @@ def test_two_maintainers_expire_once(open_lake: Callable[[], Lake]) -> None:
         outcomes.append(report.results[0].outcome)
     assert outcomes == ["published", "discarded"]
     assert len(one.state(TABLE).snapshots) == 1
+
+
+def test_manifests_that_a_rolled_back_snapshot_shares_stay(open_lake: Callable[[], Lake]) -> None:
+    lake = open_lake()
+    make_table(lake)
+    shared = lake.state(TABLE).head()
+    assert shared is not None
+    gone = append(lake, 5)  # lists the manifest that `shared` added
+    lake.commit([refs.rollback(lake.state(TABLE), shared)])
+    table = lake.iceberg(TABLE)
+    files = [task.file for task in table.scan().plan_files()]
+    made = write_snapshot(table, FileChange(removed=files), shared, {})
+    lake.commit(snapshot_changes(table, made, "main", shared))  # and the head lists none of them
+    change = RemoveSnapshotsUpdate(snapshot_ids=[gone])
+    lake.commit([TableChange(TABLE, (), (change,))])
+    assert len(lake.iceberg(TABLE).scan(snapshot_id=shared).to_arrow()) == 5
 
 
 class _ExpiringHistory(History):

@@ -1,9 +1,11 @@
 """Delete the metadata files that a commit leaves unreferenced.
 
 These are metadata files that drop out of the table's log, and the manifest lists and manifests of
-snapshots that the commit removed. Data files are never deleted here. A snapshot inherits manifests
-only from its parent, so a manifest that neither the oldest kept snapshots nor the heads of the refs
-list is in no kept snapshot.
+snapshots that the commit removed. Data files are never deleted here.
+
+A snapshot inherits manifests only from its parent. So a manifest of a removed snapshot is in a kept
+one only if it is in the oldest kept snapshots, in the head of a ref, or in a kept snapshot that is
+older than the removed one: that one may have added it before the branch that is removed left it.
 
 A REST catalog writes and removes metadata files itself. There, the files of expired snapshots are
 deleted after the commit, and the files of carried states that no snapshot names any more.
@@ -79,14 +81,21 @@ def _find_unreferenced(io: FileIO, before: Raw, after: Raw) -> Iterator[str]:
         return
     heads = {ref["snapshot-id"] for ref in after["refs"].values()}
     oldest = {n for n, s in kept.items() if s.get("parent-snapshot-id") not in kept}
+    newest = max(_sequence(each) for each in gone)
+    older = {number for number, each in kept.items() if _sequence(each) <= newest}
     lists = _manifest_lists(gone) - _manifest_lists(kept.values())
     try:
-        needed = _listed_manifests(io, _manifest_lists(kept[number] for number in heads | oldest))
+        needed = _listed_manifests(io, _manifest_lists(kept[n] for n in heads | oldest | older))
         unneeded = _listed_manifests(io, lists) - needed
     except (OSError, ValueError):
         return  # a list cannot be read, so the needed manifests are unknown
     within = f"{str(after['location']).rstrip('/')}/"
     yield from (each for each in (*unneeded, *lists) if each.startswith(within))
+
+
+def _sequence(snapshot: Raw) -> int:
+    """Return a snapshot's sequence number; in the first format all have 0, and all are read."""
+    return int(snapshot.get("sequence-number") or 0)
 
 
 def _is_shared(raw: Raw) -> bool:
