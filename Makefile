@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-compaction bench-upserts bench-growth soak soak-properties soak-kills soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
+.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-compaction bench-upserts bench-growth bench-layout soak soak-properties soak-kills soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -101,6 +101,11 @@ bench-upserts: java  ## 20 minutes of upserts merged on read, with the maintenan
 COMPACTION ?=
 bench-compaction: java  ## join 400 and 5,000 small files with and without deletes, compared with Spark
 	@$(BIN)/python -m benchmarks.compaction $(COMPACTION)
+
+# LAYOUT="--mb 200 --memory 64MB --order zorder" measures another table.
+LAYOUT ?=
+bench-layout: setup  ## sort 1 GB of files with 256 MB of memory, and lookups before and after
+	@$(BIN)/python -m benchmarks.layout $(LAYOUT)
 
 # QUESTIONS="--queries 500 --trino 20" shortens it.
 QUESTIONS ?=

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from thermocline.errors import Transient, first_line
 from thermocline.lake.row_order import sort_indices
 
 if TYPE_CHECKING:
@@ -87,12 +88,18 @@ class ExternalSort:
         path = self._folder / f"run-{len(self._spilled)}.arrow"
         block_rows = max(1, rows.num_rows * self._block_bytes // max(1, rows.nbytes))
         options = pa.ipc.IpcWriteOptions(compression="lz4")
-        with (
-            pa.OSFile(str(path), "wb") as sink,
-            pa.ipc.new_file(sink, rows.schema, options=options) as writer,
-        ):
-            writer.write_table(rows, max_chunksize=block_rows)
         self._spilled.append(path)
+        try:
+            with (
+                pa.OSFile(str(path), "wb") as sink,
+                pa.ipc.new_file(sink, rows.schema, options=options) as writer,
+            ):
+                writer.write_table(rows, max_chunksize=block_rows)
+        except OSError as error:
+            raise Transient(
+                f"Rows cannot be spilled to {self._folder} for sorting: {first_line(error)}.",
+                "Free space there, or raise maintain.sort_memory.",
+            ) from error
 
 
 class _SpilledRun:

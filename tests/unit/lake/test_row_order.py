@@ -35,6 +35,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from thermocline.errors import Transient
 from thermocline.lake.external_sort import ExternalSort
 from thermocline.lake.row_order import SortedBy, ZOrder, interleave_bits, sort_indices
 
@@ -193,6 +194,13 @@ def test_runs_that_do_not_overlap_are_merged_once(tmp_path: Path) -> None:
     assert sorting.spilled_runs > 20
     assert max(part.num_rows for part in parts) < 5_000
     assert np.array_equal(pa.concat_tables(parts).column("c0").to_numpy(), values)
+
+
+def test_a_full_disk_is_an_error_with_a_next_step() -> None:
+    order = SortedBy(((NestedField(1, "c0", LongType()), IdentityTransform(), False, True),))
+    sorting = ExternalSort(order, Path("/dev/full"), memory=1)
+    with pytest.raises(Transient, match="cannot be spilled to /dev/full"):
+        sorting.add(pa.table({"c0": [1]}))
 
 
 def test_an_order_by_transforms_is_by_the_transformed_values() -> None:
