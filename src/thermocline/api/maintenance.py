@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, NotFound
 from thermocline.maintain import service_status
+from thermocline.maintain.column_statistics import ColumnStatistics, compute_statistics
 from thermocline.maintain.file_stats import FileStatsReader
 from thermocline.maintain.journal import JOURNAL, read_history
 from thermocline.maintain.maintenance_policy import MaintenancePolicy
@@ -114,6 +115,14 @@ class Maintenance:
             for state in states.values()
         ]
         return sorted(found, key=lambda health: (health.score, health.table))
+
+    def compute_statistics(self, table: str) -> ColumnStatistics:
+        """Compute the distinct values of all columns with Spark, for query planners.
+
+        A table that has hardly changed since keeps the statistics that it has.
+        """
+        [name] = self._select([table])
+        return compute_statistics(self._lake, name)
 
     def describe(self, table: str) -> TableDetails:
         """Return one table in detail: partitions, reads, updates, alerts, and advice."""

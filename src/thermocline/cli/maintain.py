@@ -14,11 +14,12 @@ from thermocline.errors import BadInput
 from thermocline.interrupt import signal_exit_code, stop_on_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import RenderableType
 
     from thermocline.api.maintenance import Maintenance
+    from thermocline.maintain.column_statistics import ColumnStatistics
     from thermocline.maintain.maintenance_plan import MaintenancePlan
     from thermocline.maintain.service import MaintenanceReport
     from thermocline.maintain.service_status import ServiceStatus
@@ -36,16 +37,20 @@ _COUNTED = {
 
 @click.command(cls=Command)
 @click.argument("tables", nargs=-1, metavar="[TABLE]...")
-@click.option("--plan", "view", flag_value="plan", help="Show what would be done; change nothing.")
-@click.option("--watch", "view", flag_value="watch", help="Maintain the lake until interrupted.")
-@click.option("--history", "view", flag_value="history", help="Show what earlier passes did.")
-@click.option("--status", "view", flag_value="status", help="Show what the service is doing.")
-@click.option("--pause", "view", flag_value="pause", help="Let the service rest.")
-@click.option("--resume", "view", flag_value="resume", help="Let the service work again.")
+@click.option("--plan", is_flag=True, help="Show what would be done; change nothing.")
+@click.option("--watch", is_flag=True, help="Maintain the lake until interrupted.")
+@click.option("--history", is_flag=True, help="Show what earlier passes did.")
+@click.option("--status", is_flag=True, help="Show what the service is doing.")
+@click.option("--pause", is_flag=True, help="Let the service rest.")
+@click.option("--resume", is_flag=True, help="Let the service work again.")
+@click.option(
+    "--statistics",
+    is_flag=True,
+    help="Count distinct values of the columns of TABLE with Spark, for query planners.",
+)
 @click.option(
     "--remove-unreferenced",
-    "view",
-    flag_value="remove-unreferenced",
+    is_flag=True,
     help="Show the files of TABLE that nothing references; delete them if confirmed.",
 )
 @click.option("--older-than", metavar="AGE", help="The least age of files to delete, such as 24h.")
@@ -53,10 +58,11 @@ _COUNTED = {
 @pass_invocation
 def maintain(
     invocation: Invocation,
+    /,
     tables: tuple[str, ...],
-    view: str | None,
     older_than: str | None,
     confirm: str | None,
+    **modes: bool,
 ) -> int:
     """Compact, expire and remove in all tables, or only in TABLE, beside writers and readers.
 
@@ -67,24 +73,36 @@ def maintain(
     `thermo serve` and `thermo stream` do the same in a process beside them, the maintenance
     service (setting maintain.service). --pause lets it rest; a call without options still works.
     """
-    if tables and view not in (None, "plan", "remove-unreferenced"):
-        raise BadInput(f"--{view} is for the whole lake.", "Leave out TABLE.")
+    mode = _choose_mode(modes, tables)
     maintenance = invocation.lakehouse().maintain
-    if view == "remove-unreferenced" or older_than is not None or confirm is not None:
-        return _remove_unreferenced(invocation, tables, view is not None, older_than, confirm)
-    match view:
+    if older_than is not None or confirm is not None or mode == "remove_unreferenced":
+        return _remove_unreferenced(invocation, tables, mode is not None, older_than, confirm)
+    match mode:
+        case "statistics":
+            return _compute_statistics(invocation, tables)
         case "plan":
             invocation.show(maintenance.plan(tables), _render_plan)
         case "history":
             invocation.show(maintenance.history(), _render_history)
         case "pause" | "resume" | "status":
-            if view != "status":
-                (maintenance.pause if view == "pause" else maintenance.resume)()
+            if mode != "status":
+                (maintenance.pause if mode == "pause" else maintenance.resume)()
             shown = {"paused": maintenance.is_paused(), "service": maintenance.status()}
             invocation.show(shown, _render_status)
         case _:
-            return _apply(invocation, maintenance, tables, watch=view == "watch")
+            return _apply(invocation, maintenance, tables, watch=mode == "watch")
     return 0
+
+
+def _choose_mode(modes: Mapping[str, bool], tables: tuple[str, ...]) -> str | None:
+    """Return the mode that was given, if any; refuse two of them, and tables where none go."""
+    given = [name for name, is_given in modes.items() if is_given]
+    options = [f"--{name.replace('_', '-')}" for name in given]
+    if len(given) > 1:
+        raise BadInput(f"{' and '.join(options)} cannot be combined.", "Give one of them.")
+    if tables and given and given[0] not in ("plan", "statistics", "remove_unreferenced"):
+        raise BadInput(f"{options[0]} is for the whole lake.", "Leave out TABLE.")
+    return given[0] if given else None
 
 
 def _apply(
@@ -98,6 +116,25 @@ def _apply(
         report = maintenance.apply(maintenance.plan(tables), progress=progress, stop=stop)
         invocation.show(report, _render_report)
     return signal_exit_code()
+
+
+def _compute_statistics(invocation: Invocation, tables: tuple[str, ...]) -> int:
+    if len(tables) != 1:
+        raise BadInput(
+            "Statistics are computed for one table.", "Give it: thermo maintain TABLE --statistics"
+        )
+    found = invocation.lakehouse().maintain.compute_statistics(tables[0])
+    invocation.show(found, _render_statistics)
+    return 0
+
+
+def _render_statistics(found: ColumnStatistics) -> RenderableType:
+    age = "computed now" if found.is_new else "kept: the table has hardly changed since"
+    rows = [[name, output.number(count)] for name, count in sorted(found.distinct.items())]
+    return output.stack(
+        output.line(f"{found.table}@{output.short_id(found.snapshot)}   {age}"),
+        output.table(["column", "distinct values"], rows),
+    )
 
 
 def _remove_unreferenced(

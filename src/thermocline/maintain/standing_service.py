@@ -104,7 +104,8 @@ class StandingService:
         self._report("idle", plan.postponed)
 
     def _evaluate(self, state: TableState) -> TableStatus:
-        files = read_files(self._lake, state, self._reader, self._policy)
+        policy = self._policy.for_table(state.properties)
+        files = read_files(self._lake, state, self._reader, policy)
         partitions = files.partitions.values()
         return TableStatus(
             files=files.total.files,
@@ -112,7 +113,7 @@ class StandingService:
             most_small_files=max((each.small_files for each in partitions), default=0),
             most_delete_bytes=max((each.delete_bytes for each in partitions), default=0),
             snapshots=len(state.snapshots),
-            read_amplification=read_amplification(partitions, self._policy),
+            read_amplification=read_amplification(partitions, policy),
         )
 
     def _read_unsettled(self, versions: Mapping[str, Hashable]) -> Mapping[str, TableState]:
