@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pyiceberg.manifest import DataFile
+from pyiceberg.table.statistics import StatisticsFile
 from tests.integration.removal_project import (
     DAY,
     TABLE,
@@ -17,6 +18,7 @@ from tests.integration.removal_project import (
     ShiftedClock,
 )
 
+from thermocline.lake.atomic_commit import replace_metadata
 from thermocline.lake.data_file_writer import write_files
 from thermocline.lake.file_commit import snapshot_changes
 from thermocline.lake.groupcommit.entry import CommitEntry
@@ -379,6 +381,23 @@ def test_a_large_removal_continues_in_the_next_pass(
     assert [project.maintain().removed for _ in range(4)] == [5, 5, 2, 0]
     assert time.monotonic() - began > 0.8
     assert not any(path.exists() for path in paths)
+
+
+def test_statistics_are_kept(project: RemovalProject, clock: ShiftedClock) -> None:
+    head = project.state.head()
+    assert head is not None
+    path = project.location / "metadata" / "counts.puffin"
+    path.write_bytes(b"PFA1PFA1")
+    statistics = StatisticsFile(
+        snapshot_id=head, statistics_path=f"s3a://elsewhere//{path.name}",
+        file_size_in_bytes=8, file_footer_size_in_bytes=4, blob_metadata=[],
+    )  # fmt: skip
+    raw = {**project.state.raw, "statistics": [statistics.model_dump(by_alias=True)]}
+    replace_metadata(project.lake.catalog, project.lake.iceberg(TABLE), raw)
+    for _ in range(3):
+        clock.wait(days=2)
+        project.maintain()
+    assert path.exists()
 
 
 def _with_path(file: DataFile, location: str) -> DataFile:
