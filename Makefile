@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-compaction bench-upserts bench-growth bench-layout soak soak-properties soak-kills soak-maintenance soak-models soak-histories soak-postgres soak-interrupts torture lock clean
+.PHONY: help setup hooks java demo test durations check lint types unit bench-pipeline bench-files bench-ingest bench-freshness bench-serve bench-commits bench-workers bench-tpch bench-questions bench-attack bench-compaction bench-upserts bench-growth bench-layout soak soak-properties soak-kills soak-maintenance soak-races soak-models soak-histories soak-postgres soak-interrupts torture lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -120,6 +120,7 @@ soak:  ## run a share of all random tests below for an hour, with the date as se
 	@$(MAKE) --no-print-directory soak-models MODELS="--models 300 --spark 30 --queries 1000"
 	@$(MAKE) --no-print-directory soak-histories HISTORIES="--count 150 --seed $(SEED)"
 	@$(MAKE) --no-print-directory soak-maintenance MAINTENANCE="--count 60 --seed $(SEED)"
+	@$(MAKE) --no-print-directory soak-races RACES="--expiry 300 --compaction 200 --seed $(SEED)"
 	@$(MAKE) --no-print-directory soak-kills
 	@$(MAKE) --no-print-directory soak-postgres SEEDS=1
 	@$(MAKE) --no-print-directory soak-interrupts INTERRUPTS="--moments 2 --seed $(SEED)"
@@ -132,8 +133,13 @@ soak-properties: java  ## 2,000 new examples of each property test
 
 # MAINTENANCE="--count 100 --seed 7" runs others.
 MAINTENANCE ?=
-soak-maintenance: setup  ## 1,000 random histories of a table with maintenance, checked against a Python model
+soak-maintenance: setup  ## 10,000 random histories of a table with maintenance, checked against a Python model
 	@$(BIN)/python -m benchmarks.maintenance_histories $(MAINTENANCE)
+
+# RACES="--expiry 100 --compaction 50 --seed 7" runs others.
+RACES ?=
+soak-races: setup  ## 1,000 races of expiry against refs, 500 of compaction against deletes
+	@$(BIN)/python -m benchmarks.maintenance_races $(RACES)
 
 # MODELS="--models 300 --spark 0 --seed 7" runs others; the default seed is the date.
 MODELS ?= --mutants

@@ -1,11 +1,12 @@
 """Random histories of a table with maintenance: after every step every ref equals a model.
 
-    python -m benchmarks.maintenance_histories [--count 1000] [--seed 1] [--steps 50]
+    python -m benchmarks.maintenance_histories [--count 10000] [--seed 1] [--steps 40]
 
-A step appends, deletes by position or equality, replaces files, branches, tags, rolls back, changes
-schema or partitioning, or rewrites files while another step happens. It prints the seed of a
-history that fails, and ends with an error. In half of them the table also changes its sort order
-and its z-order, and each sorted file must be sorted.
+A step appends, merges, deletes by position or equality, replaces files, branches, tags, rolls back,
+changes schema or partitioning, begins, publishes or fails a run, holds or leaves files, or has
+maintenance rewrite files or manifests, expire or remove while another step happens. It prints the
+seed of a history that fails, and ends with an error. In half of them rewrites sort, and each sorted
+file must be sorted.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from collections import Counter
 from pathlib import Path
 
 from tests.conftest import SETTINGS, clean_environment
-from tests.integration.maintained_tables import MaintainedTable, play
-from tests.integration.ordered_tables import OrderedTable
+from tests.integration.maintained_histories import play
+from tests.integration.ordered_tables import play_ordered
 
 from benchmarks.measure import machine, measured
 from thermocline.config import load_settings
@@ -28,9 +29,9 @@ from thermocline.lake import Lake
 def main() -> int:
     """Play histories, and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
     print(f"{machine()}   seed {options.seed}", flush=True)
     rewrites, failed = Counter[str](), 0
@@ -52,8 +53,8 @@ def _play(seed: int, steps: int) -> Counter[str]:
         (Path(folder) / "thermocline.toml").write_text(SETTINGS)
         lake = Lake(load_settings(Path(folder), environ=clean_environment()))
         try:
-            kind = OrderedTable if seed % 4 in (1, 2) else MaintainedTable
-            return Counter(play(lake, seed, steps, kind))
+            played = play_ordered if seed % 4 in (1, 2) else play
+            return Counter(played(lake, seed, steps))
         finally:
             lake.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -99,3 +99,14 @@ def sort_rows(
         present.sort(key=lambda row: row[name], reverse=descending)
         rows = absent + present if nulls_first else present + absent
     return rows
+
+
+def play_ordered(lake: Lake, seed: int, steps: int) -> Mapping[str, int]:
+    """Play one history; raise with its steps when a snapshot is wrong or a file is not sorted."""
+    table = OrderedTable(lake, seed)
+    try:
+        for _ in range(steps):
+            table.step()
+    except Exception as error:
+        raise AssertionError(f"seed {seed}, steps {table.steps}: {error}") from error
+    return table.rewrites

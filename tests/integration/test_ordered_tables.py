@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table import Table
 from tests.conftest import SETTINGS, clean_environment
-from tests.integration.maintained_tables import play
-from tests.integration.ordered_tables import OrderedTable
+from tests.integration.ordered_tables import play_ordered
 
 from thermocline.config import load_settings
 from thermocline.contract import Column, Contract, SortField, WriteMode
@@ -45,7 +44,7 @@ def test_every_sorted_file_is_sorted_and_no_row_changes(tmp_path: Path) -> None:
     rewrites: Counter[str] = Counter()
     for seed in range(HISTORIES):
         lake = open_lake(tmp_path / str(seed))
-        rewrites.update(play(lake, seed, STEPS, OrderedTable))
+        rewrites.update(play_ordered(lake, seed, STEPS))
         lake.close()
     assert rewrites["published"] > 30
     assert rewrites["carried"] > 0
