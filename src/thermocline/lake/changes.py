@@ -1,8 +1,8 @@
 """Compute the row changes between two snapshots of a table, without an engine.
 
 The files of both snapshots are compared first; only rows of files that differ are read. Equal rows
-on both sides cancel out, so a compaction, which moves rows between files, is no change. Position
-deletes (merge-on-read) are applied row by row.
+on both sides cancel out, so a compaction, which moves rows between files, is no change; between
+appends its files are not even read. Position deletes (merge-on-read) are applied row by row.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from thermocline.lake.filediff import ChangedFile, FileDiff
 from thermocline.lake.metadata import TableState
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def diff_snapshots(
     """
     import pyarrow as pa
 
-    from thermocline.lake import filediff, read_schema, rowdiff
+    from thermocline.lake import read_schema, rowdiff
     from thermocline.lake.changeset import ChangeSet
     from thermocline.lake.data_file_reader import DataFileReader
 
@@ -54,7 +55,7 @@ def diff_snapshots(
     shown = read_schema.select_columns(read_schema.comparison_schema(after, before), columns, key)
     reader = DataFileReader(table, shown)
     removed, added = [reader.empty], [reader.empty]
-    for group in filediff.compare(table, start, end).groups(MAX_GROUP_ROWS):
+    for group in _compare_files(table, start, end).groups(MAX_GROUP_ROWS):
         left, right = rowdiff.cancel(*reader.difference(group))
         removed.append(left)
         added.append(right)
@@ -77,9 +78,38 @@ def read_rows(table: Table, snapshot: int, columns: Sequence[str] | None = None)
 
 def estimate_read_bytes(table: Table, start: int | None, end: int) -> int:
     """Return the maximum bytes that `diff_snapshots` reads, without opening a data file."""
+    return _compare_files(table, start, end).bytes
+
+
+def _compare_files(table: Table, start: int | None, end: int) -> FileDiff:
+    """Return the files whose rows can differ between two snapshots.
+
+    Between appends, files that a compaction joined are not read again: the rows are those of the
+    files as they were appended, which the snapshots between keep.
+    """
     from thermocline.lake import filediff
 
-    return filediff.compare(table, start, end).bytes
+    appends = _find_appends(table, start, end)
+    if appends is None:
+        return filediff.compare(table, start, end)
+    files = filediff.added_files(table, appends)
+    return FileDiff(tuple(ChangedFile(file, None, frozenset()) for file in files))
+
+
+def _find_appends(table: Table, start: int | None, end: int) -> list[int] | None:
+    """Return the appends after `start` up to `end` if there are compactions and nothing else."""
+    if start is None or not has_only_appends(table, start, end):
+        return None
+    lineage, appends, current = _lineage(table), list[int](), end
+    compacted = False
+    while current != start:
+        parent, operation = lineage[current]
+        if operation == "append":
+            appends.append(current)
+        compacted |= operation == "replace"
+        assert parent is not None
+        current = parent
+    return appends if compacted else None
 
 
 def has_only_appends(source: TableState | Table, start: int | None, end: int) -> bool:
