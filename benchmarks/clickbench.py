@@ -1,4 +1,4 @@
-"""ClickBench's queries over both doors: POST /query in DuckDB's dialect, and Trino's protocol.
+"""ClickBench's queries over both protocols: POST /query in DuckDB's dialect, and Trino's protocol.
 
     python -m benchmarks.clickbench --texts FOLDER
 
@@ -76,7 +76,7 @@ def rows_of(plain: duckdb.DuckDBPyConnection, sql: str) -> list[list[Any]]:
 
 
 def main() -> int:
-    """Ask both doors, and compare."""
+    """Ask over both protocols, and compare."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--texts", type=Path, required=True)
     parser.add_argument("--rows", type=int, default=20_000)
@@ -102,10 +102,10 @@ def main() -> int:
                         lambda sql: run_query(ours.port, "lake", sql), plain, duck, trino
                     ),
                 }
-                for door, verdict in verdicts.items():
+                for protocol, verdict in verdicts.items():
                     wrong += verdict is not None
                     if verdict:
-                        print(f"{number:02} {door}: {verdict}")
+                        print(f"{number:02} {protocol}: {verdict}")
     print(f"{2 * len(lines['duckdb']) - wrong} of {2 * len(lines['duckdb'])} answered right")
     return 1 if wrong else 0
 

@@ -66,7 +66,7 @@ FINISHED_BY = {"stream": ["ingest"]}
 
 @dataclass
 class Tally:
-    """What came of the trials of one command."""
+    """The results of the trials of one command."""
 
     trials: int = 0
     late: int = 0

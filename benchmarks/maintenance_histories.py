@@ -27,7 +27,7 @@ from thermocline.lake import Lake
 
 
 def main() -> int:
-    """Play histories, and print what came of them."""
+    """Play histories, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=10000)
     parser.add_argument("--seed", type=int, default=1)

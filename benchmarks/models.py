@@ -1,4 +1,4 @@
-"""Thousands of random models: incremental equals full after every batch, on both engines.
+"""Play thousands of random models: incremental equals full after every batch, on both engines.
 
 Run it with `python -m benchmarks.models --models 3000 --spark 300 --queries 10000 --seed 1`;
 without a seed it takes the date. Models are chains of CTEs (tests/random_chains.py), ten to a
@@ -29,7 +29,7 @@ MOST_FOR_A_MUTANT = 5_000
 
 
 def main() -> int:
-    """Play lakes on DuckDB and on Spark, ask queries, and say what came of it."""
+    """Play lakes on DuckDB and on Spark, analyze queries, and report the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--models", type=int, default=3_000, help="on DuckDB")
     parser.add_argument("--spark", type=int, default=300, help="on Spark")

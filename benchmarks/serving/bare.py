@@ -1,7 +1,7 @@
 """An idle server, measured beside the real one.
 
-How late its answers are is no work of the measured server's router: it is what the machine takes,
-whoever asks, and all others on the same cores, the measured server's nodes among them.
+Its latency is not due to the measured server's router: it is what the machine costs any caller,
+including all other processes on the same cores, such as the measured server's nodes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ REPLY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 def bare_server() -> Iterator[str]:
     """Yield its URL."""
     context = multiprocessing.get_context("spawn")
-    told, tell = context.Pipe(duplex=False)
-    server = context.Process(target=_serve, args=(tell,), daemon=True)
+    receiving, sending = context.Pipe(duplex=False)
+    server = context.Process(target=_serve, args=(sending,), daemon=True)
     server.start()
     try:
-        yield f"http://127.0.0.1:{told.recv()}"
+        yield f"http://127.0.0.1:{receiving.recv()}"
     finally:
         server.kill()
         server.join()
 
 
-def _serve(tell: Connection) -> None:
+def _serve(sending: Connection) -> None:
     async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while not reader.at_eof():
             if await reader.readline() == b"\r\n":
@@ -40,7 +40,7 @@ def _serve(tell: Connection) -> None:
 
     async def forever() -> None:
         server = await asyncio.start_server(answered, "127.0.0.1", 0)
-        tell.send(server.sockets[0].getsockname()[1])
+        sending.send(server.sockets[0].getsockname()[1])
         await server.serve_forever()
 
     asyncio.run(forever())

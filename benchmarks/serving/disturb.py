@@ -39,12 +39,12 @@ def disturbed(project: Path, server: int, kill_seconds: float) -> Iterator[Distu
     """Commit, and kill nodes of the server in turn, until the block ends."""
     happened = Disturbances()
     context = multiprocessing.get_context("spawn")
-    ended, told = context.Event(), context.SimpleQueue()
-    committer = context.Process(target=_commit, args=(project, ended, told))
+    ended, messages = context.Event(), context.SimpleQueue()
+    committer = context.Process(target=_commit, args=(project, ended, messages))
     stopped = threading.Event()
     killer = threading.Thread(target=_kill, args=(server, kill_seconds, stopped, happened))
     committer.start()
-    told.get()  # it has started
+    messages.get()  # it has started
     killer.start()
     try:
         yield happened
@@ -52,24 +52,24 @@ def disturbed(project: Path, server: int, kill_seconds: float) -> Iterator[Distu
         ended.set()
         stopped.set()
         killer.join()
-        while (commit := told.get()) is not None:
+        while (commit := messages.get()) is not None:
             snapshot, number, start = commit
             happened.commits[snapshot] = _rows(number, start)
         committer.join()
 
 
-def _commit(project: Path, ended: Any, told: Any) -> None:
+def _commit(project: Path, ended: Any, messages: Any) -> None:
     try:
         lake = lakes.opened(project)
-        told.put("begun")
+        messages.put("begun")
         number = 1 << 40
         while not ended.wait(COMMIT_SECONDS):
             start = datetime.now(UTC) - timedelta(seconds=COMMIT_SECONDS)
             lake.iceberg(lakes.TABLE).append(_rows(number, start))
-            told.put((str(lake.state(lakes.TABLE).head()), number, start))
+            messages.put((str(lake.state(lakes.TABLE).head()), number, start))
             number += ADDED
     finally:
-        told.put(None)
+        messages.put(None)
 
 
 def _rows(number: int, start: datetime) -> pa.Table:

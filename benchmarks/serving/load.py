@@ -103,12 +103,12 @@ async def ask(client: Client, number: int, sql: str) -> Heard:
     seconds = time.perf_counter() - began
     if status != 200:
         return Heard(number, began, seconds, status, why=body.decode(errors="replace"))
-    told = json.loads(body)
-    provenance = told["provenance"]
+    answer = json.loads(body)
+    provenance = answer["provenance"]
     (table,) = provenance["tables"].values()
     return Heard(
         number, began, seconds, status, provenance["engine"], table["snapshot"],
-        digest(told["rows"]), bool(provenance["fallback"]), provenance["overdue"],
+        digest(answer["rows"]), bool(provenance["fallback"]), provenance["overdue"],
     )  # fmt: skip
 
 

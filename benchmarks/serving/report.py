@@ -52,18 +52,18 @@ class Loop:
 
     def complaints(self) -> list[str]:
         """Return the most common errors and their counts."""
-        said = Counter((each.status, each.why) for each in self.heard if each.status != 200)
-        return [f"{self.name}: {n} × {status} {why}" for (status, why), n in said.most_common(5)]
+        reasons = Counter((each.status, each.why) for each in self.heard if each.status != 200)
+        return [f"{self.name}: {n} × {status} {why}" for (status, why), n in reasons.most_common(5)]
 
     def row(self) -> str:
         """Return a row of the table."""
         engines = Counter(each.engine for each in self.good).most_common()
-        told = ", ".join(f"{engine} {count:,}" for engine, count in engines)
+        counts = ", ".join(f"{engine} {count:,}" for engine, count in engines)
         quantiles = " | ".join(f"{self.at(share):.1f}" for share in (0.5, 0.95, 0.99))
         failed, overdue = len(self.heard) - len(self.good), sum(e.overdue for e in self.good)
         return (
             f"| {self.name} | {len(self.good):,} | {self.rate:.0f} | {failed} | {overdue} "
-            f"| {quantiles} | {self.hot_p95:.1f} | {told} |"
+            f"| {quantiles} | {self.hot_p95:.1f} | {counts} |"
         )
 
 
