@@ -36,6 +36,10 @@ ELSEWHERE = (
     "contract/test_group_commit_concurrency.py",
     "contract/test_relocate.py",
     "integration/test_maintain.py",
+    "integration/test_expire.py",
+    "integration/test_remove_commands.py",
+    "integration/test_rest_expiry.py",
+    "integration/test_rewrite_manifests.py",
 )
 """Other suites that kill at points of their own."""
 

@@ -135,8 +135,8 @@ def test_a_locked_log_does_not_stop_a_process(
 ) -> None:
     monkeypatch.setattr(read_log, "LOCK_PAUSE", 0.001)
     log = ReadLog(tmp_path, lambda: NOW)
-    log.record("silver.a", 1, 1, ())
     with read_log._locked(tmp_path):
+        log.record("silver.a", 1, 1, ())
         log.flush()
     assert read_rates(tmp_path, NOW) is None
 
