@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,6 +37,7 @@ Part = tuple[Positions, pa.Table]
 
 _BATCH_ROWS = 128 * 1024
 _READER_THREADS = 4
+_MAX_KNOWN_SCHEMAS = 100
 _NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 _DELETE_COLUMNS = ["file_path", "pos"]
 
@@ -46,6 +48,7 @@ class DataFileReader:
     def __init__(self, table: Table, schema: Schema) -> None:
         self._table = table
         self._schema = schema
+        self._known_fields: dict[bytes, Mapping[int, NestedField]] = {}
         self.empty = pa.schema(
             [pa.field(field.name, arrow_type(field.field_type)) for field in schema.fields]
         ).empty_table()
@@ -100,7 +103,8 @@ class DataFileReader:
         _require_parquet(file)
         with self._table.io.new_input(file.file_path).open() as stream:
             parquet = pq.ParquetFile(stream, pre_buffer=True, coerce_int96_timestamp_unit="us")
-            projection = _Projection(self._table, self._schema, file, parquet.schema_arrow)
+            fields = self._read_fields(parquet.schema_arrow)
+            projection = _Projection(self._table, self._schema, file, fields)
             for first, batch in _read_batches(parquet, projection.names, only):
                 chosen = choose(first, first + batch.num_rows)
                 rows = batch if chosen is None else batch.take(pa.array(chosen))
@@ -109,6 +113,24 @@ class DataFileReader:
                     first + offsets,
                     pa.Table.from_arrays(projection(rows), schema=self.empty.schema),
                 )
+
+    def _read_fields(self, physical: pa.Schema) -> Mapping[int, NestedField]:
+        """Return a file's columns by field id. Most files of a table have the same schema."""
+        # As bytes: Arrow's own comparison leaves out the metadata, which has the field ids.
+        key = physical.serialize().to_pybytes()
+        found = self._known_fields.get(key)
+        if found is None:
+            metadata = self._table.metadata
+            schema = pyarrow_to_schema(
+                physical,
+                metadata.name_mapping(),
+                downcast_ns_timestamp_to_us=True,
+                format_version=metadata.format_version,
+            )
+            found = {field.field_id: field for field in schema.fields}
+            if len(self._known_fields) < _MAX_KNOWN_SCHEMAS:
+                self._known_fields[key] = found
+        return found
 
 
 def deleted_positions(io: FileIO, files: Iterable[Deletes | None]) -> dict[str, Positions]:
@@ -125,6 +147,7 @@ def deleted_positions(io: FileIO, files: Iterable[Deletes | None]) -> dict[str, 
     return {path: np.unique(np.concatenate(parts)) for path, parts in found.items()}
 
 
+@lru_cache(maxsize=4096)
 def arrow_type(kind: IcebergType) -> pa.DataType:
     """Return the canonical Arrow type of an Iceberg type."""
     return arrow.canonical_type(schema_to_pyarrow(kind, include_field_ids=False))
@@ -160,16 +183,11 @@ def _read_batches(
 class _Projection:
     """Projects a file's columns to a schema, by field id."""
 
-    def __init__(self, table: Table, schema: Schema, file: DataFile, physical: pa.Schema) -> None:
-        metadata = table.metadata
-        found = pyarrow_to_schema(
-            physical,
-            metadata.name_mapping(),
-            downcast_ns_timestamp_to_us=True,
-            format_version=metadata.format_version,
-        )
+    def __init__(
+        self, table: Table, schema: Schema, file: DataFile, fields: Mapping[int, NestedField]
+    ) -> None:
         self._fields = schema.fields
-        self._file_fields = {field.field_id: field for field in found.fields}
+        self._file_fields = fields
         self._constants = _partition_constants(table, file)
         wanted = [self._file_fields.get(field.field_id) for field in self._fields]
         self.names = [field.name for field in wanted if field is not None]

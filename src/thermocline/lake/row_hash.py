@@ -36,12 +36,13 @@ class RowHasher:
         if not rows.num_columns or not rows.num_rows:
             return RowSum(rows.num_rows)
         texts = (f"CAST({quote_identifier(name)} AS VARCHAR)" for name in rows.column_names)
-        row = " || ".join(f"coalesce(strlen({it}) || ':' || {it}, '-')" for it in texts)
+        # Each value after its length, and a null as a length of -1: no two rows have one text.
+        row = ", ".join(f"coalesce(strlen({it}), -1), ':', {it}" for it in texts)
         self._duck.register("rows", rows)
         found = self._duck.execute(
-            "SELECT count(*), sum(md5_number_lower(row)::HUGEINT),"
-            " sum(md5_number_upper(row)::HUGEINT)"
-            f" FROM (SELECT {row} AS row FROM rows)"
+            "SELECT count(*), sum((hash & 18446744073709551615)::HUGEINT),"
+            " sum((hash >> 64)::HUGEINT)"
+            f" FROM (SELECT md5_number(concat({row})) AS hash FROM rows)"
         ).fetchone()
         self._duck.unregister("rows")
         assert found is not None

@@ -13,7 +13,7 @@ rewrite is discarded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,6 +36,7 @@ from thermocline.maintain.rewrite_order import open_sort
 from thermocline.maintain.task import Discarded
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyiceberg.typedef import Record
@@ -46,6 +47,8 @@ OPERATION = "compact"
 MAX_COMMIT_ATTEMPTS = 20
 _POSITION_BITS = 40
 """An origin is the number of the input file and, in this many bits, the position in it."""
+_BLOCK_BYTES = 32 << 20
+"""Bytes of rows that are hashed at once."""
 _NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 
 
@@ -143,20 +146,46 @@ def _write_output(
     table: Table, head: int, inputs: Sequence[LiveFile], writer: DataFileWriter
 ) -> _Output:
     hasher, rows = RowHasher(), RowSum()
-    reader, equality_deletes = DataFileReader(table, table.schema()), EqualityDeletes(table)
     deleted = _deleted_positions(table, inputs)
-    for number, live in enumerate(inputs):
-        gone = deleted.get(live.path, _NO_POSITIONS)
-        if live.equalities:
-            gone = np.union1d(gone, equality_deletes.find_positions(live))
-        for positions, part in reader.live_parts(live.file, gone):
-            rows += hasher.sum_of(part)
-            writer.add(part, origins=(number << _POSITION_BITS) + positions)
+    for block, origins in _join_parts(_read_inputs(table, inputs, deleted)):
+        rows += hasher.sum_of(block)
+        writer.add(block, origins=origins)
     writer.close()
     snapshot = table.snapshot_by_id(head)
     assert snapshot is not None
     sequence = snapshot.sequence_number or 0
     return _Output(head, sequence, inputs, deleted, rows, writer.data_files, writer.origins)
+
+
+def _read_inputs(
+    table: Table, inputs: Sequence[LiveFile], deleted: Mapping[str, Positions]
+) -> Iterator[tuple[pa.Table, Positions]]:
+    """Yield the live rows of the input files in parts, with their origins."""
+    reader, equality_deletes = DataFileReader(table, table.schema()), EqualityDeletes(table)
+    for number, live in enumerate(inputs):
+        gone = deleted.get(live.path, _NO_POSITIONS)
+        if live.equalities:
+            gone = np.union1d(gone, equality_deletes.find_positions(live))
+        for positions, part in reader.live_parts(live.file, gone):
+            yield part, (number << _POSITION_BITS) + positions
+
+
+def _join_parts(
+    parts: Iterable[tuple[pa.Table, Positions]],
+) -> Iterator[tuple[pa.Table, Positions]]:
+    """Join small parts: hashing a block costs more than the rows of a small file."""
+    import pyarrow as pa
+
+    rows, origins, size = list[pa.Table](), list[Positions](), 0
+    for part, positions in parts:
+        rows.append(part)
+        origins.append(positions)
+        size += part.nbytes
+        if size >= _BLOCK_BYTES:
+            yield pa.concat_tables(rows), np.concatenate(origins)
+            rows, origins, size = [], [], 0
+    if rows:
+        yield pa.concat_tables(rows), np.concatenate(origins)
 
 
 def _main(table: Table) -> int:
