@@ -77,6 +77,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, nargs="+", default=[400, 5_000])
     parser.add_argument("--rows", type=int, default=1_000, help="rows of a file")
+    parser.add_argument("--deletes", choices=CASES, nargs="+", default=list(CASES))
     options = parser.parse_args()
     print(f"{machine()}   {options.rows:,} rows a file", flush=True)
     print("| files | deletes | ours CPU s | Spark CPU s | ratio | ours wall s | Spark wall s "
@@ -89,7 +90,7 @@ def main() -> int:
         lake = Lake(tc.open(project).settings)
         _warm_up(lake)
         for files in options.files:
-            for kind in CASES:
+            for kind in options.deletes:
                 failures += not _run_case(lake, project, kind, files, options.rows)
         lake.close()
     return 1 if failures else 0

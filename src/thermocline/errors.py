@@ -150,7 +150,13 @@ class CommitUnknown(Transient):
     code = "commit-unknown"
 
 
+_CALL_FAILED = "An error occurred while calling "
+"""How Py4J begins the text of a Java error; Java's own text follows."""
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's text that is not empty, or the name of its class."""
-    lines = (line.strip() for line in str(error).splitlines())
+    """Return the first line of an error's text that says something, or the name of its class."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    if lines and lines[0].startswith(_CALL_FAILED):
+        lines = [line.removeprefix(": ") for line in lines[1:]]
     return next((line for line in lines if line), type(error).__name__)

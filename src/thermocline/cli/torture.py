@@ -95,7 +95,7 @@ def render_verdict(verdict: Verdict) -> RenderableType:
 
 def _summarize(verdict: Verdict) -> str:
     if verdict.passed:
-        return "every event landed once, in options"
+        return "every event landed once, in order"
     if all(lane.passed for lane in verdict.lanes):
         return "every event landed, but too few failures occurred to prove anything"
     return "events were lost, duplicated or altered"
