@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from thermocline.lake.filediff import ChangedFile, FileDiff
 from thermocline.lake.metadata import TableState
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from thermocline.lake.changeset import ChangeSet
+    from thermocline.lake.filediff import FileDiff
 
 MAX_GROUP_ROWS = 2_000_000
 """Rows in memory at once before equal ones cancel out; a single partition may exceed it."""
@@ -93,7 +93,8 @@ def _compare_files(table: Table, start: int | None, end: int) -> FileDiff:
     if appends is None:
         return filediff.compare(table, start, end)
     files = filediff.added_files(table, appends)
-    return FileDiff(tuple(ChangedFile(file, None, frozenset()) for file in files))
+    changed = (filediff.ChangedFile(file, None, frozenset()) for file in files)
+    return filediff.FileDiff(tuple(changed))
 
 
 def _find_appends(table: Table, start: int | None, end: int) -> list[int] | None:
