@@ -38,7 +38,8 @@ Part = tuple[Positions, pa.Table]
 _BATCH_ROWS = 128 * 1024
 _READER_THREADS = 4
 _MAX_KNOWN_SCHEMAS = 100
-_NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
+NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
+"""The deleted positions of a file without deletes."""
 _DELETE_COLUMNS = ["file_path", "pos"]
 
 
@@ -60,7 +61,7 @@ class DataFileReader:
 
         def read(change: ChangedFile) -> tuple[pa.Table, pa.Table]:
             path = change.file.file_path
-            old, new = start.get(path, _NO_POSITIONS), end.get(path, _NO_POSITIONS)
+            old, new = start.get(path, NO_POSITIONS), end.get(path, NO_POSITIONS)
             if change.end is None:
                 return self.live(change.file, old), self.empty
             if change.start is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from thermocline.errors import BadInput, Transient
 from thermocline.lake.row_counts import sum_counts
-from thermocline.telemetry import one_line, redact
+from thermocline.telemetry import safe_first_line
 
 if TYPE_CHECKING:
     from thermocline.lake import Lake
@@ -56,7 +56,7 @@ def compute_statistics(lake: Lake, table: str) -> ColumnStatistics:
     try:
         lake.spark.sql(f"CALL {CATALOG}.system.compute_table_stats(table => '{table}')").collect()
     except (PySparkException, Py4JError) as error:
-        reason = redact(one_line(str(error).partition("\n")[0]))[:300]
+        reason = safe_first_line(error)
         raise Transient(
             f"The statistics of {table} could not be computed: {reason}", "Run again."
         ) from error

@@ -31,7 +31,7 @@ from pyiceberg.types import (
 
 from thermocline.engine.duck_types import quote_identifier
 from thermocline.errors import Permanent
-from thermocline.lake.data_file_reader import DataFileReader, Positions
+from thermocline.lake.data_file_reader import NO_POSITIONS, DataFileReader, Positions
 
 if TYPE_CHECKING:
     import duckdb
@@ -44,7 +44,6 @@ _EXACT_TYPES = (
     BinaryType, BooleanType, DateType, DecimalType, FixedType, IntegerType, LongType, StringType,
     TimestampType, TimestamptzType, TimeType, UUIDType,
 )  # fmt: skip
-_NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 
 
 class EqualityDeletes:
@@ -60,7 +59,7 @@ class EqualityDeletes:
         for delete in live.equalities:
             by_columns[tuple(sorted(delete.equality_ids or ()))].append(delete)
         found = [self._match(live.file, ids, some) for ids, some in by_columns.items()]
-        return np.unique(np.concatenate([_NO_POSITIONS, *found]))
+        return np.unique(np.concatenate([NO_POSITIONS, *found]))
 
     def _match(
         self, file: DataFile, ids: tuple[int, ...], deletes: Sequence[DataFile]
@@ -70,10 +69,10 @@ class EqualityDeletes:
         reader = DataFileReader(self._table, schema)
         parts = [
             rows.append_column("\0position", pa.array(positions))
-            for positions, rows in reader.live_parts(file, _NO_POSITIONS)
+            for positions, rows in reader.live_parts(file, NO_POSITIONS)
         ]
         if not parts:
-            return _NO_POSITIONS
+            return NO_POSITIONS
         names = [f"k{number}" for number in range(len(ids))]
         self._duck.register("keys", keys.rename_columns(names))
         self._duck.register("rows", pa.concat_tables(parts).rename_columns([*names, "position"]))
@@ -105,7 +104,7 @@ class EqualityDeletes:
         path = str(delete.file_path)
         if path not in self._read:
             reader = DataFileReader(self._table, schema)
-            self._read[path] = reader.live(delete, _NO_POSITIONS)
+            self._read[path] = reader.live(delete, NO_POSITIONS)
         return self._read[path]
 
     @cached_property

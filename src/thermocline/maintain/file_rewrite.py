@@ -23,7 +23,12 @@ import numpy as np
 from thermocline.errors import CommitConflict
 from thermocline.lake import bookmark as bookmarks
 from thermocline.lake.crash_points import crash_point
-from thermocline.lake.data_file_reader import DataFileReader, Positions, deleted_positions
+from thermocline.lake.data_file_reader import (
+    NO_POSITIONS,
+    DataFileReader,
+    Positions,
+    deleted_positions,
+)
 from thermocline.lake.data_file_writer import DataFileWriter, layout_ids
 from thermocline.lake.file_commit import snapshot_changes
 from thermocline.lake.live_files import LiveFile, live_files
@@ -49,7 +54,6 @@ _POSITION_BITS = 40
 """An origin is the number of the input file and, in this many bits, the position in it."""
 _BLOCK_BYTES = 32 << 20
 """Bytes of rows that are hashed at once."""
-_NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def _read_inputs(
     """Yield the live rows of the input files in parts, with their origins."""
     reader, equality_deletes = DataFileReader(table, table.schema()), EqualityDeletes(table)
     for number, live in enumerate(inputs):
-        gone = deleted.get(live.path, _NO_POSITIONS)
+        gone = deleted.get(live.path, NO_POSITIONS)
         if live.equalities:
             gone = np.union1d(gone, equality_deletes.find_positions(live))
         for positions, part in reader.live_parts(live.file, gone):
@@ -213,7 +217,7 @@ def _verify(table: Table, output: _Output) -> None:
     """Read the new files back. They must hold the rows of the old ones."""
     hasher, reader, found = RowHasher(), DataFileReader(table, table.schema()), RowSum()
     for file in output.files:
-        for _, part in reader.live_parts(file, _NO_POSITIONS):
+        for _, part in reader.live_parts(file, NO_POSITIONS):
             found += hasher.sum_of(part)
     if found != output.rows:
         raise Discarded(
@@ -265,8 +269,8 @@ def _merge_deletes(table: Table, head: int, rewrite: Rewrite, output: _Output) -
     if any(a.positions != b.positions for a, b in zip(now, output.inputs, strict=True)):
         positions_now = _deleted_positions(table, now)
         for path in rewrite.paths:
-            before = output.deleted.get(path, _NO_POSITIONS)
-            after = positions_now.get(path, _NO_POSITIONS)
+            before = output.deleted.get(path, NO_POSITIONS)
+            after = positions_now.get(path, NO_POSITIONS)
             if len(np.setdiff1d(before, after)):
                 raise Discarded("deletes of its files were undone meanwhile")
             newly[path] = np.setdiff1d(after, before)

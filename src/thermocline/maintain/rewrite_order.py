@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from thermocline.config import private_files, quantities
 from thermocline.config.scratch import ScratchFolder
 from thermocline.lake.clustering import cluster_columns
-from thermocline.lake.data_file_reader import DataFileReader, Positions
+from thermocline.lake.data_file_reader import NO_POSITIONS, DataFileReader
 from thermocline.lake.data_file_writer import conform_columns
 from thermocline.lake.external_sort import ExternalSort
 from thermocline.lake.row_order import RowOrder, SortedBy, ZOrder
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _SAMPLE_ROWS = 1 << 16
 _SEED = 7
-_NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 
 
 @contextmanager
@@ -62,7 +61,7 @@ def _sample(table: Table, columns: Sequence[NestedField], inputs: Sequence[LiveF
     random = np.random.default_rng(_SEED)
     found = [reader.empty]
     for live in inputs:
-        for _, part in reader.live_parts(live.file, _NO_POSITIONS):
+        for _, part in reader.live_parts(live.file, NO_POSITIONS):
             count = -(-part.num_rows // step)
             found.append(part.take(pa.array(random.integers(part.num_rows, size=count))))
     return conform_columns(columns, pa.concat_tables(found))

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from thermocline.lake import filediff
-from thermocline.lake.data_file_reader import Positions, deleted_positions
+from thermocline.lake.data_file_reader import NO_POSITIONS, Positions, deleted_positions
 from thermocline.lake.row_hash import RowHasher, RowSum
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 _BATCH_ROWS = 128 * 1024
-_NO_POSITIONS: Positions = np.zeros(0, dtype=np.int64)
 
 
 class SnapshotChecksums:
@@ -45,9 +44,9 @@ class SnapshotChecksums:
                         deletes[each.file_path] = deleted_positions(table.io, [frozenset([each])])
                 path = change.file.file_path
                 found = [
-                    deletes[each.file_path].get(path, _NO_POSITIONS) for each in change.end or ()
+                    deletes[each.file_path].get(path, NO_POSITIONS) for each in change.end or ()
                 ]
-                gone = np.unique(np.concatenate(found)) if found else _NO_POSITIONS
+                gone = np.unique(np.concatenate(found)) if found else NO_POSITIONS
                 total += self._file(table.io, change.file, gone, resolve(path))
             yield snapshot.snapshot_id, total
 
